@@ -27,16 +27,16 @@ use crate::path::TxPath;
 /// Bytes of the ICRC that follows each transport packet.
 pub const ICRC_BYTES: usize = 4;
 
-/// Largest transport packet without its ICRC, in bytes: 4096 of payload, and 124 of headers,
-/// twice what the longest header chain of IBTA needs (BTH 12 + RDETH 4 + DETH 8 + AtomicETH 28).
+/// Largest transport packet without its ICRC, in bytes: 4096 of payload, and 124 of headers. That
+/// is twice what the longest header chain of IBTA needs (BTH 12 + RDETH 4 + DETH 8 + AtomicETH 28).
 pub const MAX_TRANSPORT_BYTES: usize = 4096 + 124;
 
 /// Largest packet in a batch, ICRC included, in bytes.
 pub const MAX_PACKET_BYTES: usize = MAX_TRANSPORT_BYTES + ICRC_BYTES;
 
-/// Bytes in the arena of a [`TxBatch`]: four full GSO runs. Enough that one `sendmmsg` carries
-/// 60 packets of 4 KiB; small enough that the arena, written, summed and handed to the kernel in
-/// turn, stays in a 1 MiB L2 cache together with the payload it came from.
+/// Bytes in the arena of a [`TxBatch`]: four full GSO runs, so that one `sendmmsg` carries 60
+/// packets of 4 KiB. The arena is written, summed and handed to the kernel in turn. It is small
+/// enough to stay in a 1 MiB L2 cache meanwhile, together with the payload it came from.
 pub const TX_ARENA_BYTES: usize = 256 * 1024;
 
 /// Most runs in a [`TxBatch`]. A batch that alternates between peers packet by packet (ACKs) has a
@@ -108,8 +108,9 @@ impl<'a> TxRun<'a> {
 /// A batch of packets to be sent: an arena cut into runs.
 ///
 /// The life of a packet: [`room`](Self::room) lends space, the caller writes BTH to the end of
-/// the padded payload, [`push`](Self::push) closes it, [`Link::stamp`](crate::Link::stamp)
-/// writes the ICRC, [`Link::send`](crate::Link::send) hands it to the kernel and forgets it.
+/// the padded payload, and [`push`](Self::push) closes the packet. Then
+/// [`Link::stamp`](crate::Link::stamp) writes the ICRC, and [`Link::send`](crate::Link::send)
+/// hands the packet to the kernel and forgets it.
 ///
 /// ```
 /// use vernic_io::{LinkLimits, PathId, TxBatch, TxPath};
@@ -318,9 +319,8 @@ impl TxBatch {
 pub enum Icrc {
     /// The ICRC was not checked yet.
     Unchecked,
-    /// The ICRC matches with an expected or found Identification: the one that a Vernic peer sends
-    /// (0 or the segment index), the successor of the last one of this flow, or (IPv4 only) some
-    /// other 16-bit Identification.
+    /// The ICRC matches. The Identification is the one that a Vernic peer sends (0 or the segment
+    /// index), the successor of the last one of this flow, or (IPv4 only) another 16-bit number.
     Good,
     /// The ICRC matches with no Identification, or the packet is too short to hold one: drop the
     /// packet.

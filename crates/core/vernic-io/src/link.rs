@@ -312,9 +312,9 @@ pub trait Link: Send {
     /// Receives packets to the multicast address `group` on the netdev that has `local`.
     ///
     /// # Errors
-    /// As [`activate`](Self::activate); also [`LinkError::NotActive`] if `local` is not active, and
-    /// [`LinkError::NoRoute`] on a loopback device from which nothing reaches the group, since from
-    /// elsewhere nothing can come there.
+    /// The errors of [`activate`](Self::activate); also [`LinkError::NotActive`] if `local` is not
+    /// active. [`LinkError::NoRoute`] on a loopback device from which nothing reaches the group:
+    /// nothing can come to that device from elsewhere.
     fn join(&mut self, local: LocalAddr, group: IpAddr) -> Result<(), LinkError>;
 
     /// Undoes one [`join`](Self::join). Unknown groups are ignored.

@@ -8,10 +8,10 @@
 //! ```text
 //!      caller                                          called
 //!   socket(SOCK_SEQPACKET), connect  ---------->  \0vernic/<slot>/neighbour
-//!   hello   {engine, slots} + ring, page  ----->  is it of our user? files as they must be?
-//!   is it?  files?   <---------- welcome {engine, slots} + ring, page
+//!   hello   {engine, slots} + ring, page  ----->  checks the caller's user and the files
+//!   checks both too  <---------- welcome {engine, slots} + ring, page
 //!   ready  ------------------------------------>  may write from now on
-//!            ... slots, bell, what is told, bye; hang-up: it is gone ...
+//!            ... slots, bell, messages, bye; a hang-up: the peer is gone ...
 //! ```
 //!
 //! - Each side passes the ring that the other is to write to (`neighbour/ring.rs`), and a page that
@@ -265,8 +265,8 @@ pub struct NeighbourCounters {
     /// Callers that were refused or given up: of another user or version, with wrong files, silent,
     /// or too many.
     pub refused: u64,
-    /// Times that something failed since this process had no descriptor left, or the system no
-    /// memory: a connect, which is tried again, or receiving a file that a local peer sent.
+    /// Times that this process had no descriptor left, or the system no memory. What failed was a
+    /// connect, which is tried again, or receiving a file that a local peer sent.
     pub short: u64,
     /// Local peers that broke the rules and were disconnected; also counted in `gone`.
     pub expelled: u64,

@@ -14,8 +14,8 @@ use crate::address::LocalAddr;
 use crate::link::LinkError;
 use crate::sys::{self, OwnFd};
 
-/// Bytes that headers may take of a netdev's MTU before the payload of one packet: IPv6 (40), UDP
-/// (8), and the longest transport headers with ICRC, rounded up as Linux does: 80.
+/// Bytes that headers may take of a netdev's MTU before the payload of one packet. They are IPv6
+/// (40), UDP (8), and the longest transport headers with ICRC, rounded up as Linux does: 80.
 pub const HEADER_ALLOWANCE_BYTES: u32 = 80;
 
 /// Ethernet (`ARPHRD_ETHER`).

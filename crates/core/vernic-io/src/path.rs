@@ -103,10 +103,10 @@ impl TxPath {
         }
     }
 
-    /// Returns the same path with another flow: a number that spreads traffic over source ports,
-    /// for the sake of ECMP hashing in the network and of receive queues at the peer. The link maps
-    /// the flow onto the source ports it has open. Packets of one QP must keep one flow. See
-    /// [`Slot::flow`](crate::host::Slot::flow).
+    /// Returns the same path with another flow. A flow is a number that spreads traffic over source
+    /// ports, for the sake of ECMP hashing in the network and of receive queues at the peer. The
+    /// link maps the flow onto the source ports it has open. Packets of one QP must keep one flow.
+    /// See [`Slot::flow`](crate::host::Slot::flow).
     #[must_use]
     pub fn with_flow(mut self, flow: u16) -> Self {
         self.flow = flow;

@@ -185,8 +185,8 @@ impl LentFd {
 }
 
 /// All tables of this process: a slot of another link of the same process is found here. Locked
-/// behind the gate only, so that no child inherits the lock held. A child finds its parent's tables
-/// here, and leaves them alone.
+/// inside the fork gate only, so that no child inherits the lock held. A child finds its parent's
+/// tables here, and leaves them alone.
 static TABLES: Mutex<Vec<Listed>> = Mutex::new(Vec::new());
 
 /// An entry of `TABLES`.
@@ -196,7 +196,8 @@ struct Listed {
     table: Weak<SlotTable>,
 }
 
-/// Calls `f` with the list of tables. `f` opens and closes no descriptor: it runs behind the gate.
+/// Calls `f` with the list of tables. `f` opens and closes no descriptor, since it runs inside the
+/// fork gate ([`Gate`]).
 fn with_tables<T>(f: impl FnOnce(&mut Vec<Listed>) -> T) -> T {
     let _gate = Gate::enter();
     let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -266,7 +267,7 @@ impl SlotTable {
     /// tests that must not find the host's processes.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     pub fn with_scope(scope: &str) -> Result<Arc<Self>, SlotError> {
         let (ask, intakes) = (ClosableFd::new(new_socket(b"")?), IntakeTable::new());
         let scope = scope.chars().filter(char::is_ascii).take(MAX_SCOPE_BYTES).collect();

@@ -80,7 +80,7 @@ impl Open {
         self.is_muted = !watched;
         let events = if watched { READABLE } else { 0 };
         if let Some(fd) = self.listening() {
-            // It is in the list as long as it is open.
+            // The descriptor is in the list as long as it is open, so this cannot fail.
             let _ = sys::epoll_watch(epoll, EpollOp::Change, fd.as_fd(), self.key, events);
         }
     }

@@ -5,10 +5,12 @@
 //! descriptor of this crate is an [`OwnFd`], marked in one table of bits.
 //!
 //! `pthread_atfork` registers three functions. The first runs before the fork, and waits until no
-//! thread is between opening (or closing) a descriptor and marking it. The second ends that wait in
-//! the parent. The third runs in the child: it closes all marked descriptors and counts the fork.
-//! From then on everything made before the fork belongs to another process ([`Origin::is_here`] is
-//! false), and is left alone: its threads are gone and its locks may be held for ever.
+//! thread is between opening (or closing) a descriptor and marking it. The second runs in the
+//! parent after the fork, and lets other threads open and close descriptors again. The third runs
+//! in the child: it closes all marked descriptors and counts the fork.
+//!
+//! In the child, everything made before the fork belongs to another process: [`Origin::is_here`]
+//! is false. It is left alone, since its threads are gone and its locks may be held for ever.
 //!
 //! The child's function runs in a process that may have had many threads: it takes no lock and
 //! allocates nothing.

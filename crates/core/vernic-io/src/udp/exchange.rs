@@ -2,12 +2,12 @@
 //! is one connection and one queue in memory (`handoff/queue.rs`) per process and direction.
 //!
 //! ```text
-//!      got packets that are another's                      their owner
+//!      process that got another's packets                  owner of the packets
 //!   socket(SOCK_SEQPACKET), connect  ---------->  \0vernic/<slot>/queue
-//!   is it of our user?                            is it of our user?
+//!   checks the owner's user                       checks the caller's user
 //!   a byte, with the file of the queue  ------->  maps it
 //!   packets: through memory; a byte where the queue was empty
-//!   hang-up: nothing comes any more  ---------->  takes what is left, forgets the queue
+//!   hang-up: no more packets come    ---------->  takes what is left, drops the queue
 //! ```
 //!
 //! Neither side waits: packets are in the queue before the owner knows of the queue. The writer

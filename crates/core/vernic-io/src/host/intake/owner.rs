@@ -1,5 +1,5 @@
-//! The part of an [`Intake`] that peers read while they wait for its owner: which of the owner's
-//! queue pairs answer requests, and whether the owner has closed its device in order.
+//! The part of an [`Intake`] that peers read while they wait for its owner. It says which of the
+//! owner's queue pairs answer requests, and whether the owner has closed its device in order.
 //!
 //! A silent peer may be stopped or not scheduled, and then it is worth waiting for. If its queue
 //! pair is gone, it is not. The process itself cannot be asked while it is stopped, so it says so

@@ -42,7 +42,7 @@ impl PeerProcess {
     }
 }
 
-/// What [`SlotTable::lookup`] knows so far.
+/// The present result of [`SlotTable::lookup`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// The peer is this process of this host.

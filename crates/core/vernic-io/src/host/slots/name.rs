@@ -39,8 +39,8 @@ use crate::address::LocalAddr;
 use crate::batch::RxPacket;
 use crate::sys::OwnFd;
 
-/// The most names that a table has at a time: as many as a process may have descriptors where the
-/// system's limit is a high one (4096 is the usual hard limit).
+/// The most names that a table has at a time. It is the number of descriptors that a process may
+/// have where the system's limit is a high one (4096 is the usual hard limit).
 pub const MAX_NAMES: usize = 4096;
 
 /// How long `open_name` waits for the sockets of a name's former owner to close. A thread of that
