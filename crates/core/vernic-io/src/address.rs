@@ -1,10 +1,10 @@
-//! Addresses: those that packets bear, and those of this host.
+//! Addresses: those in packets, and those of this host.
 
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use vernic_wire::Gid;
 
-/// An address that a packet bears: which of the two kinds, its link layer decides.
+/// An address in a packet; the link layer decides which of the two kinds.
 #[derive(Clone, Copy, Debug, Eq)]
 pub enum Address {
     /// A GID: RoCE, and packets of InfiniBand with a GRH.
@@ -14,8 +14,8 @@ pub enum Address {
 }
 
 impl Address {
-    /// The address as a GID. A LID, which has none, becomes `fe80::` and the LID, so that settings
-    /// and logs that know addresses only can name it.
+    /// Returns the address as a GID. A LID, which has none, becomes `fe80::` and the LID, so that
+    /// settings and logs that only have GIDs can name it.
     #[inline]
     pub fn gid(self) -> Gid {
         match self {
@@ -27,14 +27,14 @@ impl Address {
         }
     }
 
-    /// The address as an IP address, as its [GID](Self::gid) is one.
+    /// Returns the address as an IP address, made from its [GID](Self::gid).
     #[inline]
     pub fn ip(self) -> IpAddr {
         self.gid().to_ip()
     }
 }
 
-/// One comparison of 128 bits where both are GIDs, as is done for each packet.
+/// Compares 128 bits at once where both are GIDs, since this is done for each packet.
 impl PartialEq for Address {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
@@ -73,7 +73,7 @@ pub struct LocalAddr {
 }
 
 impl LocalAddr {
-    /// An address and a scope id, which is kept only where it means something.
+    /// Makes an address of an IP address and a scope id, which is kept only for link-local IPv6.
     pub fn new(ip: IpAddr, scope_id: u32) -> Self {
         let link_local = match ip {
             IpAddr::V4(_) => false,
@@ -82,7 +82,7 @@ impl LocalAddr {
         Self { ip, scope_id: if link_local { scope_id } else { 0 } }
     }
 
-    /// With a port, as sockets take it.
+    /// Returns the address with a port, as sockets take it.
     pub fn with_port(self, port: u16) -> SocketAddr {
         match self.ip {
             IpAddr::V4(ip) => SocketAddr::V4(SocketAddrV4::new(ip, port)),

@@ -1,4 +1,4 @@
-//! Batches of packets: what a link sends and receives in one go.
+//! Batches of packets: what a link sends and receives in one call.
 //!
 //! Owns the packet memory of the data path: one arena per batch, allocated when the batch is
 //! made and never again. The engine appends packets to a [`TxBatch`] and reads packets from an
@@ -27,20 +27,20 @@ use crate::path::TxPath;
 /// Bytes of the ICRC that follows each transport packet.
 pub const ICRC_BYTES: usize = 4;
 
-/// Largest transport packet without its ICRC, in bytes: 4096 of payload, and 124 of headers,
-/// twice what the longest header chain of IBTA needs (BTH 12 + RDETH 4 + DETH 8 + AtomicETH 28).
+/// Largest transport packet without its ICRC, in bytes: 4096 of payload, and 124 of headers. That
+/// is twice what the longest header chain of IBTA needs (BTH 12 + RDETH 4 + DETH 8 + AtomicETH 28).
 pub const MAX_TRANSPORT_BYTES: usize = 4096 + 124;
 
 /// Largest packet in a batch, ICRC included, in bytes.
 pub const MAX_PACKET_BYTES: usize = MAX_TRANSPORT_BYTES + ICRC_BYTES;
 
-/// Bytes in the arena of a [`TxBatch`]: four full GSO runs. Enough that one `sendmmsg` carries
-/// 60 packets of 4 KiB; small enough that the arena, written, summed and handed to the kernel in
-/// turn, stays in a 1 MiB L2 cache together with the payload it came from.
+/// Bytes in the arena of a [`TxBatch`]: four full GSO runs, so that one `sendmmsg` carries 60
+/// packets of 4 KiB. The arena is written, summed and handed to the kernel in turn. It is small
+/// enough to stay in a 1 MiB L2 cache meanwhile, together with the payload it came from.
 pub const TX_ARENA_BYTES: usize = 256 * 1024;
 
-/// Most runs in a [`TxBatch`]. A batch that alternates between peers packet by packet (ACKs)
-/// has a run per packet; 256 of them fill four `sendmmsg` calls.
+/// Most runs in a [`TxBatch`]. A batch that alternates between peers packet by packet (ACKs) has a
+/// run per packet; 256 of them fill eight `sendmmsg` calls.
 pub const TX_MAX_RUNS: usize = 256;
 
 /// Bytes in one buffer of an [`RxBatch`]: the most that one `recvmsg` with `UDP_GRO` returns.
@@ -50,20 +50,21 @@ pub const RX_BUFFER_BYTES: usize = 64 * 1024;
 /// touched, so this costs address space, not memory, when packets are small.
 pub const RX_BUFFERS: usize = 16;
 
-/// What a link can do, found by trying when it was made.
+/// The limits of a link, found by trying when the link was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LinkLimits {
     /// Most packets in a run. 1 when there is no segmentation offload.
     pub max_segments: u16,
     /// Most bytes in a run, ICRCs included.
     pub max_run_bytes: u32,
-    /// Virtual lanes, from 1: what waits on one does not keep what is on another.
+    /// Number of virtual lanes, at least 1: packets that wait on one lane do not delay those on
+    /// another.
     pub lanes: u8,
 }
 
 impl Default for LinkLimits {
-    /// What every Linux with `UDP_SEGMENT` (4.18) can do: 64 segments, and the 65,507 bytes that
-    /// an IPv4 datagram has left after the IP header (20) and the UDP header (8).
+    /// Returns what every Linux with `UDP_SEGMENT` (4.18) can do: 64 segments, and the 65,507 bytes
+    /// that an IPv4 datagram has left after the IP header (20) and the UDP header (8).
     fn default() -> Self {
         Self { max_segments: 64, max_run_bytes: 65_507, lanes: 1 }
     }
@@ -76,7 +77,7 @@ struct Run {
     bytes: u32,
     stride: u32,
     count: u16,
-    /// Packets, from the first, that have their ICRC.
+    /// Packets, from the first, that have their ICRC already.
     stamped: u16,
     closed: bool,
 }
@@ -84,7 +85,7 @@ struct Run {
 /// A run of packets, as a link sees it.
 #[derive(Clone, Copy, Debug)]
 pub struct TxRun<'a> {
-    /// Where the run goes.
+    /// The path of the run.
     pub path: &'a TxPath,
     /// All packets of the run, one after the other, each with its ICRC.
     pub bytes: &'a [u8],
@@ -93,22 +94,23 @@ pub struct TxRun<'a> {
 }
 
 impl<'a> TxRun<'a> {
-    /// The packets of the run in order, each from BTH to ICRC.
+    /// Returns the packets of the run in order, each from BTH to ICRC.
     pub fn packets(&self) -> std::slice::Chunks<'a, u8> {
         self.bytes.chunks(self.stride)
     }
 
-    /// How many packets there are.
+    /// Returns the number of packets.
     pub fn count(&self) -> usize {
         self.bytes.len().div_ceil(self.stride)
     }
 }
 
-/// Packets on their way out: an arena cut into runs.
+/// A batch of packets to be sent: an arena cut into runs.
 ///
 /// The life of a packet: [`room`](Self::room) lends space, the caller writes BTH to the end of
-/// the padded payload, [`push`](Self::push) closes it, [`Link::stamp`](crate::Link::stamp)
-/// writes the ICRC, [`Link::send`](crate::Link::send) hands it to the kernel and forgets it.
+/// the padded payload, and [`push`](Self::push) closes the packet. Then
+/// [`Link::stamp`](crate::Link::stamp) writes the ICRC, and [`Link::send`](crate::Link::send)
+/// hands the packet to the kernel and forgets it.
 ///
 /// ```
 /// use vernic_io::{LinkLimits, PathId, TxBatch, TxPath};
@@ -135,7 +137,8 @@ pub struct TxBatch {
 }
 
 impl TxBatch {
-    /// An empty batch for a link with these limits. Allocates; the data path never does again.
+    /// Makes an empty batch for a link with these limits. Allocates; the data path never does
+    /// again.
     pub fn new(limits: &LinkLimits) -> Self {
         Self {
             arena: vec![0; TX_ARENA_BYTES].into_boxed_slice(),
@@ -148,9 +151,9 @@ impl TxBatch {
         }
     }
 
-    /// Space for one packet of up to [`MAX_TRANSPORT_BYTES`] (ICRC not counted), or `None` when
-    /// the batch is full: send it first. Asking again without a [`push`](Self::push) returns the
-    /// same space, so a packet that turns out not to be due costs nothing.
+    /// Returns space for one packet of up to [`MAX_TRANSPORT_BYTES`] (ICRC not counted). `None`
+    /// when the batch is full: send it first. Asking again without a [`push`](Self::push) returns
+    /// the same space, so a packet that turns out not to be due costs nothing.
     pub fn room(&mut self) -> Option<&mut [u8]> {
         if self.is_full() {
             return None;
@@ -162,8 +165,8 @@ impl TxBatch {
     /// and adds 4 bytes for its ICRC. The packet joins the last run if it may, else starts one.
     ///
     /// # Panics
-    /// If the batch is full or `len` is 0 or above [`MAX_TRANSPORT_BYTES`]: an error of the
-    /// caller, who asked for room and knows what it wrote.
+    /// If the batch is full or `len` is 0 or above [`MAX_TRANSPORT_BYTES`]. That is an error of the
+    /// caller, which asked for room and knows what it wrote.
     pub fn push(&mut self, path: &TxPath, len: usize) {
         assert!(!self.is_full() && len != 0 && len <= MAX_TRANSPORT_BYTES, "push of {len} bytes");
         let size = (len + ICRC_BYTES) as u32;
@@ -193,9 +196,9 @@ impl TxBatch {
         self.used += size as usize;
     }
 
-    /// Copies a whole packet (BTH to ICRC) in; returns false, and does nothing, if it is too
-    /// long, too short to have an ICRC, or the batch is full. For middlewares, not for the
-    /// data path. The ICRC is written anew by the next stamp.
+    /// Copies a whole packet (BTH to ICRC) in. Returns false, and does nothing, if the packet is
+    /// too long, or too short to have an ICRC, or if the batch is full. For middlewares, not for
+    /// the data path. The ICRC is written anew by the next stamp.
     pub fn push_copy(&mut self, path: &TxPath, packet: &[u8]) -> bool {
         let Some(len) = packet.len().checked_sub(ICRC_BYTES) else { return false };
         if len == 0 || len > MAX_TRANSPORT_BYTES {
@@ -207,27 +210,27 @@ impl TxBatch {
         true
     }
 
-    /// True when no further packet fits.
+    /// Whether no further packet fits.
     pub fn is_full(&self) -> bool {
         self.runs.len() >= TX_MAX_RUNS || self.used + MAX_PACKET_BYTES > self.arena.len()
     }
 
-    /// True when nothing waits to be sent.
+    /// Whether no packet waits to be sent.
     pub fn is_empty(&self) -> bool {
         self.sent == self.runs.len()
     }
 
-    /// Bytes that wait to be sent, ICRCs included.
+    /// Returns the bytes that wait to be sent, ICRCs included.
     pub fn bytes(&self) -> usize {
         self.runs[self.sent..].iter().map(|run| run.bytes as usize).sum()
     }
 
-    /// Packets that wait to be sent.
+    /// Returns the number of packets that wait to be sent.
     pub fn packets(&self) -> usize {
         self.runs[self.sent..].iter().map(|run| usize::from(run.count)).sum()
     }
 
-    /// The runs that wait to be sent, in order.
+    /// Returns the runs that wait to be sent, in order.
     pub fn runs(&self) -> impl ExactSizeIterator<Item = TxRun<'_>> {
         self.runs[self.sent..].iter().map(|run| TxRun {
             path: &run.path,
@@ -236,12 +239,12 @@ impl TxBatch {
         })
     }
 
-    /// The first of [`runs`](Self::runs).
+    /// Returns the first of [`runs`](Self::runs).
     pub fn first_run(&self) -> Option<TxRun<'_>> {
         self.runs().next()
     }
 
-    /// Forgets everything.
+    /// Removes all packets.
     pub fn clear(&mut self) {
         self.runs.clear();
         self.used = 0;
@@ -249,8 +252,8 @@ impl TxBatch {
         self.first_unstamped = 0;
     }
 
-    /// For links: calls `stamp` for the packets of each run that were not stamped yet: with the
-    /// path, the index in the run of the first of them, their bytes, and the stride.
+    /// For links: calls `stamp` for the packets of each run that were not stamped yet. Passes the
+    /// path, the index in the run of the first such packet, the packets' bytes, and the stride.
     pub fn stamp_with(&mut self, mut stamp: impl FnMut(&TxPath, u16, &mut [u8], usize)) {
         for run in &mut self.runs[self.first_unstamped..] {
             if run.stamped < run.count {
@@ -264,8 +267,8 @@ impl TxBatch {
         self.first_unstamped = self.runs.len().saturating_sub(1);
     }
 
-    /// For links: calls `rewrite` for each waiting run with its path, the bytes of its packets
-    /// that were stamped, and its stride.
+    /// For links: calls `rewrite` for each waiting run with its path, the bytes of its stamped
+    /// packets, and its stride.
     pub(crate) fn rewrite_stamped(&mut self, mut rewrite: impl FnMut(&TxPath, &mut [u8], usize)) {
         for run in &self.runs[self.sent..] {
             let len = (usize::from(run.stamped) * run.stride as usize).min(run.bytes as usize);
@@ -274,8 +277,8 @@ impl TxBatch {
         }
     }
 
-    /// For middlewares: the bytes of packet `index` among those that wait, ICRC included, to be
-    /// changed in place (after stamping, if the change is to be seen as damage).
+    /// For middlewares: returns the bytes of packet `index` among those that wait, ICRC included.
+    /// They may be changed in place (after stamping, if the change is to be seen as damage).
     pub fn packet_mut(&mut self, mut index: usize) -> Option<&mut [u8]> {
         for run in &self.runs[self.sent..] {
             let count = usize::from(run.count);
@@ -288,8 +291,8 @@ impl TxBatch {
         None
     }
 
-    /// For links: the first `packets` packets of the first waiting run are gone, one or more of it
-    /// being left. A link without segmentation offload sends packet by packet, and stops in the
+    /// For links: removes the first `packets` packets of the first waiting run, of which one or
+    /// more are left. A link without segmentation offload sends packet by packet, and stops in the
     /// middle of a run when the socket is full.
     pub fn retire_part(&mut self, packets: usize) {
         if let Some(run) = self.runs.get_mut(self.sent) {
@@ -301,8 +304,8 @@ impl TxBatch {
         }
     }
 
-    /// For links: the first `runs` waiting runs are gone (sent, or dropped and counted). When
-    /// none is left the whole arena is free again.
+    /// For links: removes the first `runs` waiting runs (sent, or dropped and counted). When none
+    /// is left the whole arena is free again.
     pub fn retire(&mut self, runs: usize) {
         self.sent = (self.sent + runs).min(self.runs.len());
         if self.sent == self.runs.len() {
@@ -311,54 +314,56 @@ impl TxBatch {
     }
 }
 
-/// What is known of a packet's invariant CRC.
+/// The state of a packet's invariant CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Icrc {
-    /// Nobody looked yet.
+    /// The ICRC was not checked yet.
     Unchecked,
-    /// It matches, with the Identification that a Vernic peer sends (0 or the segment index), the
-    /// successor of the last one of this flow, or (IPv4 only) some other 16-bit Identification.
+    /// The ICRC matches. The Identification is the one that a Vernic peer sends (0 or the segment
+    /// index), the successor of the last one of this flow, or (IPv4 only) another 16-bit number.
     Good,
-    /// It matches with no Identification, or the packet is too short to hold one: drop it.
+    /// The ICRC matches with no Identification, or the packet is too short to hold one: drop the
+    /// packet.
     Bad,
 }
 
-/// Where packets came in.
+/// The door of a packet: the kind of port that it came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Door {
-    /// Where every host sends to.
+    /// The shared port, to which every host sends.
     Shared,
-    /// Where only processes of this host send to, which were told this number; of UDP a port.
+    /// A private port, to which only processes of this host send that were given this number; a
+    /// port of UDP.
     Private(u16),
 }
 
-/// What all packets of one receive buffer have in common.
+/// The properties that all packets of one receive buffer have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct RxMeta {
     /// Address of the sender.
     pub src: Address,
-    /// Address that the packet was sent to. A multicast group for multicast.
+    /// Address that the packet was sent to; for multicast, the group.
     pub dst: Address,
-    /// What tells the flows of a sender apart; of UDP its source port.
+    /// The number that distinguishes the flows of a sender; its source port for UDP.
     pub flow: u16,
-    /// Where it came in.
+    /// The port that the packets came to.
     pub door: Door,
-    /// Index of the netdev that link-local addresses of these hold on, else 0.
+    /// Index of the netdev on which link-local addresses among these are valid, else 0.
     pub netdev: u32,
     /// The TOS byte (IPv6: traffic class) as received: ECN in the lower two bits, 3 = congestion
     /// experienced.
     pub traffic_class: u8,
     /// TTL (IPv6: hop limit) as received; 0 if the link does not know.
     pub hop_limit: u8,
-    /// What is known of the ICRC of these packets before [`Link::verify`](crate::Link::verify):
-    /// `Good` for packets another process of this host has verified and handed over.
+    /// The state of these packets' ICRC before [`Link::verify`](crate::Link::verify): `Good` for
+    /// packets that another process of this host has verified and handed over.
     pub icrc: Icrc,
-    /// True if another process of this host received these packets and handed them over.
+    /// Whether another process of this host received these packets and handed them over.
     pub handed_over: bool,
 }
 
 impl RxMeta {
-    /// True if a router on the way marked the packets with congestion experienced (ECN CE).
+    /// Whether a router on the path marked the packets with congestion experienced (ECN CE).
     pub fn is_congestion_experienced(&self) -> bool {
         self.traffic_class & 3 == 3
     }
@@ -367,29 +372,31 @@ impl RxMeta {
 /// One received packet.
 #[derive(Clone, Copy, Debug)]
 pub struct RxPacket<'a> {
-    /// From the BTH to the ICRC, both included. Any length, 0 too: nothing was parsed yet.
+    /// The packet from the BTH to the ICRC, both included. It may have any length, even 0, since
+    /// nothing was parsed yet.
     pub bytes: &'a [u8],
-    /// Where it came from and how.
+    /// The addresses of the packet, and how it came.
     pub meta: &'a RxMeta,
-    /// Its place in the buffer that the kernel returned (GRO), from 0.
+    /// Index of the packet in the buffer that the kernel returned (GRO), from 0.
     pub segment: u16,
 }
 
 impl<'a> RxPacket<'a> {
-    /// BTH to the end of the payload: the packet without its ICRC. Empty if it is too short to
-    /// have one.
+    /// Returns the packet without its ICRC: BTH to the end of the payload. Empty if the packet is
+    /// too short to have an ICRC.
     pub fn transport(&self) -> &'a [u8] {
         &self.bytes[..self.bytes.len().saturating_sub(ICRC_BYTES)]
     }
 
-    /// The destination QPN in the BTH (IBTA 9.2.3), if the packet is long enough to have one.
+    /// Returns the destination QPN in the BTH (IBTA 9.2.3), if the packet is long enough to have
+    /// one.
     pub fn dest_qpn(&self) -> Option<vernic_wire::Qpn> {
         let &[a, b, c] = self.bytes.get(5..8)? else { return None };
         Some(vernic_wire::Qpn::new(u32::from_be_bytes([0, a, b, c])))
     }
 }
 
-/// A range of a buffer: all of it, unless packets in between were for somebody else.
+/// A range of a buffer: the whole buffer, unless some packets of it were for other processes.
 #[derive(Clone, Copy, Debug)]
 struct RxRange {
     start: u32,
@@ -403,7 +410,7 @@ struct RxRange {
 /// which [`RxBatch::commit_part`] reports.
 pub(crate) const RX_MAX_RANGES: usize = RX_BUFFERS * 8;
 
-/// Packets that came in: buffers filled by [`Link::recv`](crate::Link::recv).
+/// A batch of received packets: buffers filled by [`Link::recv`](crate::Link::recv).
 #[derive(Debug)]
 pub struct RxBatch {
     arena: Box<[u8]>,
@@ -418,7 +425,7 @@ impl Default for RxBatch {
 }
 
 impl RxBatch {
-    /// An empty batch of [`RX_BUFFERS`] buffers. Allocates; the data path never does again.
+    /// Makes an empty batch of [`RX_BUFFERS`] buffers. Allocates; the data path never does again.
     pub fn new() -> Self {
         Self {
             arena: vec![0; RX_BUFFERS * RX_BUFFER_BYTES].into_boxed_slice(),
@@ -427,33 +434,33 @@ impl RxBatch {
         }
     }
 
-    /// Forgets everything. [`Link::recv`](crate::Link::recv) does this itself, first.
+    /// Removes all packets. [`Link::recv`](crate::Link::recv) does this itself, first.
     pub fn clear(&mut self) {
         self.ranges.clear();
         self.used_buffers = 0;
     }
 
-    /// True when there is no packet.
+    /// Whether there is no packet.
     pub fn is_empty(&self) -> bool {
         self.ranges.is_empty()
     }
 
-    /// Buffers that are still free.
+    /// Returns the number of buffers that are still free.
     pub fn free(&self) -> usize {
         RX_BUFFERS - self.used_buffers
     }
 
-    /// How many packets there are.
+    /// Returns the number of packets.
     pub fn len(&self) -> usize {
         self.totals().map(|(packets, _)| packets).sum()
     }
 
-    /// Packets and bytes of each range.
+    /// Returns the packets and bytes of each range.
     pub(crate) fn totals(&self) -> impl Iterator<Item = (usize, usize)> {
         self.ranges.iter().map(|r| (r.len.div_ceil(r.stride) as usize, r.len as usize))
     }
 
-    /// The packets, in the order of arrival.
+    /// Returns the packets, in the order of arrival.
     pub fn packets(&self) -> impl Iterator<Item = RxPacket<'_>> {
         self.ranges.iter().flat_map(|range| {
             let bytes = &self.arena[range.start as usize..][..range.len as usize];
@@ -465,23 +472,23 @@ impl RxBatch {
         })
     }
 
-    /// For links: the free buffers as one slice, each of [`RX_BUFFER_BYTES`].
+    /// For links: returns the free buffers as one slice, each of [`RX_BUFFER_BYTES`].
     pub fn spare(&mut self) -> &mut [u8] {
         &mut self.arena[self.used_buffers * RX_BUFFER_BYTES..]
     }
 
-    /// For links: the first free buffer now holds `len` bytes in packets of `stride` bytes (the
-    /// last may be shorter). Ignored when no buffer is free. An empty datagram takes its buffer
-    /// and yields no packet.
+    /// For links: commits the first free buffer, which holds `len` bytes in packets of `stride`
+    /// bytes (the last may be shorter). Does nothing when no buffer is free. An empty datagram
+    /// takes its buffer and yields no packet.
     pub fn commit(&mut self, len: usize, stride: usize, meta: RxMeta) {
         self.commit_part(0, len, stride, 0, meta);
         self.next_buffer();
     }
 
-    /// For links: as [`commit`](Self::commit), but for `len` bytes from `offset` of the first
-    /// free buffer, the first packet of them being segment `first_segment`; any number of times
-    /// before [`next_buffer`](Self::next_buffer). Returns false if there are too many parts and
-    /// this one is lost.
+    /// For links: does what [`commit`](Self::commit) does, but for `len` bytes from `offset` of the
+    /// first free buffer. The first packet of them is segment `first_segment`. May be called any
+    /// number of times before [`next_buffer`](Self::next_buffer). Returns false if there are too
+    /// many parts, and this part is lost.
     pub fn commit_part(
         &mut self,
         offset: usize,
@@ -505,12 +512,13 @@ impl RxBatch {
         true
     }
 
-    /// For links: how many more parts there is room for ([`commit_part`](Self::commit_part)).
+    /// For links: returns how many more parts there is room for
+    /// ([`commit_part`](Self::commit_part)).
     pub(crate) fn free_parts(&self) -> usize {
         RX_MAX_RANGES - self.ranges.len()
     }
 
-    /// For links: the first free buffer is in use from now on.
+    /// For links: marks the first free buffer as used.
     pub fn next_buffer(&mut self) {
         self.used_buffers = (self.used_buffers + 1).min(RX_BUFFERS);
     }

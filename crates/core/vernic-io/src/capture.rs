@@ -1,19 +1,19 @@
 //! A middleware that writes the traffic of a link into a pcapng file that Wireshark opens as
 //! RoCEv2.
 //!
-//! A UDP socket shows no IP or UDP headers, so they are made up, right where it matters: addresses,
-//! ports, TOS, and the IPv4 Identification that the ICRC covers. Link type is Ethernet with MAC
-//! addresses of zeros. Each packet carries its direction; a process that is both ends of a
-//! connection writes its packets twice.
+//! A UDP socket shows no IP or UDP headers. So the capture makes them up, with the right values
+//! where it matters: addresses, ports, TOS, and the IPv4 Identification that the ICRC covers. Link
+//! type is Ethernet with MAC addresses of zeros. Each packet carries its direction; a process that
+//! is both ends of a connection writes its packets twice.
 //!
 //! Packets between processes of one host may use a private UDP port (see
-//! [`host`](crate::host)). Wireshark knows RoCEv2 by its port, so the capture says 4791 instead,
-//! with the ICRC changed by what that difference amounts to: a right one stays right, a wrong one
+//! [`host`](crate::host)). Wireshark knows RoCEv2 by its port, so the capture says 4791 instead.
+//! The ICRC is changed by the difference that this makes: a right one stays right, a wrong one
 //! stays wrong.
 //!
 //! The file always ends with a whole block, so that it can be read while it grows and after its
-//! process was killed (`blocks.rs`). A file that another link is writing is left to it: the name
-//! of the second one gets `-2`, and so on.
+//! process was killed (`blocks.rs`). If another link is writing a file of that name, the second
+//! file's name gets `-2`, and so on.
 //!
 //! Limits: [`CaptureConfig::max_bytes`]. An error of the file system ends the capture, not the
 //! traffic.
@@ -60,16 +60,16 @@ const OUTBOUND: u32 = 2;
 /// Bytes of a block and its options around the frame: how much a packet adds to the file at most.
 const BLOCK_OVERHEAD_BYTES: u64 = 48;
 
-/// Where to capture to.
+/// The settings of a capture.
 #[derive(Clone, Debug)]
 pub struct CaptureConfig {
-    /// The file, which is replaced if it exists and nobody is writing it.
+    /// The file. It is replaced if it exists and no process is writing it.
     pub path: PathBuf,
     /// The capture ends before the file has more bytes than this; `None`: no limit.
     pub max_bytes: Option<u64>,
 }
 
-/// Why a capture could not begin.
+/// The reason why a capture could not begin.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot write the capture {path}: {source}{}", what_to_do(path, source), path = path.display())]
 pub struct CaptureError {
@@ -77,7 +77,7 @@ pub struct CaptureError {
     source: io::Error,
 }
 
-/// What helps against the usual ones, as "; ...".
+/// Returns advice for the usual errors, as "; ...".
 fn what_to_do(path: &Path, error: &io::Error) -> String {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new(".")).display();
@@ -93,7 +93,7 @@ fn what_to_do(path: &Path, error: &io::Error) -> String {
     }
 }
 
-/// See the [module](self).
+/// A link that captures all packets. See the [module](self).
 pub struct CaptureLink {
     inner: Box<dyn Link>,
     file: CaptureFile,
@@ -107,7 +107,7 @@ impl fmt::Debug for CaptureLink {
 }
 
 impl CaptureLink {
-    /// Captures what goes through `inner`.
+    /// Makes a link that captures what goes through `inner`.
     ///
     /// # Errors
     /// When the file cannot be created.
@@ -117,18 +117,18 @@ impl CaptureLink {
         Ok(Self { inner, file, checker: IcrcChecker::new() })
     }
 
-    /// Packets written so far.
+    /// Returns the number of packets written so far.
     pub fn packets(&self) -> u64 {
         self.file.packets
     }
 
-    /// Packets that were not written: the file was full, or writing failed.
+    /// Returns the number of packets that were not written: the file was full, or writing failed.
     pub fn skipped(&self) -> u64 {
         self.file.skipped
     }
 
     fn capture_run(&mut self, now: Nanos, run: &TxRun<'_>) {
-        // A path without an active source is refused by the link: it never is on the wire.
+        // The link refuses a path without an active source: its packets are never on the wire.
         let Some(Departure { src, dst, segmented }) = self.inner.departure(run.path) else {
             return;
         };
@@ -156,12 +156,14 @@ impl Link for CaptureLink {
         if self.file.writer.is_none() || batch.is_empty() {
             return self.inner.send(now, batch);
         }
-        // The batch forgets what it sends, so packets are kept until it is known how many went.
+        // The batch forgets packets that it sends, so they are kept until it is known how many
+        // went.
         self.inner.stamp(batch);
         let kept: Vec<(TxPath, usize, Vec<u8>)> =
             batch.runs().map(|run| (*run.path, run.stride, run.bytes.to_vec())).collect();
         let report = self.inner.send(now, batch);
-        // Refused packets were not sent, but which they are is not told: they are written too.
+        // Refused packets were not sent, but the report does not say which they are: they are
+        // written too.
         let mut gone = report.packets + report.failed;
         for (path, stride, bytes) in &kept {
             let run = TxRun { path, bytes, stride: *stride };
@@ -184,7 +186,7 @@ impl Link for CaptureLink {
         for packet in batch.packets() {
             let ident = match self.checker.check(&packet) {
                 Found::Guessed(ident) | Found::Solved(ident) => ident,
-                // No Identification makes it right.
+                // No Identification makes the ICRC right.
                 Found::Bad => 0,
             };
             let meta = packet.meta;
@@ -216,7 +218,7 @@ impl Link for CaptureLink {
     }
 }
 
-/// One packet and what is known of its headers.
+/// A captured packet, with the known values of its headers.
 struct Captured<'a> {
     direction: u32,
     src: SocketAddr,
@@ -224,12 +226,12 @@ struct Captured<'a> {
     traffic_class: u8,
     hop_limit: u8,
     ident: u16,
-    /// BTH to ICRC.
+    /// The packet from BTH to ICRC.
     bytes: &'a [u8],
 }
 
 impl Captured<'_> {
-    /// Writes the frame into `buf`; returns its length. Longer packets than a link has are cut.
+    /// Writes the frame into `buf`; returns its length. Packets longer than a link's are cut.
     fn emit(&self, buf: &mut [u8; MAX_HEADER_BYTES + MAX_PACKET_BYTES]) -> usize {
         let mut payload = [0; MAX_PACKET_BYTES];
         let len = self.bytes.len().min(MAX_PACKET_BYTES);
@@ -251,7 +253,7 @@ impl Captured<'_> {
         frame.emit(buf)
     }
 
-    /// Changes the ICRC from the one for the real destination port to that for port 4791.
+    /// Changes the ICRC from the one for the real destination port to the one for port 4791.
     fn move_icrc(&self, payload: &mut [u8]) {
         let Some((transport, icrc)) = payload.split_last_chunk_mut::<ICRC_BYTES>() else { return };
         let flow = |port| IcrcFlow::new(self.src.ip(), self.dst.ip(), self.src.port(), port);
@@ -261,14 +263,14 @@ impl Captured<'_> {
     }
 }
 
-/// The file, until it is full or fails.
+/// The capture file, until it is full or fails.
 struct CaptureFile {
     config: CaptureConfig,
     writer: Option<PcapNgWriter<Blocks>>,
     bytes: u64,
     packets: u64,
     skipped: u64,
-    /// When blocks that wait in memory are to be written; `None`: none wait.
+    /// The time at which blocks that wait in memory are to be written; `None`: none wait.
     flush_at: Option<Nanos>,
     /// Time of day at the zero of the link's clock, from the first packet.
     epoch: Option<Duration>,
@@ -377,7 +379,7 @@ impl CaptureFile {
         self.end();
     }
 
-    /// Closes the file. What cannot be written to it is lost.
+    /// Closes the file. Blocks that cannot be written are lost.
     fn end(&mut self) {
         self.flush_at = None;
         if let Some(mut writer) = self.writer.take() {

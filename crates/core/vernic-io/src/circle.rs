@@ -1,22 +1,22 @@
-//! Words in a circle: copying bytes to and from positions that go round.
+//! Words in a circle: copying bytes to and from positions that wrap around.
 
 use std::sync::atomic::AtomicU64;
 
 use crate::sys;
 
-/// Words that positions in bytes go round: a power of two of them.
+/// A circle of words: positions in bytes wrap around it. It has a power of two of words.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Circle<'a>(pub(crate) &'a [AtomicU64]);
 
 impl<'a> Circle<'a> {
-    /// The words from a position on, to the end, and those that follow at the begin.
+    /// Returns the words from a position to the end, and those from the start on that follow them.
     #[inline]
     pub(crate) fn from(self, at: u64) -> (&'a [AtomicU64], &'a [AtomicU64]) {
         let start = (at / 8) as usize & (self.0.len() - 1);
         (&self.0[start..], &self.0[..start])
     }
 
-    /// Copies in, from a position that is a multiple of 8.
+    /// Copies bytes in, from a position that is a multiple of 8.
     #[inline]
     pub(crate) fn copy_in(self, at: u64, bytes: &[u8]) {
         let (first, second) = self.from(at);
@@ -27,7 +27,7 @@ impl<'a> Circle<'a> {
         }
     }
 
-    /// Copies out, from a position that is a multiple of 8.
+    /// Copies bytes out, from a position that is a multiple of 8.
     #[inline]
     pub(crate) fn copy_out(self, at: u64, bytes: &mut [u8]) {
         let (first, second) = self.from(at);

@@ -13,9 +13,9 @@ use crate::link::{
 };
 use crate::path::{PathId, TxPath};
 
-/// The link of a device that was closed: nothing goes out, nothing comes in. Takes the place of
-/// another, whose sockets close then, while queue pairs are still there to be destroyed; keeps that
-/// link's totals.
+/// The link of a device that was closed: nothing goes out, nothing comes in. It replaces another
+/// link, whose sockets close then, while queue pairs are still there to be destroyed. It keeps the
+/// totals of the link that it replaces.
 #[derive(Debug)]
 pub struct ClosedLink {
     limits: LinkLimits,
@@ -24,20 +24,20 @@ pub struct ClosedLink {
 }
 
 impl ClosedLink {
-    /// Of a device that has no packets.
+    /// Makes the link of a device that has no packets.
     pub fn unused() -> Self {
         let (limits, counters) = (LinkLimits::default(), LinkCounters::default());
         Self { limits, counters, generation: 0 }
     }
 
-    /// Takes the place of `link`.
+    /// Makes the link that replaces `link`.
     pub fn after(link: &dyn Link) -> Self {
         let generation = link.poll_generation().wrapping_add(1);
         Self { limits: link.limits(), counters: link.counters(), generation }
     }
 }
 
-/// Opens paths that lead nowhere.
+/// An object that opens no path.
 #[derive(Debug)]
 struct Nowhere;
 
@@ -55,7 +55,7 @@ impl Link for ClosedLink {
 
     fn stamp(&mut self, _batch: &mut TxBatch) {}
 
-    /// Drops what waits, and counts it as refused.
+    /// Drops the waiting packets, and counts them as refused.
     fn send(&mut self, _now: Nanos, batch: &mut TxBatch) -> SendReport {
         let failed = batch.packets();
         batch.clear();

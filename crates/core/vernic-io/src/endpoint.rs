@@ -1,6 +1,6 @@
-//! GIDs, flows and doors as what they are to links over UDP: IP addresses and ports.
+//! GIDs, flows and doors in the form of links over UDP: IP addresses and ports.
 //!
-//! Called by the UDP link and by what shows or checks its packets; everything above knows GIDs.
+//! Called by the UDP link and by code that shows or checks its packets; all layers above use GIDs.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,7 +11,8 @@ use crate::address::LocalAddr;
 use crate::batch::{Door, Icrc, RxMeta};
 use crate::path::{PathId, TxPath};
 
-/// The path from the local address `src` to an address and UDP port: flow 0, traffic class 0.
+/// Returns the path from the local address `src` to an address and UDP port: flow 0, traffic class
+/// 0.
 ///
 /// A link-local IPv6 `dst` must carry its scope id (the index of the netdev), which then holds for
 /// `src` too. Both ends must be of one family, else the link refuses the packets and counts them as
@@ -24,20 +25,20 @@ pub fn path(src: IpAddr, dst: SocketAddr) -> TxPath {
     TxPath::new(Gid::from_ip(src), Gid::from_ip(dst.ip()), PathId(scope_id), dst.port())
 }
 
-/// Where packets on a path come from, as [`Link::activate`](crate::Link::activate) takes it.
+/// Returns the source of packets on a path, as [`Link::activate`](crate::Link::activate) takes it.
 #[inline]
 pub fn local_of(path: &TxPath) -> LocalAddr {
     LocalAddr::new(path.local().to_ip(), path.id().0)
 }
 
-/// Where they go.
+/// Returns the destination of packets on a path.
 #[inline]
 pub fn destination_of(path: &TxPath) -> SocketAddr {
     LocalAddr::new(path.remote().to_ip(), path.id().0).with_port(path.door())
 }
 
-/// How a packet came from one address and UDP port to another: no traffic class, the usual hop
-/// limit, its ICRC unchecked.
+/// Returns how a packet came from one address and UDP port to another: no traffic class, the usual
+/// hop limit, its ICRC unchecked.
 #[inline]
 pub fn arrival(src: SocketAddr, dst: SocketAddr) -> RxMeta {
     let scope_of = |addr: &SocketAddr| match addr {
@@ -57,19 +58,19 @@ pub fn arrival(src: SocketAddr, dst: SocketAddr) -> RxMeta {
     }
 }
 
-/// Address and port of the sender of packets.
+/// Returns the address and port of the sender of packets.
 #[inline]
 pub fn sender_of(meta: &RxMeta) -> SocketAddr {
     LocalAddr::new(meta.src.ip(), meta.netdev).with_port(meta.flow)
 }
 
-/// Address and port that packets were sent to.
+/// Returns the address and port that packets were sent to.
 #[inline]
 pub fn receiver_of(meta: &RxMeta) -> SocketAddr {
     LocalAddr::new(meta.dst.ip(), meta.netdev).with_port(port_of(meta.door))
 }
 
-/// The port of a door.
+/// Returns the port of a door.
 #[inline]
 pub(crate) fn port_of(door: Door) -> u16 {
     match door {
@@ -78,7 +79,7 @@ pub(crate) fn port_of(door: Door) -> u16 {
     }
 }
 
-/// The door of a port.
+/// Returns the door of a port.
 #[inline]
 pub(crate) fn door_of(port: u16) -> Door {
     if port == ROCE_PORT { Door::Shared } else { Door::Private(port) }

@@ -1,7 +1,7 @@
-//! How links are made: one factory for each kind.
+//! Factories that make links: one for each kind.
 //!
-//! Called when a device is opened, with what the settings say and the process slots that the link
-//! is to publish itself in. A kind that is not here implements [`LinkFactory`] where it is.
+//! Called when a device is opened, with the settings and the process slots that the link is to
+//! publish itself in. A kind that is not here implements [`LinkFactory`] in its own crate.
 
 use std::io;
 use std::sync::Arc;
@@ -11,28 +11,29 @@ use crate::host::SlotTable;
 use crate::link::Link;
 use crate::udp::{UdpConfig, UdpLink};
 
-/// What a link is to be made of.
+/// The settings and slots that a link is made with.
 #[derive(Clone, Debug)]
 pub struct LinkSetup {
-    /// The process slots of the device's engine: a link that processes of this host can reach by a
-    /// door of its own says so there.
+    /// The process slots of the device's engine. A link with a private door for processes of this
+    /// host publishes the door there.
     pub slots: Arc<SlotTable>,
-    /// False to do without the system's offloads.
+    /// Whether to use the system's offloads.
     pub offload: bool,
     /// Send and receive buffer of each socket, bytes.
     pub socket_buffer_bytes: u32,
 }
 
-/// Makes links of one kind.
+/// A factory that makes links of one kind.
 pub trait LinkFactory: Send + Sync {
     /// Makes one, which has no address yet.
+    /// Makes a link, which has no address yet.
     ///
     /// # Errors
-    /// Of the system.
+    /// The system's error.
     fn open(&self, setup: &LinkSetup) -> io::Result<Box<dyn Link>>;
 }
 
-/// RoCEv2 over the system's UDP.
+/// The factory of RoCEv2 over the system's UDP.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct UdpFactory;
 
@@ -47,7 +48,7 @@ impl LinkFactory for UdpFactory {
     }
 }
 
-/// No link: of devices that have no packets.
+/// The factory of devices that have no packets.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoLink;
 

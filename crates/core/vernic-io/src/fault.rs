@@ -1,8 +1,8 @@
 //! A middleware that damages traffic on purpose: loss, duplication, reordering, delay and
 //! corruption, the same way each time for the same seed.
 //!
-//! For tests of what is built on a link, without root (`tc netem` needs it) and also in
-//! production. It works on what is *sent*: to have faults in both directions, both ends run it.
+//! For tests of code that is built on a link, without root (`tc netem` needs root), and also in
+//! production. It damages what is *sent*: for faults in both directions, both ends run it.
 //!
 //! ```
 //! use vernic_io::fault::FaultConfig;
@@ -14,11 +14,11 @@
 //! # Ok::<(), vernic_io::fault::FaultConfigError>(())
 //! ```
 //!
-//! Fate is drawn once per packet, in the order of sending, always the same number of random
-//! numbers: which packets are hit depends on the seed and the sequence of packets alone, not on
-//! time or batch sizes. Surviving packets are stamped anew (their place in a run, and so their
-//! Identification, may have changed); corrupted ones are damaged after that, so that their ICRC is
-//! wrong.
+//! The fate of each packet is drawn once, in the order of sending, with always the same number of
+//! random numbers. So it depends on the seed and the sequence of packets alone, not on time or
+//! batch sizes. Surviving packets are stamped anew, since their index in a run, and so their
+//! Identification, may have changed. Corrupted packets are damaged after that, so that their ICRC
+//! is wrong.
 //!
 //! Limits: [`MAX_HELD`] packets held back at a time; beyond it they pass at once.
 
@@ -33,16 +33,16 @@ use crate::path::TxPath;
 /// Most packets held back (delayed or reordered) at a time.
 pub const MAX_HELD: usize = 4096;
 
-/// A packet that is to be reordered is overtaken by up to this many.
+/// The most packets that overtake a packet which is to be reordered.
 const MAX_OVERTAKEN: u64 = 4;
 
-/// A packet that is to be overtaken, and is not, goes on after this time: one millisecond.
+/// The time after which a packet that is to be overtaken, and is not, leaves: one millisecond.
 const REORDER_NANOS: u64 = 1_000_000;
 
-/// Packets that the link below had no space for are tried again after this time.
+/// The time after which packets that the link below had no space for are tried again.
 const RETRY_NANOS: u64 = 50_000;
 
-/// What to do, and how often. Probabilities are per packet, 0 to 1.
+/// The faults to inject, and how often. Probabilities are per packet, 0 to 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct FaultConfig {
     /// Probability that a packet is lost.
@@ -55,14 +55,14 @@ pub struct FaultConfig {
     pub corrupt: f64,
     /// Every packet is held back for this long, in microseconds; at most 10 seconds.
     pub delay_us: u64,
-    /// Where the random numbers begin.
+    /// The seed of the random numbers.
     pub seed: u64,
 }
 
 /// Longest delay in microseconds.
 const MAX_DELAY_US: u64 = 10_000_000;
 
-/// What is wrong with the text of a [`FaultConfig`].
+/// An error in the text of a [`FaultConfig`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FaultConfigError {
@@ -77,15 +77,15 @@ pub enum FaultConfigError {
     /// A probability out of range, or no number.
     #[error("fault injection: {name}={value} is not a probability from 0 to 1")]
     NotAProbability {
-        /// Which.
+        /// The name of the probability.
         name: String,
         /// The text given.
         value: String,
     },
-    /// A whole number out of range, or none.
+    /// A whole number out of range, or no whole number.
     #[error("fault injection: {name}={value} is not a whole number from 0 to {limit}")]
     NotANumber {
-        /// Which.
+        /// The name of the setting.
         name: String,
         /// The text given.
         value: String,
@@ -169,17 +169,17 @@ impl Dice {
     }
 
     fn hits(&mut self, probability: f64) -> bool {
-        // 53 bits: what an f64 holds exactly.
+        // 53 bits: as many as an f64 holds exactly.
         ((self.next() >> 11) as f64) < probability * (1u64 << 53) as f64
     }
 }
 
-/// What happens to one packet.
+/// The faults that happen to one packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Fate {
     lost: bool,
     doubled: bool,
-    /// How many packets overtake it.
+    /// The number of packets that overtake the packet.
     overtaken: u64,
     /// A number that chooses the bit to flip.
     flipped: Option<u64>,
@@ -206,14 +206,14 @@ impl Fate {
 struct Held {
     path: TxPath,
     bytes: Vec<u8>,
-    /// Leaves at this time at the latest...
+    /// The time at which the packet leaves at the latest.
     due: Nanos,
-    /// ... or after this many packets.
+    /// The number of packets after which the packet leaves, if that comes first.
     overtaken: Option<u64>,
     flipped: Option<u64>,
 }
 
-/// See the [module](self).
+/// A link that damages what is sent through it. See the [module](self).
 pub struct FaultLink {
     inner: Box<dyn Link>,
     config: FaultConfig,
@@ -221,11 +221,11 @@ pub struct FaultLink {
     out: TxBatch,
     /// Packets of `out` to damage once it is stamped: index, and which bit.
     damage: Vec<(usize, u64)>,
-    /// When to try again what stayed in `out`. The caller's batch may be empty by then, so that
-    /// only [`deadline`](Link::deadline) brings it back.
+    /// The time at which to try again what stayed in `out`. The caller's batch may be empty by
+    /// then, so only [`deadline`](Link::deadline) makes the caller send again.
     retry: Option<Nanos>,
     held: VecDeque<Held>,
-    /// How many of `held` wait for packets to overtake them.
+    /// The number of packets in `held` that wait for others to overtake them.
     overtaking: usize,
     drops: u64,
     changes: u64,
@@ -238,7 +238,7 @@ impl fmt::Debug for FaultLink {
 }
 
 impl FaultLink {
-    /// Damages what is sent through `inner`.
+    /// Makes a link that damages what is sent through `inner`.
     pub fn new(inner: Box<dyn Link>, config: FaultConfig) -> Self {
         Self {
             out: TxBatch::new(&inner.limits()),
@@ -254,7 +254,7 @@ impl FaultLink {
         }
     }
 
-    /// Sends what is in `out`; false if some of it stays.
+    /// Sends the packets in `out`; returns false if some of them stay.
     fn flush(&mut self, now: Nanos, report: &mut SendReport) -> bool {
         self.inner.stamp(&mut self.out);
         for (index, choice) in self.damage.drain(..) {
@@ -286,7 +286,7 @@ impl FaultLink {
         }
     }
 
-    /// True if `out` has room for `bytes` more bytes of any packets.
+    /// Whether `out` has room for `bytes` more bytes of any packets.
     fn has_room(&self, bytes: usize) -> bool {
         self.out.bytes() + bytes + MAX_PACKET_BYTES <= TX_ARENA_BYTES && !self.out.is_full()
     }
@@ -307,7 +307,7 @@ impl FaultLink {
         }
     }
 
-    /// Lets one packet meet its fate.
+    /// Draws the fate of one packet and carries it out.
     fn pass(&mut self, path: &TxPath, bytes: &[u8], now: Nanos) {
         let fate = Fate::draw(&self.config, &mut self.dice);
         if fate.lost {
@@ -332,7 +332,7 @@ impl FaultLink {
             self.put(path, bytes, fate.flipped);
             return;
         }
-        // The packet itself counts down once.
+        // The packet itself counts down once, too.
         let overtaken = (fate.overtaken != 0 && delay == 0).then_some(fate.overtaken + 1);
         self.overtaking += usize::from(overtaken.is_some());
         let reorder = if fate.overtaken == 0 { 0 } else { REORDER_NANOS };
@@ -394,7 +394,7 @@ impl Link for FaultLink {
     }
 
     fn recv(&mut self, now: Nanos, batch: &mut RxBatch) -> usize {
-        // What waits or is due must leave even if the caller has nothing to send.
+        // Packets that wait or are due must leave even if the caller has nothing to send.
         let mut report = SendReport::default();
         let free = self.out.is_empty() || self.flush(now, &mut report);
         if free && self.held.iter().any(|held| held.due <= now) {
@@ -405,7 +405,7 @@ impl Link for FaultLink {
     }
 
     fn deadline(&self) -> Option<Nanos> {
-        // While some wait for space below, no other can leave.
+        // While some packets wait for space below, no other can leave.
         let ours = self.retry.or_else(|| self.held.iter().map(|held| held.due).min());
         [ours, self.inner.deadline()].into_iter().flatten().min()
     }

@@ -1,16 +1,16 @@
-//! Parsers of what other processes of the host send, for the fuzz targets.
+//! Parsers of messages from other processes of the host, for the fuzz targets.
 //!
 //! Exists in builds with `--cfg fuzzing` only, which `cargo fuzz` sets; no part of the API. Each
-//! function returns what was understood, put into bytes again.
+//! function returns what was parsed, as bytes again.
 
 use crate::host::handoff::{HEAD_BYTES, Head};
 
-/// A question or answer about process slots.
+/// Parses a question or answer about process slots.
 pub fn slot_message(bytes: &[u8]) -> Option<Vec<u8>> {
     crate::host::slots::parse_and_emit(bytes)
 }
 
-/// The head of packets that are handed over.
+/// Parses the head of packets that are handed over.
 pub fn handoff_head(bytes: &[u8]) -> Option<Vec<u8>> {
     let head: &[u8; HEAD_BYTES] = bytes.first_chunk()?;
     Head::parse(head).map(|head| head.emit().to_vec())

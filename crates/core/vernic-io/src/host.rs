@@ -1,16 +1,17 @@
-//! Processes of one host: whose a queue pair number is, and how packets get from one to another.
+//! Processes of one host: which process owns a queue pair number, and how packets get from one
+//! process to another.
 //!
-//! What this room owns: the abstract sockets of slots and service names, the memory that processes
-//! share for packets that are handed over and for what is on its way into their sockets. It knows
-//! packets and batches, no link: a link says where it receives (`SlotTable::publish`), serves the
-//! sockets, and looks in here for the process that a packet is for.
+//! This module owns the abstract sockets of slots and service names. It also owns the memory that
+//! processes share for packets that are handed over, and for what is on its way into their sockets.
+//! It knows packets and batches, but no link. A link says where it receives (`SlotTable::publish`),
+//! serves the sockets, and asks this module for the process that a packet is for.
 //!
 //! | file | what |
 //! |---|---|
 //! | `slot.rs` | slots: the high bits of queue pair numbers |
-//! | `intake.rs`, `intake/` | the page of memory that tells how full a process's sockets are |
+//! | `intake.rs`, `intake/` | receiver pages: how full the sockets of each process are |
 //! | `handoff.rs`, `handoff/` | packets for another process: their form, and queues in memory |
-//! | `slots.rs`, `slots/` | the slots and names of a link; questions about those of others |
+//! | `slots.rs`, `slots/` | the slots and names of a link; questions about those of other links |
 
 pub(crate) mod handoff;
 pub mod intake;

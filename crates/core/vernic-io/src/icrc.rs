@@ -1,18 +1,19 @@
-//! The ICRC as a UDP link must handle it: stamping runs, and checking packets whose IPv4
-//! Identification cannot be seen.
+//! The ICRC of a UDP link: stamping runs, and checking packets whose IPv4 Identification cannot be
+//! seen.
 //!
-//! Owns the memory of flows (their last Identification). Called by links; calls `vernic-wire`
-//! for the arithmetic.
+//! Owns the memory of flows (their last Identification). Called by links; calls `vernic-wire` for
+//! the arithmetic.
 //!
-//! On receive the Identification is guessed from what senders do:
+//! On receive, the Identification is guessed from what senders are known to do:
 //! 1. Vernic: the segment's index in its run, which after GRO is its index in the buffer; 0 for
 //!    a packet alone, and for all packets of a host without segmentation offload.
 //! 2. Linux rxe: one more than that of the packet before, per flow.
-//! 3. If the difference to the guess is explained by another 16-bit Identification, it is that
-//!    one ([`IdentSolver`]): 1 in 65,536 damaged packets gets through here, and only here.
+//! 3. If another 16-bit Identification explains the difference to the guess, it is taken to be
+//!    the right one ([`IdentSolver`]): 1 in 65,536 damaged packets gets through here, and only
+//!    here.
 //!
-//! Limits: [`FLOWS`] flows remembered, by source port; a flow that loses its place costs one
-//! solve.
+//! Limits: [`FLOWS`] flows remembered, by source port; a flow that is replaced costs one solve when
+//! it returns.
 
 use vernic_wire::icrc::{IcrcFlow, IdentSolver, Verdict};
 
@@ -24,14 +25,14 @@ use crate::path::TxPath;
 /// Flows whose last Identification is remembered. A power of two.
 const FLOWS: usize = 64;
 
-/// The flow of a path that leaves from UDP port `src_port`.
+/// Returns the flow of a path that leaves from UDP port `src_port`.
 pub(crate) fn flow_of(path: &TxPath, src_port: u16) -> IcrcFlow {
     IcrcFlow::new(path.local().to_ip(), path.remote().to_ip(), src_port, path.door())
 }
 
-/// Writes the ICRC of packets of one run. `first` is the index in the run of the first of them if
-/// the kernel will cut the run up, counting the Identification from 0; `None` if they leave one
-/// by one, with Identification 0.
+/// Writes the ICRC of packets of one run. If the kernel will cut the run up, counting the
+/// Identification from 0, `first` is the index in the run of the first of these packets. `None` if
+/// they leave one by one, with Identification 0.
 pub(crate) fn stamp_run(flow: &IcrcFlow, first: Option<u16>, bytes: &mut [u8], stride: usize) {
     let mut ident = first.unwrap_or(0);
     for packet in bytes.chunks_mut(stride) {
@@ -55,19 +56,19 @@ pub(crate) fn unsegment_run(flow: &IcrcFlow, bytes: &mut [u8], stride: usize) {
     }
 }
 
-/// How a good ICRC was found to be good.
+/// The result of checking an ICRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// Good, with this Identification (0 over IPv6), which was a guess.
     Guessed(u16),
     /// Good, with this Identification, which had to be solved for.
     Solved(u16),
-    /// Wrong, or too short.
+    /// The ICRC is wrong, or the packet is too short.
     Bad,
 }
 
 impl Found {
-    /// As the engine needs it.
+    /// Returns the result in the engine's form.
     pub(crate) fn icrc(self) -> Icrc {
         match self {
             Self::Guessed(_) | Self::Solved(_) => Icrc::Good,
@@ -80,12 +81,12 @@ impl Found {
 struct FlowEntry {
     src: Address,
     dst: Address,
-    /// The sender's port and ours.
+    /// The sender's port and our port.
     ports: (u16, u16),
     flow: IcrcFlow,
-    /// Identification to expect if the segment index is not it.
+    /// The Identification to expect if it is not the segment index.
     next: u16,
-    /// True if the last Identification of the flow was its segment index: the usual guess.
+    /// Whether the last Identification of the flow was its segment index: the usual guess.
     by_index: bool,
 }
 

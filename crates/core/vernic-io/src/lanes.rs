@@ -1,15 +1,16 @@
-//! What waits for a link, by virtual lane.
+//! Packets that wait for a link, by virtual lane.
 //!
 //! Owns a batch for each lane of the link. Called by the engine: queue pairs write into the batch
-//! of their path's lane, and [`TxLanes::send`] hands the batches to the link one by one, so a lane
-//! that the link has no room (InfiniBand: no credits) for keeps its own packets and no others.
+//! of their path's lane, and [`TxLanes::send`] hands the batches to the link one by one. A lane
+//! that the link has no room for (InfiniBand: no credits) keeps its own packets and no others.
 //!
 //! Limits: [`MAX_LANES`]; each lane has a whole batch, since packets of a blocked lane stay in it.
 
 use crate::batch::{LinkLimits, TxBatch};
 use crate::link::{Link, Nanos, SendReport};
 
-/// Virtual lanes of a link at most: as many as InfiniBand has for data, and the one for management.
+/// The most virtual lanes of a link: as many as InfiniBand has for data, and the one for
+/// management.
 pub const MAX_LANES: u8 = 16;
 
 /// The batches of a link, one for each of its virtual lanes.
@@ -17,25 +18,25 @@ pub const MAX_LANES: u8 = 16;
 pub struct TxLanes {
     first: TxBatch,
     others: Box<[TxBatch]>,
-    /// A bit for each lane that the link had no room for at the last send.
+    /// One bit for each lane, set if the link had no room for the lane at the last send.
     blocked: u32,
 }
 
 impl TxLanes {
-    /// Empty batches for a link with these limits. Allocates; the data path never does again.
+    /// Makes empty batches for a link with these limits. Allocates; the data path never does again.
     pub fn new(limits: &LinkLimits) -> Self {
         let others = (1..limits.lanes.min(MAX_LANES)).map(|_| TxBatch::new(limits)).collect();
         Self { first: TxBatch::new(limits), others, blocked: 0 }
     }
 
-    /// The batch of the first lane, which service level 0 has: for management datagrams.
+    /// Returns the batch of the first lane, which service level 0 has: for management datagrams.
     #[inline]
     pub fn first(&mut self) -> &mut TxBatch {
         &mut self.first
     }
 
-    /// The batch of a lane; `None` if a packet cannot be written to it now. Of a link with one lane
-    /// it is always there: ask [`has_room`](Self::has_room) first.
+    /// Returns the batch of a lane; `None` if no packet can be written to it now. A link with one
+    /// lane always returns its batch: ask [`has_room`](Self::has_room) first.
     #[inline]
     pub fn of(&mut self, lane: u8) -> Option<&mut TxBatch> {
         if self.others.is_empty() {
@@ -64,19 +65,19 @@ impl TxLanes {
         others.any(|(batch, lane)| self.blocked >> lane & 1 == 0 && !batch.is_full())
     }
 
-    /// Whether nothing waits.
+    /// Whether no packet waits.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.first.is_empty() && self.others.iter().all(TxBatch::is_empty)
     }
 
-    /// Packets that wait.
+    /// Returns the number of packets that wait.
     #[inline]
     pub fn packets(&self) -> usize {
         self.first.packets() + self.others.iter().map(TxBatch::packets).sum::<usize>()
     }
 
-    /// Bytes that wait, ICRCs included.
+    /// Returns the bytes that wait, ICRCs included.
     #[inline]
     pub fn bytes(&self) -> usize {
         self.first.bytes() + self.others.iter().map(TxBatch::bytes).sum::<usize>()
@@ -94,20 +95,20 @@ impl TxLanes {
         self.is_any_blocked() && self.blocked.count_ones() as usize > self.others.len()
     }
 
-    /// The link has no room for a lane.
+    /// Notes that the link has no room for a lane.
     pub fn block(&mut self, lane: u8) {
         self.blocked |= 1 << lane;
     }
 
-    /// Forgets what waits.
+    /// Removes the waiting packets.
     pub fn clear(&mut self) {
         self.first.clear();
         self.others.iter_mut().for_each(TxBatch::clear);
         self.blocked = 0;
     }
 
-    /// Hands what waits to the link, lane by lane, and what it refused to `refused`. True if there
-    /// was something, and all of it left, on any of the lanes: more may follow.
+    /// Hands the waiting packets to the link, lane by lane, and reports refusals to `refused`. True
+    /// if on any lane there were packets and all of them left: more may follow.
     #[inline]
     pub fn send(
         &mut self,
@@ -125,7 +126,7 @@ impl TxLanes {
     }
 }
 
-/// One [`TxLanes::send`].
+/// The state of one [`TxLanes::send`].
 struct Sending<'a, F> {
     link: &'a mut dyn Link,
     now: Nanos,

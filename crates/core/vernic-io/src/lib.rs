@@ -1,12 +1,12 @@
 //! Links for RDMA packets: UDP with GSO and GRO, capture, fault injection, trace.
 //!
-//! What this crate owns: sockets and everything that touches the operating system to move
-//! packets. Who calls it: `vernic-engine` (the data path) and `vernic-cli` (captures, listings).
-//! What it may call: `vernic-wire` for the bytes, the operating system for the rest.
+//! This crate owns sockets and everything that touches the operating system to move packets.
+//! `vernic-engine` (the data path) and `vernic-cli` (captures, listings) call it. It may call
+//! `vernic-wire` for the bytes, and the operating system for the rest.
 //!
-//! The unit of work is the *batch*, not the packet: a system call per packet caps a link at a
-//! third of what the kernel can carry. See [`batch`] for the two batches, [`link`] for the
-//! contract between the engine and a link, [`udp`] for the RoCEv2 link.
+//! The unit of work is the *batch*, not the packet: a system call per packet caps a link at a third
+//! of what the kernel can carry. See [`batch`] for the two batches, [`link`] for the interface
+//! between the engine and a link, [`udp`] for the RoCEv2 link.
 //!
 //! | file | what |
 //! |---|---|
@@ -16,18 +16,18 @@
 //! | `link.rs` | the `Link` trait, limits, counters, errors |
 //! | `lanes.rs` | a batch for each virtual lane of a link |
 //! | `udp.rs`, `udp/` | the RoCEv2 link; one file per feature of the system |
-//! | `tcp.rs` | connections, and the readiness of many: what carries iWARP |
+//! | `tcp.rs` | TCP connections, and the readiness of many: they carry iWARP |
 //! | `icrc.rs` | the ICRC where the Identification cannot be seen |
 //! | `host.rs`, `host/` | several processes on one host: slots, names, packets handed over |
-//! | `neighbour.rs`, `neighbour/` | processes of one host that share memory |
-//! | `circle.rs` | words in a circle, as rings and queues in memory have them |
+//! | `neighbour.rs`, `neighbour/` | local peers: processes of one host that share memory |
+//! | `circle.rs` | words in a circle, for rings and queues in memory |
 //! | `netdev.rs` | network devices, their addresses, and changes of them |
-//! | `nexthop.rs` | whether the machine that packets go to first is there |
+//! | `nexthop.rs` | whether the first machine on a route is there |
 //! | `closed.rs` | the link of a device that was closed |
-//! | `factory.rs` | links of each kind are made here |
+//! | `factory.rs` | factories that make links of each kind |
 //! | `capture.rs`, `fault.rs`, `trace.rs` | middlewares: links that wrap a link |
-//! | `status.rs` | what a process tells of its devices to who asks |
-//! | `user.rs` | whose a process is, and for whom this one runs |
+//! | `status.rs` | reports of a process about its open devices |
+//! | `user.rs` | which user a process belongs to |
 //! | `wait.rs` | sleeping until a link can be read, and being woken |
 //! | `sys/fork.rs` | descriptors that a child of `fork` does not keep |
 //!

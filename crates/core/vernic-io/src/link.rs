@@ -1,4 +1,4 @@
-//! The contract between the engine and whatever moves its packets.
+//! The interface between the engine and the links that move its packets.
 //!
 //! A [`Link`] owns sockets (or wraps another link: capture, faults, trace). The engine owns the
 //! batches. A link has one caller at a time (`&mut self`, under the engine's lane), never blocks,
@@ -25,9 +25,9 @@
 //!
 //! # The ICRC
 //!
-//! It covers the IPv4 Identification and the UDP ports (IBTA annex A17, RoCEv2), so only the link
-//! can know it. On transmit, segment `i` of a run leaves with Identification `i` and DF set. On
-//! receive the Identification cannot be seen through a UDP socket: see [`Icrc`].
+//! The ICRC covers the IPv4 Identification and the UDP ports (IBTA annex A17, RoCEv2), so only the
+//! link can compute it. On transmit, segment `i` of a run leaves with Identification `i` and DF
+//! set. On receive the Identification cannot be seen through a UDP socket: see [`Icrc`].
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
@@ -39,20 +39,20 @@ use crate::address::{Address, LocalAddr};
 use crate::batch::{Icrc, LinkLimits, RxBatch, RxPacket, TxBatch};
 use crate::path::TxPath;
 
-/// A moment in nanoseconds of a clock that never goes back; its zero is the caller's choice, but
-/// one and the same for the life of a link.
+/// A time in nanoseconds of a clock that never goes back. The caller chooses the clock's zero,
+/// which stays the same for the life of a link.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// The moment `nanos` later.
+    /// Returns the time `nanos` later.
     #[must_use]
     pub fn plus(self, nanos: u64) -> Self {
         Self(self.0.saturating_add(nanos))
     }
 }
 
-/// What became of a [`Link::send`].
+/// The result of a [`Link::send`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SendReport {
     /// Packets handed to the kernel.
@@ -62,10 +62,10 @@ pub struct SendReport {
     /// Packets that the kernel refused for good: dropped, and counted. To the protocol they are
     /// lost packets.
     pub failed: usize,
-    /// True if a socket was full, or the batch's virtual lane had no credits: what is left in the
+    /// Whether a socket was full, or the batch's virtual lane had no credits: what is left in the
     /// batch should be sent again soon.
     pub blocked: bool,
-    /// The last refusal: which path, and the error of the operating system.
+    /// The last refusal: the path, and the error of the operating system.
     pub failure: Option<(TxPath, i32)>,
 }
 
@@ -124,7 +124,7 @@ pub struct LinkCounters {
 crate::sum_fields! { LinkCounters: tx_packets, tx_bytes, tx_runs, tx_calls, tx_blocked, tx_errors, rx_packets, rx_bytes, rx_buffers, rx_calls, rx_errors, rx_truncated_drops, rx_overflow_drops, icrc_errors, icrc_solved, handed_over, taken_over, hand_over_drops, hand_over_rejects, steered_flows, downgrades, fault_drops, fault_changes }
 
 impl LinkCounters {
-    /// Each counter with its name, in the order of the fields.
+    /// Returns each counter with its name, in the order of the fields.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let rows = [
             ("tx_packets", self.tx_packets),
@@ -155,7 +155,7 @@ impl LinkCounters {
     }
 }
 
-/// Why a link cannot be opened or an address cannot be used.
+/// The reason why a link cannot be opened or an address cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
@@ -167,9 +167,9 @@ pub enum LinkError {
     PortTaken {
         /// The address wanted.
         addr: LocalAddr,
-        /// Who holds it, as far as `/proc/net/udp` tells.
+        /// The process that holds the port, as far as `/proc/net/udp` shows.
         holder: String,
-        /// What to do about it.
+        /// Advice on what to do about it.
         hint: &'static str,
     },
     /// The address is not one of this host (any more).
@@ -190,15 +190,15 @@ pub enum LinkError {
         /// The address wanted.
         addr: LocalAddr,
     },
-    /// The link has as many of these as it can.
+    /// The link has as many of `what` as it can.
     #[error("the link has all of its {limit} {what} in use")]
     TooMany {
-        /// Of what.
+        /// The kind of thing, such as addresses.
         what: &'static str,
-        /// How many there may be.
+        /// The most that there may be.
         limit: usize,
     },
-    /// Nothing that is sent to the group from here gets anywhere.
+    /// No packet sent to the group from `addr` reaches any member.
     #[error("the kernel has no route from {addr} to the multicast group {group}{}", route_hint(addr.ip))]
     NoRoute {
         /// The address that members are at.
@@ -209,17 +209,18 @@ pub enum LinkError {
     /// The operating system refused.
     #[error("cannot {what} for {addr}: {source}")]
     Os {
-        /// What was tried.
+        /// The operation that failed.
         what: &'static str,
-        /// The address it was for.
+        /// The address that the operation was for.
         addr: LocalAddr,
         /// The error of the operating system.
         source: std::io::Error,
     },
 }
 
-/// What helps where the kernel has no route from `local` to a multicast group, as "; ...". `lo` has
-/// one over IPv4 by itself; over IPv6 it has none, and takes no other than this.
+/// Returns advice, as "; ...", for where the kernel has no route from `local` to a multicast group.
+/// `lo` has such a route over IPv4 by itself. Over IPv6 `lo` has none, and accepts no other than
+/// this one.
 pub fn route_hint(local: IpAddr) -> &'static str {
     match local {
         IpAddr::V6(ip) if ip.is_loopback() => {
@@ -229,69 +230,72 @@ pub fn route_hint(local: IpAddr) -> &'static str {
     }
 }
 
-/// Something that moves batches of packets.
+/// An object that moves batches of packets.
 ///
 /// Implementations: `UdpLink`, and the middlewares, which wrap a
 /// `Box<dyn Link>` and are links themselves.
 pub trait Link: Send {
-    /// What the link can do; make batches with it. Does not change while the link lives: a link
-    /// that loses an offload at run time splits the runs itself.
+    /// Returns what the link can do; make batches with it. The limits do not change while the link
+    /// lives: a link that loses an offload at run time splits the runs itself.
     fn limits(&self) -> LinkLimits;
 
-    /// Writes the ICRC of every packet of `batch` that has none yet. [`send`](Self::send) does
-    /// this itself. Call it after each large packet, while it is in the first-level cache (later
-    /// packets may still join its run), or to look at packets as they will be on the wire.
+    /// Writes the ICRC of every packet of `batch` that has none yet. [`send`](Self::send) does this
+    /// itself. Call it after each large packet, while the packet is in the first-level cache (later
+    /// packets may still join its run). Or call it to see packets as they will be on the wire.
     fn stamp(&mut self, batch: &mut TxBatch);
 
-    /// Sends what waits in `batch`, in order; all of it is of one virtual lane. Never blocks. What
-    /// the kernel had no space for stays in the batch. What it refuses is dropped and reported: the
-    /// protocol treats it as loss.
+    /// Sends the waiting packets of `batch`, in order; all of them are of one virtual lane. Never
+    /// blocks. Packets that the kernel had no space for stay in the batch. Packets that it refuses
+    /// are dropped and reported: the protocol treats them as lost.
     fn send(&mut self, now: Nanos, batch: &mut TxBatch) -> SendReport;
 
-    /// Clears `batch` and fills it with what has arrived, up to its capacity. Never blocks.
-    /// Returns the number of packets.
+    /// Clears `batch` and fills it with the packets that have arrived, up to its capacity. Never
+    /// blocks. Returns the number of packets.
     ///
-    /// One call looks at the sockets that had traffic lately, and at the others rarely (each
-    /// link states its bound), so a return of 0 does not prove that every socket is empty: only
-    /// sleeping on [`poll_fds`](Self::poll_fds) does.
+    /// One call polls the sockets that had traffic lately, and the others rarely (each link states
+    /// its bound). So a return of 0 does not prove that every socket is empty: only sleeping on
+    /// [`poll_fds`](Self::poll_fds) does.
     fn recv(&mut self, now: Nanos, batch: &mut RxBatch) -> usize;
 
     /// Checks the ICRC of a packet of the batch that this link filled last.
     fn verify(&mut self, packet: &RxPacket<'_>) -> Icrc;
 
-    /// The engine has taken a packet that another process handed over: its ICRC, queue pair, source
-    /// and place in the sequence were right, so its flow belongs here. To be called for one packet
-    /// of each buffer. What was not accepted says nothing: anybody may send it.
+    /// Notes that the engine has accepted a packet that another process handed over. Its ICRC,
+    /// queue pair, source and position in the sequence were right, so its flow belongs here. To be
+    /// called for one packet of each buffer. Packets that were not accepted prove nothing: anybody
+    /// may send them.
     fn note_accepted(&mut self, packet: &RxPacket<'_>, now: Nanos) {
         let _ = (packet, now);
     }
 
-    /// The file descriptors to sleep on (for reading). Owned by the link, so good for polling
-    /// only; closed at the earliest when [`poll_generation`](Self::poll_generation) changes. A
-    /// descriptor that is stale by then can only cause a needless wake-up.
+    /// Returns the file descriptors to sleep on (for reading). The link owns them, so they are good
+    /// for polling only, and closes them at the earliest when
+    /// [`poll_generation`](Self::poll_generation) changes. A stale descriptor can only cause a
+    /// needless wake-up.
     fn poll_fds(&self) -> &[RawFd];
 
-    /// Changes whenever [`poll_fds`](Self::poll_fds) does.
+    /// Returns a number that changes whenever [`poll_fds`](Self::poll_fds) does.
     fn poll_generation(&self) -> u64;
 
-    /// When [`recv`](Self::recv) or [`send`](Self::send) (with an empty batch) must be called at
-    /// the latest though no descriptor is readable: packets held back on purpose.
+    /// The time at which [`recv`](Self::recv) or [`send`](Self::send) (with an empty batch) must be
+    /// called at the latest, though no descriptor is readable. For packets that are held back on
+    /// purpose.
     fn deadline(&self) -> Option<Nanos> {
         None
     }
 
-    /// Writes out what is kept for company: the process is about to end, and nothing may be dropped
-    /// any more.
+    /// Writes out what is kept to be written with more: the process is about to end, and nothing
+    /// may be dropped any more.
     fn flush(&mut self) {}
 
-    /// The process or the link is about to end: nothing new comes to sockets whose port other
-    /// processes share, which get it instead. What lies in them is there to be received; afterwards
-    /// it would end with the process, whoever it is for. A link that is still there 100 ms later
-    /// gets packets again.
+    /// Leaves the ports that other processes share: the process or the link is about to end. Other
+    /// processes get the new packets from now on. Packets that are already in the sockets can still
+    /// be received; later they would be lost with the process, whatever process they are for. A
+    /// link that is still there 100 ms later gets packets again.
     fn step_aside(&mut self, _now: Nanos) {}
 
-    /// What opens paths of this link, as long as anybody has it: the control path asks it, while
-    /// another thread has the link.
+    /// Returns the object that opens paths of this link, and that works as long as it is held. The
+    /// control path uses it while another thread has the link.
     fn paths(&self) -> Arc<dyn Paths>;
 
     /// Starts to receive on `local` (port 4791), and makes it usable as a source.
@@ -308,44 +312,44 @@ pub trait Link: Send {
     /// Receives packets to the multicast address `group` on the netdev that has `local`.
     ///
     /// # Errors
-    /// As [`activate`](Self::activate); also [`LinkError::NotActive`] if `local` is not active, and
-    /// [`LinkError::NoRoute`] on a loopback device from which nothing reaches the group, since from
-    /// elsewhere nothing can come there.
+    /// The errors of [`activate`](Self::activate); also [`LinkError::NotActive`] if `local` is not
+    /// active. [`LinkError::NoRoute`] on a loopback device from which nothing reaches the group:
+    /// nothing can come to that device from elsewhere.
     fn join(&mut self, local: LocalAddr, group: IpAddr) -> Result<(), LinkError>;
 
     /// Undoes one [`join`](Self::join). Unknown groups are ignored.
     fn leave(&mut self, local: LocalAddr, group: IpAddr);
 
-    /// How a run on this path leaves: for those who must know the headers of its packets. `None`
-    /// if its source is not active, or nothing is sent by UDP.
+    /// Returns how a run on this path leaves, for callers that must know the headers of its
+    /// packets. `None` if its source is not active, or nothing is sent by UDP.
     fn departure(&mut self, path: &TxPath) -> Option<Departure>;
 
-    /// The totals so far.
+    /// Returns the totals so far.
     fn counters(&self) -> LinkCounters;
 }
 
-/// Opens the paths of a link.
+/// An object that opens the paths of a link.
 pub trait Paths: Send + Sync {
-    /// Makes the path for an address vector, and says which addresses packets of that peer bear.
-    /// Does not wait for the data path.
+    /// Makes the path for an address vector, and returns the addresses that packets of that peer
+    /// bear. Does not wait for the data path.
     ///
     /// # Errors
     /// [`NoPath`].
     fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath>;
 }
 
-/// Where packets are to go: an address vector, its source GID looked up.
+/// A request for a path: an address vector whose source GID was looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathRequest {
     /// A GID of the port.
     pub local: Gid,
     /// The destination, or a multicast group.
     pub remote: Gid,
-    /// Index of the port's netdev, 0 if it has none: link-local addresses hold there.
+    /// Index of the port's netdev, 0 if it has none: link-local addresses are valid on that netdev.
     pub netdev_index: u32,
     /// Traffic class (the whole TOS byte).
     pub traffic_class: u8,
-    /// Hop limit; 0 for the usual one.
+    /// Hop limit; 0 for the default.
     pub hop_limit: u8,
     /// Service level, 0 to 15, from which the link chooses the virtual lane; 0 has lane 0.
     pub service_level: u8,
@@ -354,32 +358,32 @@ pub struct PathRequest {
 /// A path that can be sent on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenPath {
-    /// The path, of flow 0, to whoever has the address.
+    /// The path, of flow 0, to the peer that has the address.
     pub path: TxPath,
-    /// The source that packets from there have.
+    /// The source address of packets from the peer.
     pub remote: Address,
-    /// The destination that packets from there have.
+    /// The destination address of packets from the peer.
     pub local: Address,
 }
 
-/// No path leads from the one address to the other: they are of different networks.
+/// An error: no path leads from one address to the other, since they are of different networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no path leads from the one address to the other")]
 pub struct NoPath;
 
-/// How packets of a path leave that are sent by UDP.
+/// The addresses and form in which packets of a path leave by UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Departure {
     /// Source address and UDP port.
     pub src: SocketAddr,
     /// Destination address and UDP port.
     pub dst: SocketAddr,
-    /// True if runs are cut up by the kernel: the IPv4 Identification of a packet is then its index
-    /// in its run, else 0.
+    /// Whether the kernel cuts up runs: the IPv4 Identification of a packet is then its index in
+    /// its run, else 0.
     pub segmented: bool,
 }
 
-/// The methods that a middleware passes on to the link in its field `inner`.
+/// Defines the methods that a middleware passes on to the link in its field `inner`.
 macro_rules! forward_to_inner {
     () => {
         fn limits(&self) -> $crate::LinkLimits {

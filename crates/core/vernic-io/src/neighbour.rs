@@ -1,44 +1,49 @@
-//! Neighbours: other processes of this host, network namespace and user, and this one itself, to
-//! which packets go through memory instead of UDP.
+//! Local peers: other processes of this host, network namespace and user, and this process itself,
+//! to which packets go through memory instead of UDP.
 //!
-//! What this module owns: how two engines meet, the memory and the connection that they share from
-//! then on, and the end of it. Who calls it: the engine. It knows packets as bytes with addresses,
-//! and nothing of queue pairs.
+//! This module owns how two engines connect, the memory and the socket connection that they share
+//! from then on, and the end of the connection. The engine calls it. The module knows packets as
+//! bytes with addresses, and nothing of queue pairs.
 //!
 //! ```text
 //!      caller                                          called
 //!   socket(SOCK_SEQPACKET), connect  ---------->  \0vernic/<slot>/neighbour
-//!   hello   {engine, slots} + ring, page  ----->  is it of our user? files as they must be?
-//!   is it?  files?   <---------- welcome {engine, slots} + ring, page
+//!   hello   {engine, slots} + ring, page  ----->  checks the caller's user and the files
+//!   checks both too  <---------- welcome {engine, slots} + ring, page
 //!   ready  ------------------------------------>  may write from now on
-//!            ... slots, bell, what is told, bye; hang-up: it is gone ...
+//!            ... slots, bell, messages, bye; a hang-up: the peer is gone ...
 //! ```
 //!
-//! - Each passes the ring that the other is to write to (`neighbour/ring.rs`) and a page that only
-//!   itself can write (`neighbour/page.rs`).
-//! - One connection per pair of engines: if both call at once, the call of the one with the lower
-//!   random number stays.
-//! - The kernel names the process at the other end (`SO_PEERCRED`): one of another user is refused.
-//!   A process that ends, is killed or replaces itself by exec hangs up; one that closes in order
-//!   says so before.
-//! - An engine is its own neighbour, too, over a connection within the process: nothing is special.
+//! - Each side passes the ring that the other is to write to (`neighbour/ring.rs`), and a page that
+//!   only its owner can write (`neighbour/page.rs`).
+//! - There is one connection per pair of engines. If both call at once, the call of the engine with
+//!   the lower random number stays.
+//! - The kernel names the process at the other end (`SO_PEERCRED`); a process of another user is
+//!   refused. If a process ends, is killed or replaces itself by exec, its connection hangs up; a
+//!   process that closes in order says so before.
+//! - An engine is its own local peer, too, over a connection within the process: it needs no
+//!   special case.
 //!
-//! # Hostile neighbours
+//! # Hostile local peers
 //!
-//! A process of our user may do anything with what it shares with us. Sizes of files are sealed
-//! before they are mapped; what is read is a private copy; what breaks a rule ends the neighbour
-//! ([`Neighbourhood::expel`]); who does not answer for [`PATIENCE`] is given up; of those that
-//! called and have not said hello [`MAX_STRANGERS`] are kept; the bell cannot block. A neighbour
-//! can say of any slot that it is its own: the engine believes it only if the slot's own socket
-//! named the same process.
+//! A process of our user may do anything with the memory that it shares with us, so:
+//! - Sizes of files are sealed before they are mapped, and what is read is a private copy.
+//! - A local peer that breaks a rule is disconnected ([`Neighbourhood::expel`]), and one that does
+//!   not answer for [`PATIENCE`] is given up.
+//! - At most [`MAX_STRANGERS`] connections that have not said hello yet are kept.
+//! - Ringing the bell cannot block.
+//! - A local peer can claim any slot: the engine believes it only if the slot's own socket named
+//!   the same process.
 //!
 //! | file | what |
 //! |---|---|
-//! | `neighbour/meeting.rs`, `neighbour/neighbourhood.rs`, `neighbour/open.rs` | who is met, and all connections |
-//! | `neighbour/hindrance.rs` | who could not be met, why, and when that is tried again |
-//! | `neighbour/complaint.rs` | what users are told of it |
-//! | `neighbour/hello.rs` | bytes of what is said |
-//! | `neighbour/ring.rs`, `neighbour/page.rs` | memory that is shared |
+//! | `neighbour/meeting.rs` | what is made, passed and checked in a connect |
+//! | `neighbour/neighbourhood.rs` | all local peers of a device |
+//! | `neighbour/open.rs` | one connected local peer |
+//! | `neighbour/hindrance.rs` | failed connects, why they failed, and when they are tried again |
+//! | `neighbour/complaint.rs` | warnings to users about failed connects |
+//! | `neighbour/hello.rs` | the messages as bytes |
+//! | `neighbour/ring.rs`, `neighbour/page.rs` | shared memory |
 //! | `neighbour/cursor.rs` | the protocol of the ring's positions and of sleeping, model-checked |
 //!
 //! Limits: [`MAX_NEIGHBOURS`] at a time; two rings, a page and a descriptor each.
@@ -75,18 +80,18 @@ use hello::Said;
 use page::OwnPage;
 use ring::RingMemory;
 
-/// Neighbours at a time; who comes later is not met, and packets go by UDP. Each takes two rings,
-/// which get smaller as neighbours get more: 36 MiB at most in all where the settings say 256 KiB,
-/// half of it for each end.
+/// Local peers at a time. Later processes are not connected to, and packets to them go by UDP. Each
+/// local peer takes two rings, which get smaller as local peers get more: 36 MiB at most in all
+/// where the settings say 256 KiB. Each end provides half of that memory.
 pub const MAX_NEIGHBOURS: usize = 256;
 
-/// Connections at a time on which nobody has said hello yet; after that the oldest is closed.
+/// Connections at a time that have not said hello yet. Beyond that the oldest is closed.
 pub const MAX_STRANGERS: usize = 64;
 
-/// How long an answer is waited for: far longer than a process takes that runs.
+/// How long a process waits for an answer: far longer than a running process takes.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A neighbour, of one device of this process. Never used again for another.
+/// The id of a local peer of one device of this process. No id is used again for another peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NeighbourId {
     place: u16,
@@ -94,7 +99,8 @@ pub struct NeighbourId {
 }
 
 impl NeighbourId {
-    /// Its place in a table of [`MAX_NEIGHBOURS`], which is another's after it is gone.
+    /// Returns the peer's index in a table of [`MAX_NEIGHBOURS`]; another peer gets the index after
+    /// this one is gone.
     pub const fn place(self) -> usize {
         self.place as usize
     }
@@ -106,45 +112,46 @@ impl fmt::Display for NeighbourId {
     }
 }
 
-/// A process that shares memory with this one.
+/// A local peer: a process that shares memory with this one.
 #[derive(Debug)]
 pub struct Neighbour {
     id: NeighbourId,
     pid: u32,
     connection: Arc<ClosableFd>,
-    /// The ring that it writes to, and the one that we write to.
+    /// The ring that the local peer writes to, and the ring that we write to.
     incoming: Arc<RingMemory>,
     outgoing: Arc<RingMemory>,
     gone: AtomicBool,
 }
 
 impl Neighbour {
-    /// Which it is.
+    /// Returns the id of the local peer.
     pub fn id(&self) -> NeighbourId {
         self.id
     }
 
-    /// Its process id, as the kernel names it here; 0 if it is of a PID namespace that cannot be
-    /// seen.
+    /// Returns the process id of the local peer as the kernel names it here; 0 if the process is of
+    /// a PID namespace that cannot be seen.
     pub fn pid(&self) -> u32 {
         self.pid
     }
 
-    /// The word in which this process says where in the neighbour's memory it is, 0 for nowhere.
-    /// Written by this process, looked at by the neighbour; any value may be in it.
+    /// Returns the word in which this process says where in the local peer's memory it copies, 0
+    /// for nowhere. This process writes the word and the local peer reads it; it may hold any
+    /// value.
     #[inline]
     pub fn inside(&self) -> &AtomicU64 {
         self.outgoing.inside()
     }
 
-    /// The neighbour's: where in our memory it says that it is.
+    /// Returns the local peer's word: where in our memory it says that it copies.
     #[inline]
     pub fn inside_us(&self) -> &AtomicU64 {
         self.incoming.inside()
     }
 
-    /// Whether it is known to be gone. To be told by the kernel whether it is, look at
-    /// [`has_hung_up`](Self::has_hung_up).
+    /// Whether the local peer is known to be gone. [`has_hung_up`](Self::has_hung_up) asks the
+    /// kernel.
     #[inline]
     pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
@@ -158,14 +165,14 @@ impl Neighbour {
         self.is_gone() || !matches!(sys::poll(&mut fds, Some(Duration::ZERO)), Ok(0))
     }
 
-    /// Sends a message of up to [`MAX_TOLD_BYTES`] bytes to the neighbour's engine, with a file or
-    /// without; it gets it as [`Event::Message`]. Never blocks. Messages of one neighbour arrive in
-    /// order; one with a file is lost, and counted there, where the neighbour has no descriptor
-    /// left for it.
+    /// Sends a message of up to [`MAX_TOLD_BYTES`] bytes to the local peer's engine, with a file or
+    /// without. The engine gets the message as [`Event::Message`]. Never blocks. Messages of one
+    /// local peer arrive in order. A message with a file is lost, and counted at the receiver,
+    /// where the receiver has no descriptor left for the file.
     ///
     /// # Errors
-    /// `NotConnected` once it is gone, `InvalidInput` for too many bytes, `WouldBlock` if it has
-    /// not read what it was told before (some ten messages), and what the system says.
+    /// `NotConnected` once the local peer is gone, `InvalidInput` for too many bytes, `WouldBlock`
+    /// if the peer has not read earlier messages (some ten fit), and other errors of the system.
     pub fn tell(&self, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> io::Result<()> {
         if bytes.len() > MAX_TOLD_BYTES {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -185,82 +192,85 @@ impl Neighbour {
     }
 }
 
-/// What has happened among the neighbours.
+/// An event of the local peers.
 #[derive(Debug)]
 pub enum Event {
-    /// A process was met: what it sends comes out of the ring. Comes first of all that is about it.
+    /// A process was connected to: the packets that it sends come out of the ring. The first event
+    /// of a local peer.
     Met {
-        /// The process.
+        /// The local peer.
         neighbour: Arc<Neighbour>,
-        /// What it sends.
+        /// The ring that the local peer writes to.
         reader: RingReader,
     },
-    /// It reads what is sent to it from now on. Comes once per neighbour.
+    /// From now on the local peer reads what is sent to it. Comes once per local peer.
     Ready {
-        /// Who.
+        /// The local peer.
         from: NeighbourId,
-        /// To it.
+        /// The ring to the local peer.
         writer: RingWriter,
     },
-    /// The slots that it says it has now.
+    /// The slots that the local peer says it has now.
     Slots {
-        /// Who.
+        /// The local peer.
         from: NeighbourId,
         /// All of them.
         slots: Vec<Slot>,
     },
-    /// A message of [`Neighbour::tell`].
+    /// A message that [`Neighbour::tell`] sent.
     Message {
-        /// Who.
+        /// The local peer that sent the message.
         from: NeighbourId,
-        /// What it told.
+        /// The bytes of the message.
         bytes: Vec<u8>,
-        /// The file that came along.
+        /// The file that came with the message.
         file: Option<OwnedFd>,
     },
-    /// It is gone, and so is the memory that is shared with it once its ends of rings are dropped.
-    /// Comes last of all that is about it.
+    /// The local peer is gone. The memory shared with it goes once its ends of rings are dropped.
+    /// The last event of a local peer.
     Gone {
-        /// Who.
+        /// The local peer.
         from: NeighbourId,
-        /// It closed its device in order; else it was ended, or is dead to us.
+        /// Whether the local peer closed its device in order; else it was killed, or was
+        /// disconnected.
         in_order: bool,
     },
 }
 
-/// Says of this process that it sleeps, so that neighbours wake it: see `cursor.rs`.
+/// A flag that says that a thread of this process sleeps, so that local peers wake it: see
+/// `cursor.rs`.
 #[derive(Clone, Debug)]
 pub struct Alarm(Arc<OwnPage>);
 
 impl Alarm {
-    /// The calling thread is about to sleep on [`Neighbourhood::raw_fd`]. To be followed by a look
-    /// at each ring ([`RingReader::has_news`]).
+    /// Says that the calling thread is about to sleep on [`Neighbourhood::raw_fd`]. The caller must
+    /// then poll each ring ([`RingReader::has_news`]) before it sleeps.
     pub fn announce(&self) {
         self.0.announce();
     }
 
-    /// It does not, or no longer.
+    /// Says that the thread does not sleep, or no longer.
     pub fn awake(&self) {
         self.0.awake();
     }
 }
 
-/// What was counted of the neighbours since the device was opened.
+/// Counters of the local peers since the device was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NeighbourCounters {
-    /// Neighbours met.
+    /// Local peers that were connected to.
     pub met: u64,
-    /// Neighbours gone again.
+    /// Local peers that are gone again.
     pub gone: u64,
-    /// Callers that were refused or given up: of another user or version, with files that are not
-    /// what they must be, silent, or too many.
+    /// Callers that were refused or given up: of another user or version, with wrong files, silent,
+    /// or too many.
     pub refused: u64,
-    /// Times that something could not be done since this process had no descriptor, or the system
-    /// no memory, left for it: a meeting, which is tried again, or a file that a neighbour sent.
+    /// Times that this process had no descriptor left, or the system no memory. What failed was a
+    /// connect, which is tried again, or receiving a file that a local peer sent.
     pub short: u64,
-    /// Neighbours that broke the rules and were expelled; among those that are gone.
+    /// Local peers that broke the rules and were disconnected; also counted in `gone`.
     pub expelled: u64,
-    /// Times that a neighbour had to wait for a millisecond with what else it said.
+    /// Times that a local peer's further messages had to wait for a millisecond.
     pub muted: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Network devices: which there are, what addresses and MTU they have, and when that changes.
+//! Network devices: a list of them with their addresses and MTUs, and a watcher for changes.
 //!
 //! Owns nothing but the change watcher's socket. Called by the engine, when it lists devices and
 //! builds GID tables, and again when the watcher is readable; never on the data path.
@@ -14,8 +14,8 @@ use crate::address::LocalAddr;
 use crate::link::LinkError;
 use crate::sys::{self, OwnFd};
 
-/// Bytes that headers may take of a netdev's MTU before the payload of one packet: IPv6 (40), UDP
-/// (8), and the longest transport headers with ICRC, rounded up as Linux does: 80.
+/// Bytes that headers may take of a netdev's MTU before the payload of one packet. They are IPv6
+/// (40), UDP (8), and the longest transport headers with ICRC, rounded up as Linux does: 80.
 pub const HEADER_ALLOWANCE_BYTES: u32 = 80;
 
 /// Ethernet (`ARPHRD_ETHER`).
@@ -32,36 +32,36 @@ pub struct NetDev {
     pub mac: Option<[u8; 6]>,
     /// MTU of the device in bytes.
     pub mtu_bytes: u32,
-    /// True if packets can pass now: up, and with a carrier.
+    /// Whether packets can pass now: up, and with a carrier.
     pub running: bool,
-    /// True for `lo`.
+    /// Whether the device is `lo`.
     pub loopback: bool,
-    /// True if a default route leaves through this device.
+    /// Whether a default route leaves through this device.
     pub default_route: bool,
     /// Addresses in the order of a GID table: link-local IPv6, other IPv6, IPv4.
     pub addrs: Vec<LocalAddr>,
 }
 
 impl NetDev {
-    /// The largest MTU of IBTA that fits (see [`ib_mtu`]).
+    /// Returns the largest MTU of IBTA that fits (see [`ib_mtu`]).
     pub fn ib_mtu(&self) -> Option<Mtu> {
         ib_mtu(self.mtu_bytes)
     }
 
-    /// The GIDs of this device: one per address, IPv4 as IPv4-mapped.
+    /// Returns the GIDs of this device: one per address, IPv4 as IPv4-mapped.
     pub fn gids(&self) -> impl Iterator<Item = Gid> {
         self.addrs.iter().map(|addr| Gid::from_ip(addr.ip))
     }
 }
 
-/// The largest IBTA MTU, 256 to 4096, that a netdev MTU has room for beside
+/// Returns the largest IBTA MTU, 256 to 4096, that a netdev MTU has room for beside
 /// [`HEADER_ALLOWANCE_BYTES`]; `None` below 336 bytes.
 pub fn ib_mtu(netdev_mtu_bytes: u32) -> Option<Mtu> {
     let room = netdev_mtu_bytes.checked_sub(HEADER_ALLOWANCE_BYTES)?;
     Mtu::ALL.into_iter().rev().find(|mtu| mtu.bytes() <= room)
 }
 
-/// Why the network devices could not be listed.
+/// The reason why the network devices could not be listed.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot {what}: {source}")]
 pub struct NetDevError {
@@ -69,9 +69,9 @@ pub struct NetDevError {
     source: io::Error,
 }
 
-/// All devices that are up and have an address. Programs take the first: it is the one of a default
-/// route, of those that have an address beyond the own link; `lo` is the last, but for devices
-/// whose addresses are not ready, or taken by others.
+/// Returns all devices that are up and have an address. Programs take the first: it is a device of
+/// a default route, if one of those has an address that is valid beyond its own link. `lo` comes
+/// last, but for devices whose addresses are not ready, or taken by others.
 ///
 /// # Errors
 /// When the operating system does not list its interfaces.
@@ -109,7 +109,7 @@ pub fn list() -> Result<Vec<NetDev>, NetDevError> {
     Ok(devices)
 }
 
-/// Where a device is in the list.
+/// Returns the sort key of a device in the list.
 fn place(device: &NetDev, unready: &[(u32, Ipv6Addr)]) -> impl Ord + use<> {
     let is_ready = |addr: &&LocalAddr| match addr.ip {
         IpAddr::V4(_) => true,
@@ -124,9 +124,9 @@ fn place(device: &NetDev, unready: &[(u32, Ipv6Addr)]) -> impl Ord + use<> {
 /// The kernel's table of IPv6 addresses.
 const IF_INET6: &str = "/proc/thread-self/net/if_inet6";
 
-/// Device and address of each line of [`IF_INET6`] (address, index, prefix length, scope, flags,
-/// device) that cannot be bound to: nobody has confirmed yet that it is free (RFC 4862), or
-/// somebody else has it.
+/// Returns device and address of each line of [`IF_INET6`] (address, index, prefix length, scope,
+/// flags, device) that cannot be bound to. Either it is not confirmed yet that the address is free
+/// (RFC 4862), or another host has it.
 fn unready_addresses(text: &str) -> Vec<(u32, Ipv6Addr)> {
     let unready = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -141,22 +141,22 @@ fn unready_addresses(text: &str) -> Vec<(u32, Ipv6Addr)> {
     text.lines().filter_map(unready).collect()
 }
 
-/// Why a network device is not in [`list`].
+/// The reason why a network device is not in [`list`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Obstacle {
-    /// It is down.
+    /// The device is down.
     Down,
-    /// It is up and has no IP address.
+    /// The device is up and has no IP address.
     NoAddress,
 }
 
-/// A network device that cannot carry RDMA as it is. Its `Display` says why and what helps.
+/// A network device that cannot carry RDMA as it is. Its `Display` gives the reason and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unusable {
     /// Name, such as `eth0`.
     pub name: String,
-    /// Why not.
+    /// The reason.
     pub obstacle: Obstacle,
 }
 
@@ -172,8 +172,8 @@ impl fmt::Display for Unusable {
     }
 }
 
-/// The devices that [`list`] leaves out: for the error when none is left, or the one asked for is
-/// not.
+/// Returns the devices that [`list`] leaves out. For the error when no device is left, or the one
+/// asked for is not there.
 ///
 /// # Errors
 /// When the operating system does not list its interfaces.
@@ -187,7 +187,7 @@ pub fn unusable() -> Result<Vec<Unusable>, NetDevError> {
     Ok(sys::interfaces().map_err(fail)?.into_iter().filter_map(left_out).collect())
 }
 
-/// Whether there is a device of this index, in whatever state.
+/// Whether there is a device of this index, in any state.
 ///
 /// # Errors
 /// When the operating system does not list its interfaces.
@@ -196,7 +196,7 @@ pub fn exists(index: u32) -> Result<bool, NetDevError> {
     Ok(sys::interfaces().map_err(fail)?.iter().any(|i| i.index == index))
 }
 
-/// Place in a GID table: link-local IPv6, other IPv6, IPv4.
+/// Returns the rank of an address in a GID table: link-local IPv6, other IPv6, IPv4.
 fn rank(ip: IpAddr) -> u8 {
     match ip {
         IpAddr::V6(ip) if ip.is_unicast_link_local() => 0,
@@ -205,7 +205,7 @@ fn rank(ip: IpAddr) -> u8 {
     }
 }
 
-/// The index of the device that has `local`. All of 127.0.0.0/8 belongs to `lo`.
+/// Returns the index of the device that has `local`. All of 127.0.0.0/8 belongs to `lo`.
 pub(crate) fn index_of(local: LocalAddr) -> Result<u32, LinkError> {
     let interfaces = sys::interfaces().map_err(|source| LinkError::Os {
         what: "list the network interfaces",
@@ -220,7 +220,7 @@ pub(crate) fn index_of(local: LocalAddr) -> Result<u32, LinkError> {
     found.ok_or(LinkError::NoSuchAddress { addr: local })
 }
 
-/// Names of the devices that default routes leave through.
+/// Returns the names of the devices that default routes leave through.
 fn default_route_devices() -> Vec<String> {
     let read = |path| std::fs::read_to_string(path).unwrap_or_default();
     let mut names = default_routes_v4(&read("/proc/thread-self/net/route"));
@@ -228,7 +228,7 @@ fn default_route_devices() -> Vec<String> {
     names
 }
 
-/// Lines of `/proc/net/route`: device, destination, gateway, flags, three counts, mask.
+/// Parses lines of `/proc/net/route`: device, destination, gateway, flags, three counts, mask.
 fn default_routes_v4(text: &str) -> Vec<String> {
     let default_of = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -238,8 +238,8 @@ fn default_routes_v4(text: &str) -> Vec<String> {
     text.lines().skip(1).filter_map(default_of).collect()
 }
 
-/// Lines of `/proc/net/ipv6_route`: destination, its prefix length, ..., device last. The kernel
-/// lists its reject route, on `lo`, the same way.
+/// Parses lines of `/proc/net/ipv6_route`: destination, its prefix length, ..., device last. The
+/// kernel lists its reject route, on `lo`, the same way.
 fn default_routes_v6(text: &str) -> Vec<String> {
     let default_of = |line: &str| {
         let fields: Vec<&str> = line.split_whitespace().collect();
@@ -250,14 +250,14 @@ fn default_routes_v6(text: &str) -> Vec<String> {
     text.lines().filter_map(default_of).collect()
 }
 
-/// Hears of changes to devices, addresses and routes.
+/// A watcher for changes to devices, addresses and routes.
 ///
 /// Sleep on its descriptor together with those of the links; when it is readable, ask
 /// [`has_changed`](Self::has_changed) and [`list`] again.
 #[derive(Debug)]
 pub struct ChangeWatcher(OwnFd);
 
-/// Most messages read in one go; what is left keeps the descriptor readable.
+/// Most messages read in one call; what is left keeps the descriptor readable.
 const MAX_CHANGES: usize = 256;
 
 impl ChangeWatcher {
@@ -270,13 +270,13 @@ impl ChangeWatcher {
         sys::route_monitor().map(Self).map_err(fail)
     }
 
-    /// The descriptor to sleep on (for reading). Owned by the watcher: for polling only.
+    /// Returns the descriptor to sleep on (for reading). Owned by the watcher: for polling only.
     pub fn poll_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 
-    /// True if anything changed since the last call. Never blocks. Changes that were too many for
-    /// the kernel to keep count as a change.
+    /// Whether anything changed since the last call. Never blocks. If there were too many changes
+    /// for the kernel to keep, that counts as a change.
     pub fn has_changed(&self) -> bool {
         let mut changed = false;
         let mut buf = [0; 8192];
@@ -291,16 +291,16 @@ impl ChangeWatcher {
     }
 }
 
-/// The addresses of this host, as far as its interfaces tell.
+/// Returns the addresses of this host, as its interfaces have them.
 ///
 /// # Errors
-/// The system does not tell.
+/// When the operating system does not list its interfaces.
 pub fn addresses() -> std::io::Result<impl Iterator<Item = IpAddr>> {
     let all = sys::interfaces()?;
     Ok(all.into_iter().flat_map(|interface| interface.addrs).map(|addr| addr.ip))
 }
 
-/// True if `ip` is an address of this host, as far as its interfaces tell; all of 127.0.0.0/8 is.
+/// Whether `ip` is an address of this host, as its interfaces have them; all of 127.0.0.0/8 is.
 pub fn is_local(ip: IpAddr) -> bool {
     let loopback = matches!(ip, IpAddr::V4(v4) if v4.is_loopback() && v4 != Ipv4Addr::UNSPECIFIED);
     loopback

@@ -1,13 +1,13 @@
-//! The next hop: whether the machine that packets to an address go to first is there.
+//! The next hop: whether the first machine on the route to an address is there.
 //!
-//! The system asks for its hardware address (ARP, RFC 826; neighbour discovery, RFC 4861) when a
-//! first packet is to go there, and keeps the answer in its neighbour table, which everybody may
-//! read by netlink. Owns nothing. Called by the connection manager when an address is resolved,
-//! never on the data path.
+//! The system asks for the machine's hardware address (ARP, RFC 826; neighbour discovery, RFC 4861)
+//! when a first packet is to go there. It keeps the answer in its neighbour table, which any
+//! process may read by netlink. Owns nothing. Called by the connection manager when an address is
+//! resolved, never on the data path.
 //!
-//! Only a search that is under way, or has failed, says that somebody may not be there. Everything
-//! else lets packets go: routes to this host, devices without hardware addresses, a sandbox without
-//! netlink, and Linux before 5.0, which cannot be asked for one entry.
+//! A next hop counts as missing only while a search is under way, or after one has failed. In all
+//! other cases packets may go: routes to this host, devices without hardware addresses, a sandbox
+//! without netlink, and Linux before 5.0, which cannot be asked for one entry.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -16,22 +16,22 @@ use std::os::fd::AsFd;
 use crate::address::LocalAddr;
 use crate::sys::{self, OwnFd};
 
-/// The port that throws away what comes (RFC 863): what the datagram that begins a search is for.
-/// Devices of RoCE would count an empty one to their own port as an error.
+/// The discard port (RFC 863), to which the datagram that begins a search goes. RoCE devices would
+/// count an empty datagram to their own port as an error.
 const DISCARD_PORT: u16 = 9;
 
-/// Routers that the datagram may pass: none, for it is to be heard of by the next hop alone.
+/// The hop limit of the datagram: it may pass no router, since only the next hop is to get it.
 const HOP_LIMIT: i32 = 1;
 
-/// What is known of a next hop.
+/// The state of a next hop, as far as it is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HopState {
-    /// Packets may go: its hardware address is known, or none is needed, or nothing is known.
+    /// Packets may go: the hardware address is known, or none is needed, or nothing is known.
     Open,
-    /// It was asked for its hardware address, and has not answered.
+    /// The next hop was asked for its hardware address, and has not answered.
     Asked,
-    /// It was asked as often as the system does (three times, a second apart, by default), and is
-    /// not there.
+    /// The next hop was asked as often as the system does (three times, a second apart, by
+    /// default), and is not there.
     Absent,
 }
 
@@ -39,16 +39,16 @@ pub enum HopState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextHop {
     ip: IpAddr,
-    /// Index of the network device behind which it is.
+    /// Index of the network device behind which the next hop is.
     netdev: u32,
 }
 
 impl NextHop {
-    /// Has the system look for the next hop on the way from `local`, an address of the network
-    /// device with index `netdev`, to `peer`, if it has to. `None` if packets may go.
+    /// Lets the system look for the next hop on the route to `peer`, if it has to. The route begins
+    /// at `local`, an address of the network device with index `netdev`. `None` if packets may go.
     ///
-    /// Asks the system once if the peer is a neighbour that is known, and sends nothing then. Else
-    /// an empty datagram goes to the next hop. Never blocks.
+    /// Asks the system once if the peer is a known neighbour, and sends nothing then. Else an empty
+    /// datagram goes to the next hop. Never blocks.
     pub fn seek(local: LocalAddr, netdev: u32, peer: SocketAddr) -> Option<Self> {
         let ip = peer.ip();
         if ip.is_loopback() || ip.is_unspecified() || ip.is_multicast() || ip == local.ip {
@@ -64,12 +64,12 @@ impl NextHop {
             return None;
         }
         send_nothing(local, peer).ok()?;
-        // Not asked now though something was sent: the datagram went another way than the system's
-        // tables tell, and what they say of this hop says nothing.
+        // The next hop is not asked for now, though a datagram was sent. So the datagram took
+        // another route than the system's tables say, and their entry for this hop proves nothing.
         (netlink.state(hop) == HopState::Asked).then_some(hop)
     }
 
-    /// What is known of it now. Asks the system; never blocks.
+    /// Returns the present state of the next hop. Asks the system; never blocks.
     pub fn state(self) -> HopState {
         Netlink::new().map_or(HopState::Open, |netlink| netlink.state(self))
     }
@@ -94,7 +94,7 @@ fn send_nothing(local: LocalAddr, peer: SocketAddr) -> io::Result<()> {
 const HEADER_LEN: usize = 16;
 /// Bytes of `struct ndmsg`, and of `struct rtmsg`.
 const BODY_LEN: usize = 12;
-/// Of an answer: far more than one entry or route with its attributes.
+/// The longest answer: far more than one entry or route with its attributes.
 const MAX_ANSWER: usize = 4096;
 
 /// A netlink socket, by which the system's tables are read.
@@ -106,8 +106,8 @@ impl Netlink {
         sys::socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE).map(Self)
     }
 
-    /// Whether packets may go to a neighbour without asking for it. `None` if the system does not
-    /// say.
+    /// Whether packets may go to a neighbour without asking for its hardware address. `None` if the
+    /// system does not say.
     fn is_known(&self, hop: NextHop) -> Option<bool> {
         match self.neighbour(hop) {
             Ok(bits) => Some(is_usable(bits)),
@@ -120,7 +120,8 @@ impl Netlink {
         self.neighbour(hop).map_or(HopState::Open, state_of)
     }
 
-    /// The state (`NUD_...`) of an entry of the neighbour table; `ENOENT` where there is none.
+    /// Returns the state (`NUD_...`) of an entry of the neighbour table; `ENOENT` where there is
+    /// none.
     fn neighbour(&self, hop: NextHop) -> io::Result<u16> {
         // struct ndmsg: family, padding (3), device (4), state (2), flags, type.
         let mut body = [0; BODY_LEN];
@@ -133,7 +134,7 @@ impl Netlink {
         Ok(u16::from_ne_bytes([body[8], body[9]]))
     }
 
-    /// The next hop to `peer`; `None` if there is none that would have to be asked for.
+    /// Returns the next hop to `peer`; `None` if there is none that would have to be asked for.
     fn route(&self, local: LocalAddr, peer: SocketAddr) -> Option<NextHop> {
         // struct rtmsg: family, lengths of destination and source in bits, ..., type, flags (4).
         let mut body = [0; BODY_LEN];
@@ -150,7 +151,7 @@ impl Netlink {
         next_hop(&self.ask(request, libc::RTM_NEWROUTE).ok()?, peer.ip())
     }
 
-    /// The answer to a request, behind its header.
+    /// Sends a request, and returns the answer behind its header.
     fn ask(&self, request: Request, kind: u16) -> io::Result<Vec<u8>> {
         sys::write(self.0.as_fd(), &request.into_bytes())?;
         // The kernel answers during the request.
@@ -161,7 +162,7 @@ impl Netlink {
     }
 }
 
-/// A netlink message on its way.
+/// A netlink message to be sent.
 #[derive(Debug)]
 struct Request(Vec<u8>);
 
@@ -175,7 +176,7 @@ impl Request {
     }
 
     /// Appends an attribute: its length with these four bytes, its type, its value. All values are
-    /// multiples of four bytes, as the next attribute must begin at.
+    /// multiples of four bytes, since the next attribute must begin at such a multiple.
     fn add(&mut self, kind: u16, value: &[u8]) {
         self.0.extend((4 + value.len() as u16).to_ne_bytes());
         self.0.extend(kind.to_ne_bytes());
@@ -189,10 +190,10 @@ impl Request {
     }
 }
 
-/// What stands behind the header of an answer of this type.
+/// Returns the bytes behind the header of an answer of this type.
 ///
 /// # Errors
-/// What the system says instead; [`InvalidData`](io::ErrorKind::InvalidData).
+/// The error that the system answers instead; [`InvalidData`](io::ErrorKind::InvalidData).
 fn answer(bytes: &[u8], kind: u16) -> io::Result<&[u8]> {
     let header = bytes.get(..HEADER_LEN).ok_or(io::ErrorKind::InvalidData)?;
     let len = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
@@ -206,15 +207,15 @@ fn answer(bytes: &[u8], kind: u16) -> io::Result<&[u8]> {
     if found == kind { Ok(body) } else { Err(io::ErrorKind::InvalidData.into()) }
 }
 
-/// The next hop of the route to `to` in an answer; `None` if packets go to no other machine, or
-/// nobody knows where.
+/// Returns the next hop of the route to `to` in an answer. `None` if packets go to no other
+/// machine, or the route does not say where.
 fn next_hop(route: &[u8], to: IpAddr) -> Option<NextHop> {
     if *route.get(7)? != libc::RTN_UNICAST {
         return None;
     }
     let mut hop = NextHop { ip: to, netdev: 0 };
     let mut rest = route.get(BODY_LEN..)?;
-    // Each turn takes four bytes at least.
+    // Each round takes four bytes at least.
     while let Some((len, kind)) = attribute(rest) {
         let value = rest.get(4..len)?;
         match kind {
@@ -229,7 +230,8 @@ fn next_hop(route: &[u8], to: IpAddr) -> Option<NextHop> {
     (hop.netdev != 0).then_some(hop)
 }
 
-/// Length, with its four bytes of header, and type of the attribute that `bytes` begin with.
+/// Returns the length, with its four bytes of header, and the type of the attribute that `bytes`
+/// begin with.
 fn attribute(bytes: &[u8]) -> Option<(usize, u16)> {
     let [a, b, c, d] = *bytes.first_chunk()?;
     let len = usize::from(u16::from_ne_bytes([a, b]));
@@ -274,7 +276,7 @@ fn address(octets: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// Length of an address in bits.
+/// Returns the length of an address in bits.
 fn bits(octets: &[u8]) -> u8 {
     octets.len() as u8 * 8
 }
@@ -287,7 +289,7 @@ mod tests {
         text.parse().unwrap()
     }
 
-    /// An answer about a route: its type, and its attributes.
+    /// Makes an answer about a route: its type, and its attributes.
     fn route(kind: u8, attributes: &[(u16, &[u8])]) -> Vec<u8> {
         let mut body = [0; BODY_LEN];
         body[7] = kind;
@@ -319,7 +321,7 @@ mod tests {
         let len = message.len() as u32;
         message[..4].copy_from_slice(&len.to_ne_bytes());
         assert_eq!(hop_of(&message, "192.0.2.9"), hop("fe80::1"));
-        // Nobody knows where.
+        // The route names neither a gateway nor a device.
         assert_eq!(by(&[]), None);
     }
 
@@ -341,7 +343,7 @@ mod tests {
         for len in 0..whole.len() - HEADER_LEN {
             assert_eq!(next_hop(&whole[HEADER_LEN..][..len], ip("192.0.2.9")), None, "{len}");
         }
-        // An attribute that says to be longer, and one that says to be shorter than its header.
+        // An attribute whose length is too large, and one whose length is less than its header.
         let mut long = whole.clone();
         long[HEADER_LEN + BODY_LEN..][..2].copy_from_slice(&99u16.to_ne_bytes());
         assert_eq!(hop_of(&long, "192.0.2.9"), None);
@@ -385,8 +387,8 @@ mod tests {
         for peer in ["127.0.0.1:7", "127.9.9.9:7", "0.0.0.0:7", "224.0.0.9:7"] {
             assert_eq!(NextHop::seek(lo, 1, peer.parse().unwrap()), None, "{peer}");
         }
-        // What the system says of an address that is its own, and of a neighbour that nobody asked
-        // for.
+        // The system's answers about an address of its own, and about a neighbour that was never
+        // asked for.
         let Ok(netlink) = Netlink::new() else {
             println!("skipped: no netlink here");
             return;

@@ -1,10 +1,11 @@
-//! A closed UDP port of another host, as that host says by ICMP (RFC 792, RFC 4443: port
-//! unreachable).
+//! Asking another host whether a UDP port is closed, which the host answers by ICMP (RFC 792, RFC
+//! 4443: port unreachable).
 //!
-//! Owns a connected socket, which is what the system tells such a message to. The empty datagram
-//! that asks is noticed by nothing where the port is open, but by adapters of RoCE, which may count
-//! it as damaged: so it is for peers that have been silent. No answer says nothing: the port is
-//! open, or a firewall drops. Called by the connection manager, never on the data path.
+//! Owns a connected socket, to which the system reports such a message. The empty datagram that
+//! asks has no effect where the port is open, except on RoCE adapters, which may count it as
+//! damaged. So it is only for peers that have been silent. A missing answer proves nothing: the
+//! port is open, or a firewall drops packets. Called by the connection manager, never on the data
+//! path.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,7 +15,7 @@ use std::time::Duration;
 use crate::address::LocalAddr;
 use crate::sys::{self, OwnFd, PollFd};
 
-/// A datagram that was sent to a UDP port, and what came back.
+/// A datagram that was sent to a UDP port, and the answer to it.
 #[derive(Debug)]
 pub struct PortProbe(OwnFd);
 
@@ -22,7 +23,7 @@ impl PortProbe {
     /// Sends an empty datagram from `local` to `peer`. Does not wait.
     ///
     /// # Errors
-    /// Those of the socket's calls: no descriptor, no route.
+    /// The errors of the socket's calls: no descriptor, no route.
     pub fn send(local: LocalAddr, peer: SocketAddr) -> io::Result<Self> {
         let family = if peer.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
         let socket = sys::socket(family, libc::SOCK_DGRAM, 0)?;
@@ -32,13 +33,14 @@ impl PortProbe {
         Ok(Self(socket))
     }
 
-    /// Whether the peer's host has said that the port is closed. Does not wait; true once.
+    /// Whether the peer's host has answered that the port is closed. Does not wait; true once.
     pub fn is_refused(&self) -> bool {
         let received = sys::recv(self.0.as_fd(), &mut [0; 1]);
         received.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
     }
 
-    /// The same, after waiting for the host's word for `timeout` at most.
+    /// Does what [`is_refused`](Self::is_refused) does, but waits for the host's answer, `timeout`
+    /// at most.
     pub fn wait_for_refusal(&self, timeout: Duration) -> bool {
         // A failure means that nothing is known.
         let _ = sys::poll(&mut [PollFd::readable(self.0.as_raw_fd())], Some(timeout));

@@ -2,9 +2,9 @@
 
 use std::hash::{BuildHasher, RandomState};
 
-/// A random number, drawn from the operating system by each call: two processes draw different
-/// ones, also those that were forked from one. Where the system refuses (a sandbox may), it is what
-/// the standard library's hasher was seeded with before, which a child shares with its parent.
+/// Draws a random number from the operating system. Two processes draw different numbers, also if
+/// they were forked from one. Where the system refuses (a sandbox may), the number comes from the
+/// seed of the standard library's hasher, which a child shares with its parent.
 pub fn random() -> u64 {
     getrandom::u64().unwrap_or_else(|_| RandomState::new().hash_one(()))
 }

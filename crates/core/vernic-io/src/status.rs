@@ -1,10 +1,11 @@
-//! What a process tells of a device that it has open, to anybody of the same user who asks.
+//! The status socket: reports the state of an open device to any process of the same user that
+//! asks.
 //!
 //! Owns [`StatusSocket`]: a listening socket with the abstract name
-//! `\0vernic/status/<device>/<number>`. It is in `/proc/net/unix` of the network namespace, so
-//! whoever wants to know what all processes do with a device finds each of them, and it vanishes
-//! with the process. Who connects is told a text, and the connection ends. The kernel names both
-//! ends: another user (but for root) is told nothing, and an asker sees whom it has asked.
+//! `\0vernic/status/<device>/<number>`. The name is in `/proc/net/unix` of the network namespace,
+//! so a reader can find all processes that use a device, and it vanishes with the process. A
+//! process that connects receives a text, and the connection ends. The kernel names both ends:
+//! another user (but for root) receives nothing, and a reader sees which process answers.
 //!
 //! ```text
 //!   device vernic0          one line each; readers skip kinds of lines that they do not know
@@ -17,12 +18,11 @@
 //!   end                           nothing was lost
 //! ```
 //!
-//! The text is the engine's (`vernic-engine/src/status.rs`), which serves the socket from its
-//! background thread. Its readers are programs of others, by `vernic-paths`. Nothing here is on the
-//! data path.
+//! The engine makes the text (`vernic-engine/src/status.rs`), and serves the socket from its
+//! background thread. Other programs read it by `vernic-paths`. Nothing here is on the data path.
 //!
-//! Limit: one descriptor per open device. What the socket's buffer does not take at once is cut
-//! off, and so is `end`.
+//! Limit: one descriptor per open device. Text that the socket's buffer does not take at once is
+//! cut off, and so is `end`.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -31,13 +31,13 @@ use crate::random::random;
 use crate::sys::{self, OwnFd};
 use crate::user;
 
-/// Askers that wait. More are refused by the kernel, and may ask again.
+/// Callers that wait. The kernel refuses more, and they may ask again.
 const BACKLOG: i32 = 64;
 
-/// Most askers told in one go.
+/// The most callers answered in one call.
 const MAX_SERVED: usize = 16;
 
-/// See the module's head.
+/// The status socket of a device. See the module's documentation.
 #[derive(Debug)]
 pub struct StatusSocket(OwnFd);
 
@@ -54,12 +54,12 @@ impl StatusSocket {
         Ok(Self(socket))
     }
 
-    /// Its descriptor, for polling: readable while somebody asks.
+    /// Returns the descriptor, for polling: readable while a caller waits.
     pub fn raw_fd(&self) -> RawFd {
         self.0.as_raw_fd()
     }
 
-    /// Tells everybody who asks now; `tell` is called if there is anybody. Never blocks.
+    /// Answers all callers that wait now; calls `tell` for the text if there are any. Never blocks.
     pub fn serve(&self, tell: impl FnOnce() -> String) {
         let (mut tell, mut text) = (Some(tell), String::new());
         for _ in 0..MAX_SERVED {
@@ -71,15 +71,16 @@ impl StatusSocket {
             if let Some(tell) = tell.take() {
                 text = tell();
             }
-            // One who is gone, or whose buffer is too small, sees that the end is missing.
+            // A caller that is gone gets nothing; one whose buffer is too small sees that `end` is
+            // missing.
             let _ = send_all(&asker, text.as_bytes());
         }
     }
 }
 
-/// Sends all of it if there is room; never waits for room.
+/// Sends all bytes if there is room; never waits for room.
 fn send_all(asker: &OwnFd, mut bytes: &[u8]) -> io::Result<()> {
-    // Each turn sends at least a byte.
+    // Each round sends at least a byte.
     while !bytes.is_empty() {
         let sent = sys::send(asker.as_fd(), bytes)?;
         bytes = &bytes[sent.min(bytes.len())..];
@@ -95,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    /// Names of sockets of this device, as anybody finds them.
+    /// Returns the names of sockets of this device, as any process finds them.
     fn names(device: &str) -> Vec<String> {
         let list = std::fs::read_to_string("/proc/net/unix").unwrap();
         let start = format!("@vernic/status/{device}/");

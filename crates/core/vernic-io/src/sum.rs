@@ -1,6 +1,6 @@
 //! Sums of counters, field by field.
 
-/// Lets a struct of counters be added to another; one that is not listed does not compile.
+/// Lets a struct of counters be added to another. A field that is not listed does not compile.
 #[macro_export]
 macro_rules! sum_fields {
     ($counters:ident: $($field:ident),* $(,)?) => {

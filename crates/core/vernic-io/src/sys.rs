@@ -1,11 +1,11 @@
 //! Thin safe wrappers over system calls: the only module of this crate with `unsafe`.
 //!
 //! Owns nothing but the translation between Rust types and the C structures of the kernel. Each
-//! function makes one system call (`ifaddrs` aside) and returns its error as it is. No policy: what
-//! to do about an error is for the callers, the other modules of this crate.
+//! function makes one system call (`ifaddrs` aside) and returns its error as it is. There is no
+//! policy here: the callers, the other modules of this crate, decide what to do about an error.
 //!
-//! Limits: 32 messages per `sendmmsg`/`recvmmsg`; nothing here allocates but
-//! the list of interfaces.
+//! Limits: 32 messages per `sendmmsg`/`recvmmsg`. Nothing here allocates but the list of
+//! interfaces.
 
 #![allow(unsafe_code)]
 
@@ -49,19 +49,19 @@ fn check(ret: libc::c_int) -> io::Result<libc::c_int> {
     if ret < 0 { Err(io::Error::last_os_error()) } else { Ok(ret) }
 }
 
-/// The same for `libc::syscall`, by way of which calls are made that the data path needs. A thread
-/// of the program that is being cancelled (`pthread_cancel`) would end inside the C library's own
-/// functions for them, with the engine's locks held and half of its work done.
+/// Does the same for `libc::syscall`, which makes the calls of the data path. A thread of the
+/// program that is being cancelled (`pthread_cancel`) would end inside the C library's own
+/// functions for these calls. It would leave the engine's locks held and half of its work done.
 fn checked(ret: libc::c_long) -> io::Result<usize> {
     usize::try_from(ret).map_err(|_| io::Error::last_os_error())
 }
 
-/// Whether a call failed only for now: nothing was there, no room, or a signal came.
+/// Whether a call failed only for now: nothing was there, there was no room, or a signal came.
 pub(crate) fn is_for_later(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
-/// A new socket, non-blocking and closed on exec.
+/// Opens a new socket, non-blocking and closed on exec.
 pub(crate) fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<OwnFd> {
     let kind = kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers are passed.
@@ -93,7 +93,7 @@ pub(crate) fn set_option_bytes(
     Ok(())
 }
 
-/// An integer socket option.
+/// Returns an integer socket option.
 pub(crate) fn option(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> {
     let mut value: libc::c_int = 0;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
@@ -110,7 +110,7 @@ pub(super) union SockAddr {
 }
 
 impl SockAddr {
-    /// No address: of family 0, as where the kernel names none.
+    /// An address of no family, as where the kernel names none.
     const UNSPECIFIED: Self = Self {
         v4: libc::sockaddr_in {
             sin_family: 0,
@@ -144,7 +144,7 @@ impl SockAddr {
         }
     }
 
-    /// What the kernel wrote, if it is an IP address.
+    /// Returns the address that the kernel wrote, if it is an IP address.
     ///
     /// # Safety
     /// The structure must be filled for the family that it names; at least the family must be
@@ -179,8 +179,8 @@ pub(crate) fn bind(fd: BorrowedFd<'_>, addr: &SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// Connects a datagram socket, which from now on receives from `addr` only; or begins to connect a
-/// stream.
+/// Connects a datagram socket, which from now on receives from `addr` only, or begins to connect a
+/// stream socket.
 pub(crate) fn connect(fd: BorrowedFd<'_>, addr: &SocketAddr) -> io::Result<()> {
     let (addr, len) = SockAddr::new(addr);
     // SAFETY: pointer and length describe `addr`, which lives through the call.
@@ -188,7 +188,7 @@ pub(crate) fn connect(fd: BorrowedFd<'_>, addr: &SocketAddr) -> io::Result<()> {
     Ok(())
 }
 
-/// The address that a socket is bound to.
+/// Returns the address that a socket is bound to.
 pub(crate) fn local_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
     let mut addr = MaybeUninit::<SockAddr>::zeroed();
     let mut len = size_of::<SockAddr>() as libc::socklen_t;
@@ -226,35 +226,35 @@ pub(crate) fn set_membership(
     }
 }
 
-/// One descriptor to look at in [`poll`].
+/// A descriptor to pass to [`poll`].
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
 pub(crate) struct PollFd(libc::pollfd);
 
 impl PollFd {
-    /// Will look whether `fd` can be read.
+    /// Makes an entry that asks whether `fd` can be read.
     pub(crate) fn readable(fd: RawFd) -> Self {
         Self(libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
     }
 
-    /// Will look whether the other end of `fd` has hung up.
+    /// Makes an entry that asks whether the other end of `fd` has hung up.
     pub(crate) fn hang_up(fd: RawFd) -> Self {
         Self(libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 })
     }
 
-    /// The descriptor.
+    /// Returns the descriptor.
     pub(crate) fn fd(self) -> RawFd {
         self.0.fd
     }
 
-    /// True if the last [`poll`] found something to read, or an error.
+    /// Whether the last [`poll`] found something to read, or an error.
     pub(crate) fn is_ready(self) -> bool {
         self.0.revents != 0
     }
 }
 
-/// Waits until one of `fds` can be read or `timeout` is over (`None`: no limit); returns how
-/// many are ready. A signal ends it early with 0.
+/// Waits until one of `fds` can be read or `timeout` is over (`None`: no limit). Returns how many
+/// are ready. A signal ends the wait early with 0.
 pub(crate) fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<usize> {
     let mut spec = timeout.map(|t| libc::timespec {
         tv_sec: t.as_secs().min(i32::MAX as u64) as libc::time_t,
@@ -272,8 +272,8 @@ pub(crate) fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<
     }
 }
 
-/// A new descriptor to be woken by, non-blocking and closed on exec: an event counter, or a bell
-/// where the system forbids these.
+/// Opens a descriptor to be woken by, non-blocking and closed on exec. It is an event counter, or a
+/// bell where the system forbids event counters.
 pub(crate) fn eventfd() -> io::Result<OwnFd> {
     let (kind, flags) = (libc::SOCK_NONBLOCK, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC);
     OwnFd::open(|| {
@@ -283,32 +283,33 @@ pub(crate) fn eventfd() -> io::Result<OwnFd> {
     })
 }
 
-/// Takes a descriptor over that `std` has opened, closed on exec.
+/// Takes over a descriptor that `std` has opened, closed on exec.
 pub(crate) fn own(fd: OwnedFd) -> io::Result<OwnFd> {
     OwnFd::open(|| Ok(fd.into_raw_fd()))
 }
 
-/// The real user id of this process: what the kernel puts into the credentials of datagrams.
+/// Returns the real user id of this process, which the kernel puts into the credentials of
+/// datagrams.
 pub(crate) fn uid() -> u32 {
     // SAFETY: no arguments, cannot fail.
     unsafe { libc::getuid() }
 }
 
-/// The effective one, which files are made with, and which the kernel names as the peer of a
-/// connection.
+/// Returns the effective user id, which files are made with, and which the kernel names as the peer
+/// of a connection.
 pub(crate) fn effective_uid() -> u32 {
     // SAFETY: no arguments, cannot fail.
     unsafe { libc::geteuid() }
 }
 
 /// Whether this program has rights that its caller has not: set-uid, set-gid, or capabilities of
-/// its file. Then what it is told by the environment is the word of a stranger.
+/// its file. The environment cannot be trusted then, since the caller chose it.
 pub fn has_foreign_rights() -> bool {
     // SAFETY: no pointers.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
-/// A netlink socket that hears of changes to links, addresses and routes.
+/// Opens a netlink socket that receives changes to links, addresses and routes.
 pub(crate) fn route_monitor() -> io::Result<OwnFd> {
     let fd = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
     // SAFETY: a sockaddr_nl of zeros is valid.
@@ -342,9 +343,9 @@ pub(crate) fn write(fd: BorrowedFd<'_>, buf: &[u8]) -> io::Result<usize> {
     checked(unsafe { libc::syscall(libc::SYS_write, fd.as_raw_fd(), buf.as_ptr(), buf.len()) })
 }
 
-/// Writes all of `buf` to a descriptor that blocks, a file.
+/// Writes all of `buf` to a descriptor that blocks, such as a file.
 pub(crate) fn write_all(fd: BorrowedFd<'_>, mut buf: &[u8]) -> io::Result<()> {
-    // Each turn writes at least a byte, or was interrupted by a signal.
+    // Each round writes at least a byte, or was interrupted by a signal.
     while !buf.is_empty() {
         match write(fd, buf) {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),

@@ -1,7 +1,7 @@
-//! Connections of TCP: what carries iWARP.
+//! TCP connections, which carry iWARP.
 //!
-//! Owns the sockets, and knows nothing of what goes over them. Called by the engine, under its
-//! lane; nothing here waits. A child of fork keeps none of the descriptors (`sys/fork.rs`).
+//! Owns the sockets, and knows nothing of the bytes that go over them. Called by the engine, under
+//! its lane; nothing here waits. A child of `fork` keeps none of the descriptors (`sys/fork.rs`).
 //!
 //! ```text
 //!   Bound --listen--> Listener --accept--> Connection   one per peer: recv, send, shutdown, reset
@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `bound.rs` | sockets with an address of this machine, and those that take connections |
 //! | `connection.rs` | a connection: bytes, and whether the peer is there |
-//! | `readiness.rs` | which of many can be received from or sent to |
+//! | `readiness.rs` | which of many sockets can be received from or sent to |
 
 mod bound;
 mod connection;
@@ -26,8 +26,9 @@ pub use readiness::{Interest, Readiness, Ready};
 
 use crate::sys;
 
-/// Descriptors that this process may have open, at most: the soft limit, as `ulimit -n` shows it.
-/// It stays what it is: a program that waits with select(2) breaks over descriptors from 1024 on.
+/// Returns how many descriptors this process may have open: the soft limit, as `ulimit -n` shows
+/// it. The limit is not raised: a program that waits with select(2) breaks over descriptors from
+/// 1024 on.
 pub fn descriptor_limit() -> u64 {
     sys::descriptor_limit()
 }

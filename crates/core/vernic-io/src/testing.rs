@@ -1,4 +1,4 @@
-//! A link for tests of middlewares: remembers what was sent, receives it again when asked.
+//! A link for tests of middlewares: remembers what was sent, and receives it again when asked.
 
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
@@ -14,13 +14,13 @@ use crate::icrc::{self, IcrcChecker};
 use crate::link::{Departure, Link, LinkCounters, LinkError, Nanos, Paths, SendReport};
 use crate::path::TxPath;
 
-/// UDP source port of everything.
+/// UDP source port of all packets.
 pub(crate) const SOURCE_PORT: u16 = 50_000;
 
-/// Each packet sent, with its index in its run.
+/// The packets that were sent, each with its index in its run.
 pub(crate) type Sent = Arc<Mutex<Vec<(u16, Vec<u8>)>>>;
 
-/// Sends into memory.
+/// A link that sends into memory.
 pub(crate) struct MemoryLink {
     pub(crate) sent: Sent,
     received: usize,
@@ -35,7 +35,7 @@ impl MemoryLink {
     }
 }
 
-/// A path to oneself.
+/// Returns a path to the sender itself.
 pub(crate) fn path() -> TxPath {
     let home = IpAddr::from([127, 0, 0, 1]);
     endpoint::path(home, (home, ROCE_PORT).into())

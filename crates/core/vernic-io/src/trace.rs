@@ -19,7 +19,7 @@ use crate::link::{Link, LinkCounters, Nanos, SendReport, forward_to_inner};
 /// The target of the lines, to be enabled by the subscriber.
 pub const TARGET: &str = "vernic::packet";
 
-/// See the [module](self).
+/// A link that traces every packet. See the [module](self).
 pub struct TraceLink {
     inner: Box<dyn Link>,
 }
@@ -31,18 +31,18 @@ impl fmt::Debug for TraceLink {
 }
 
 impl TraceLink {
-    /// Traces what goes through `inner`.
+    /// Makes a link that traces what goes through `inner`.
     pub fn new(inner: Box<dyn Link>) -> Self {
         Self { inner }
     }
 }
 
-/// One packet in words: never fails, whatever the bytes.
+/// A line about one packet. Writing it never fails, whatever the bytes.
 struct Line<'a> {
     arrow: &'static str,
     src: SocketAddr,
     dst: SocketAddr,
-    /// BTH to ICRC.
+    /// The packet from BTH to ICRC.
     bytes: &'a [u8],
 }
 
@@ -69,8 +69,8 @@ impl Link for TraceLink {
         if waiting == 0 || !tracing::enabled!(target: TARGET, tracing::Level::TRACE) {
             return self.inner.send(now, batch);
         }
-        // Lines are written before sending: afterwards the batch has forgotten the packets. What
-        // the socket has no space for is traced again when it is sent again.
+        // Lines are written before sending: afterwards the batch has forgotten the packets. A
+        // packet that the socket has no space for is traced again when it is sent again.
         for run in batch.runs() {
             let port = self.inner.departure(run.path).map_or(0, |departure| departure.src.port());
             let src = SocketAddr::new(run.path.local().to_ip(), port);

@@ -1,19 +1,19 @@
 //! The RoCEv2 link: UDP sockets (IBTA annex A17), no privilege, no kernel module.
 //!
-//! Owns the sockets of one device: per active address one for port 4791, a private one for peers on
-//! this host, and one to send from; and up to [`MAX_FLOW_SOCKETS`] more to send from in all. Each
-//! that is sent from has one beside it that keeps its port from other users. Called by the engine
-//! through [`Link`]; calls `sys` and `vernic-wire`'s ICRC.
+//! Owns the sockets of one device. Per active address these are one for port 4791, a private one
+//! for peers on this host, and one to send from. Up to [`MAX_FLOW_SOCKETS`] more sockets to send
+//! from are opened in all. Each socket to send from has another beside it that keeps its port from
+//! other users. Called by the engine through [`Link`]; calls `sys` and `vernic-wire`'s ICRC.
 //!
 //! | file | what |
 //! |---|---|
 //! | `tx.rs` | stamping and sending of runs, falling back to single packets |
-//! | `rx.rs` | which sockets to look at when, receiving, sorting out what is for others |
+//! | `rx.rs` | which sockets to poll when, receiving, sorting out packets for other processes |
 //! | `exchange.rs` | packets that are handed over to other processes, and taken over from them |
 //! | `steer.rs` | flows that keep coming to the wrong process |
 //! | `socket.rs` | the kinds of sockets and their options |
 //! | `gso.rs` `gro.rs` `ecn.rs` `pmtu.rs` `buffer.rs` | one feature of the system each |
-//! | `holder.rs` | who has port 4791 |
+//! | `holder.rs` | which process has port 4791 |
 //!
 //! Limits: [`MAX_ADDRESSES`] active addresses, [`MAX_GROUPS`] multicast groups.
 
@@ -60,13 +60,13 @@ pub const FLOWS: u16 = 16;
 /// Source ports per address if each flow has its own. Opened when a flow first needs one.
 pub const SOURCE_PORTS: usize = (FLOWS * Slot::CLASSES) as usize;
 
-/// Sockets that a link sends flows from, beside one for each address: with those that keep their
-/// ports an eighth of the descriptors that a process may have by default (1024). The second and
-/// further flows of a class of slots get half of them, so that there are some left for other
-/// classes; beyond that flows share, first with their own class.
+/// Sockets that a link sends flows from, beside one for each address. With the sockets that keep
+/// their ports, they take an eighth of the descriptors that a process may have by default (1024).
+/// The second and further flows of a class of slots get half of them, so that some are left for
+/// other classes. Beyond that flows share sockets, first with their own class.
 pub const MAX_FLOW_SOCKETS: usize = 64;
 
-/// How a [`UdpLink`] is to be made.
+/// The settings of a [`UdpLink`].
 #[derive(Clone, Copy, Debug)]
 pub struct UdpConfig {
     /// Receive buffer of each socket in bytes; the system may grant less. A full window of a few
@@ -112,8 +112,8 @@ pub struct UdpLink {
 }
 
 impl UdpLink {
-    /// Makes a link without addresses: finds out what the system can do, opens no port yet. It
-    /// publishes its private ports in `slots`, and hands packets of other slots over to their
+    /// Makes a link without addresses: finds out what the system can do, and opens no port yet. The
+    /// link publishes its private ports in `slots`, and hands packets of other slots over to their
     /// processes.
     pub fn open(config: UdpConfig, slots: Arc<SlotTable>) -> Self {
         let max_segments = if config.offload {

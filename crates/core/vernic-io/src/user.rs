@@ -1,27 +1,28 @@
-//! Whose a process is, and for whom this one runs.
+//! Users of processes: whether another process belongs to the same user as this one.
 //!
 //! Processes of one user trust each other: they say where they receive, hand packets over, share
-//! rings and memory. The kernel names the user of each message and connection; here is what that
-//! has to be.
+//! rings and memory. The kernel names the user of each message and connection; this module checks
+//! the name.
 
 use std::fs;
 use std::sync::OnceLock;
 
 use crate::sys;
 
-/// The id that stands for all that a user namespace does not know, unless the system says
+/// The id that stands for all users that a user namespace does not know, unless the system says
 /// otherwise.
 const OVERFLOW_UID: u32 = 65_534;
 
-/// Whether a process of user `uid`, by the kernel's word, is of this process's user. None is while
-/// this process acts for another user than the one that started it: the kernel names the former for
-/// connections and the latter for datagrams. Nor is one whose id stands for many users.
+/// Whether a process of user `uid`, as the kernel names it, is of this process's user. Always false
+/// while this process acts for another user than the one that started it: the kernel names the
+/// former for connections and the latter for datagrams. Also false for an id that stands for many
+/// users.
 pub(crate) fn is_own(uid: u32) -> bool {
     uid == sys::uid() && uid == sys::effective_uid() && !stands_for_many(uid)
 }
 
-/// Whether processes of several users may have this id: that of all users whom this user namespace
-/// does not know.
+/// Whether processes of several users may have this id: the id of all users that this user
+/// namespace does not know.
 fn stands_for_many(uid: u32) -> bool {
     static OVERFLOW: OnceLock<Option<u32>> = OnceLock::new();
     let overflow = OVERFLOW.get_or_init(|| {
@@ -31,7 +32,7 @@ fn stands_for_many(uid: u32) -> bool {
     Some(uid) == *overflow
 }
 
-/// The id that stands for unknown users; `None` if all are known: each has its own number.
+/// Returns the id that stands for unknown users; `None` if all are known: each has its own number.
 fn overflow_of(overflow_uid: &str, uid_map: &str) -> Option<u32> {
     let all = uid_map.split_whitespace().eq(["0", "0", "4294967295"]);
     (!all).then(|| overflow_uid.trim().parse().unwrap_or(OVERFLOW_UID))

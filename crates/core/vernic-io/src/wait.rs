@@ -10,8 +10,8 @@ use std::time::Duration;
 
 use crate::sys::{self, OwnFd};
 
-/// Wakes a thread that sleeps in [`Sleeper::sleep`]; may be cloned and used from any thread. Holds
-/// nothing: once the sleeper is gone it wakes nobody.
+/// A handle that wakes a thread which sleeps in [`Sleeper::sleep`]; may be cloned and used from any
+/// thread. It keeps nothing alive: once the sleeper is gone it has no effect.
 #[derive(Clone, Debug)]
 pub struct Waker(Weak<OwnFd>);
 
@@ -24,15 +24,16 @@ impl Waker {
     }
 }
 
-/// Adds one to the count of an event descriptor, which another crate owns; never waits for one that
-/// is non-blocking or far from its limit.
+/// Adds one to the count of an event descriptor that another crate owns. Never waits if the
+/// descriptor is non-blocking or far from its limit.
 pub fn raise(event: BorrowedFd<'_>) {
-    // As of `Waker::wake`.
+    // The error is ignored as in `Waker::wake`.
     let _ = sys::write(event, &1u64.to_ne_bytes());
 }
 
-/// A descriptor that is readable once it was [raised](raise), until each of its messages, of 8
-/// bytes, was read. It holds some of them. For those who get no event counter from the system.
+/// Opens a descriptor that is readable once it was [raised](raise), until each of its messages, of
+/// 8 bytes, was read. It holds some messages. For callers that get no event counter from the
+/// system.
 ///
 /// # Errors
 /// When the process has no descriptor left.
@@ -40,14 +41,14 @@ pub fn bell(is_blocking: bool) -> io::Result<OwnedFd> {
     sys::bell(if is_blocking { 0 } else { libc::SOCK_NONBLOCK })
 }
 
-/// A thread's place to sleep: in `ppoll`, on a list of descriptors and its own wake-up.
+/// A list of descriptors, and a wake-up, on which a thread sleeps in `ppoll`.
 #[derive(Debug)]
 pub struct Sleeper {
     event: Arc<OwnFd>,
     fds: Vec<sys::PollFd>,
 }
 
-/// Why [`Sleeper::sleep`] returned.
+/// The reason why [`Sleeper::sleep`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Woken {
     /// A [`Waker`] was used.
@@ -57,7 +58,7 @@ pub struct Woken {
 }
 
 impl Sleeper {
-    /// A place to sleep.
+    /// Makes a sleeper without descriptors.
     ///
     /// # Errors
     /// When the process has no descriptor left for the event.
@@ -67,7 +68,7 @@ impl Sleeper {
         Ok(Self { event, fds })
     }
 
-    /// A handle that wakes this sleeper.
+    /// Returns a handle that wakes this sleeper.
     pub fn waker(&self) -> Waker {
         Waker(Arc::downgrade(&self.event))
     }
@@ -87,7 +88,7 @@ impl Sleeper {
     /// Sleeps until a descriptor is readable, a waker is used, or `timeout` is over (`None`: no
     /// limit). May return early for no reason.
     pub fn sleep(&mut self, timeout: Option<Duration>) -> Woken {
-        // An error leaves the flags of the last call: clear them by rebuilding none, report none.
+        // An error leaves the flags of the last call, so none of them is reported.
         if sys::poll(&mut self.fds, timeout).unwrap_or(0) == 0 {
             return Woken { by_waker: false, by_fd: false };
         }

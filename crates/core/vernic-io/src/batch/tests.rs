@@ -8,7 +8,7 @@ fn batch() -> TxBatch {
     TxBatch::new(&LinkLimits::default())
 }
 
-/// Number of packets and stride of each waiting run.
+/// Returns the number of packets and the stride of each waiting run.
 fn shape(batch: &TxBatch) -> Vec<(usize, usize)> {
     batch.runs().map(|run| (run.count(), run.stride)).collect()
 }

@@ -1,4 +1,4 @@
-//! The file of a capture: whole blocks only, one writer only.
+//! The file of a capture: whole blocks only, and one writer only.
 
 use std::ffi::OsString;
 use std::fs::{File, OpenOptions, TryLockError};
@@ -12,7 +12,7 @@ use crate::sys::{self, OwnFd};
 /// Bytes that wait in memory before they are written.
 const FULL_BYTES: usize = 64 * 1024;
 
-/// Where the descriptors of this process have names.
+/// The places where the descriptors of this process have names.
 const DESCRIPTORS: [&str; 4] = ["/dev/fd", "/dev/stdout", "/dev/stderr", "/proc/self/fd"];
 
 /// Names to try before giving up.
@@ -27,8 +27,8 @@ pub(super) struct Blocks {
 }
 
 impl Blocks {
-    /// Creates or replaces the file, or one with a number added to its name if another writer has
-    /// it. Returns the path that it got.
+    /// Creates or replaces the file. If another writer has the file, adds a number to the name.
+    /// Returns the path of the file.
     pub(super) fn create(path: &Path) -> io::Result<(Self, PathBuf)> {
         for number in 1..=MAX_NAMES {
             let path = numbered(path, number);
@@ -36,14 +36,14 @@ impl Blocks {
             match file.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => continue,
-                // A file system without locks: nobody can be asked.
+                // A file system without locks cannot say whether there is another writer.
                 Err(TryLockError::Error(_)) => {}
             }
-            // A pipe or a terminal has no length to take away.
+            // A pipe or a terminal has no length to cut.
             if file.metadata()?.is_file() {
                 file.set_len(0)?;
             }
-            // A child of this process neither writes it nor keeps its lock.
+            // A child of this process neither writes the file nor keeps its lock.
             let file = sys::own(file.into())?;
             return Ok((Self { file, waiting: Vec::with_capacity(2 * FULL_BYTES) }, path));
         }
@@ -55,7 +55,7 @@ impl Blocks {
         self.waiting.len() >= FULL_BYTES
     }
 
-    /// Writes what waits, which are whole blocks.
+    /// Writes the waiting bytes, which are whole blocks.
     pub(super) fn write_out(&mut self) -> io::Result<()> {
         let result = sys::write_all(self.file.as_fd(), &self.waiting);
         self.waiting.clear();
@@ -63,15 +63,15 @@ impl Blocks {
     }
 }
 
-/// Opens or makes a file that holds what programs tell each other: for its user alone where it is
-/// made, and none that somebody else put there for the capture to end up in (a folder such as /tmp
-/// belongs to all).
+/// Opens or makes a file that holds the traffic of programs. A new file is for its user alone. A
+/// file of another user is refused, so that the capture does not end up there (a folder such as
+/// /tmp belongs to all).
 fn open(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
-    // Not truncated before it is known whose it is.
+    // Not truncated before its owner is known.
     options.write(true).create(true).truncate(false).mode(0o600);
     if DESCRIPTORS.iter().any(|folder| path.starts_with(folder)) {
-        // Links of the system's own making, to what this process has open.
+        // Links that the system itself made, to descriptors of this process.
         return options.open(path);
     }
     let file = options.custom_flags(libc::O_NOFOLLOW).open(path).map_err(|error| {
@@ -99,13 +99,13 @@ impl Write for Blocks {
         Ok(bytes.len())
     }
 
-    /// Does nothing: who writes a block does not know where blocks end.
+    /// Does nothing: the writer of a block does not know where blocks end.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
 }
 
-/// `a.pcapng`, `a-2.pcapng`, `a-3.pcapng`...
+/// Returns `a.pcapng`, `a-2.pcapng`, `a-3.pcapng`...
 fn numbered(path: &Path, number: u32) -> PathBuf {
     let Some(stem) = path.file_stem().filter(|_| number > 1) else { return path.to_owned() };
     let mut name = OsString::from(stem);

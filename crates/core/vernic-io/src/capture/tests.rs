@@ -12,7 +12,7 @@ use crate::endpoint;
 use crate::fault::FaultLink;
 use crate::testing::{MemoryLink, SOURCE_PORT, path};
 
-/// A file that vanishes.
+/// A file that is removed when dropped.
 struct TempFile(PathBuf);
 
 impl TempFile {
@@ -40,7 +40,7 @@ fn append_send(batch: &mut TxBatch, path: &TxPath, psn: u32, payload: usize) {
     batch.push(path, at + payload);
 }
 
-/// Direction, destination port and ICRC verdict of each packet in a capture.
+/// Returns direction, destination port and ICRC verdict of each packet in a capture.
 fn read_back(file: &TempFile) -> Vec<(u32, u16, bool)> {
     let mut reader = PcapNgReader::new(File::open(&file.0).unwrap()).unwrap();
     let mut packets = Vec::new();
@@ -149,7 +149,7 @@ fn tshark_opens_a_capture_as_roce_with_nothing_malformed() {
     let file = TempFile::new("tshark");
     drop(capture(MemoryLink::boxed().0, file.config(None), endpoint::destination_of(&path())));
     let fields = ["-e", "_ws.malformed", "-e", "infiniband.bth.opcode", "-e", "infiniband.bth.psn"];
-    // RoCE it must be, not what else it might be: tshark guesses that the empty SEND is RPC.
+    // The packets must be shown as RoCE: tshark guesses that the empty SEND is RPC.
     let mut tshark = Command::new("tshark");
     tshark.args(["--disable-protocol", "rpcordma"]);
     let output = match tshark.arg("-r").arg(&file.0).args(["-T", "fields"]).args(fields).output() {
@@ -173,20 +173,20 @@ fn a_capture_of_a_process_that_dies_ends_with_a_whole_block() {
     let file = TempFile::new("killed");
     let mut link = CaptureLink::new(MemoryLink::boxed().0, file.config(None)).unwrap();
     let mut batch = TxBatch::new(&link.limits());
-    // More than waits in memory, and not a multiple of it.
+    // More packets than wait in memory, and not a multiple.
     for psn in 0..100 {
         append_send(&mut batch, &path(), psn, 1000);
         link.send(Nanos(1), &mut batch);
     }
     let written = read_back(&file).len();
     assert!((1..100).contains(&written), "{written} packets were written at once");
-    // What waits has a deadline, at which it is written.
+    // Waiting packets have a deadline, at which they are written.
     let due = link.deadline().expect("packets wait");
     link.recv(Nanos(due.0 - 1), &mut RxBatch::new());
     assert_eq!(read_back(&file).iter().filter(|p| p.0 == OUTBOUND).count(), written);
     link.recv(due, &mut RxBatch::new());
     assert_eq!(read_back(&file).iter().filter(|p| p.0 == OUTBOUND).count(), 100);
-    // Nothing of it is cleaned up, as in a process that is killed.
+    // Nothing is cleaned up, as in a process that is killed.
     std::mem::forget(link);
 }
 

@@ -5,8 +5,8 @@ use super::*;
 use crate::batch::Icrc;
 use crate::testing::{MemoryLink, append};
 
-/// Sends packets with payload 0, 1, 2... in batches of `batch_size`; returns what arrives: the
-/// payload, and whether the ICRC is right.
+/// Sends packets with payload 0, 1, 2... in batches of `batch_size`. Returns the packets that
+/// arrive: the payload, and whether the ICRC is right.
 fn run(config: &str, packets: u8, batch_size: usize) -> (Vec<(u8, bool)>, LinkCounters) {
     let (inner, _) = MemoryLink::boxed();
     let mut link = FaultLink::new(inner, config.parse().unwrap());
@@ -89,7 +89,7 @@ fn reordered_packets_are_overtaken_by_a_few_and_none_is_lost() {
     assert!(!fills.is_sorted());
     assert!(counters.fault_changes > 10);
     let late = |(at, fill): (usize, &u8)| (at as i64 - i64::from(*fill)).abs();
-    // Several may be late at a time: each holds up at most the others that are late, too.
+    // Several packets may be late at a time: each holds up at most the others that are late, too.
     assert!(fills.iter().enumerate().map(late).max() <= Some(2 * MAX_OVERTAKEN as i64 + 4));
     fills.sort_unstable();
     assert_eq!(fills, (0..200).collect::<Vec<u8>>());
@@ -113,7 +113,7 @@ fn delayed_packets_leave_when_due_and_not_before() {
     assert_eq!(link.deadline(), None);
 }
 
-/// Sends nothing while `full` is set.
+/// A link that sends nothing while `full` is set.
 struct FullLink {
     inner: Box<dyn Link>,
     full: Arc<AtomicBool>,

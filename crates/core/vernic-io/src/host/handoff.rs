@@ -1,18 +1,19 @@
 //! Packets that reached the wrong process: how they get to the right one.
 //!
-//! Port 4791 is shared by the processes of a user, and the kernel spreads flows over them without
-//! knowing QPNs. The process that gets a packet for a slot that is not its own hands it over to the
-//! slot's owner, a whole receive buffer at a time where all of it is for one process:
+//! The processes of a user share port 4791, and the kernel spreads flows over them without knowing
+//! QPNs. A process that gets a packet for another process's slot hands it over to the slot's owner.
+//! It hands over a whole receive buffer at a time where all of it is for one process:
 //!
-//! - Packets of queue pairs go through a queue in memory (`handoff/queue.rs`), one for each process
-//!   that hands over and each that takes, made with the first packet (`udp/exchange.rs`). It is as
-//!   deep as a socket, since a burst may be over before its flow can be steered (`udp/steer.rs`).
-//! - Datagrams of connection management have no slot; the engine sends those on by the name of
+//! - Packets of queue pairs go through a queue in memory (`handoff/queue.rs`). There is one queue
+//!   for each pair of a process that hands over and one that takes, made with the first packet
+//!   (`udp/exchange.rs`). It is as deep as a socket, since a burst may be over before its flow can
+//!   be steered (`udp/steer.rs`).
+//! - Datagrams of connection management have no slot. The engine sends those on by the name of
 //!   their service, or by the slot in an id that they carry, to the `packets` socket of that slot
-//!   or name. They are few, and repeated by their senders. Packets take this way too where a queue
-//!   cannot be made: no memory file, no descriptor.
+//!   or name. They are few, and repeated by their senders. Packets of queue pairs also go to this
+//!   socket where a queue cannot be made, for want of a memory file or descriptor.
 //!
-//! Either way they are behind a head that says how they came:
+//! Either way the packets follow a head that says how they came:
 //!
 //! ```text
 //!  byte  0..4    4..6     6..8            8    9     10     11      12..36    36..60
@@ -22,14 +23,14 @@
 //!        address: GID (16), scope id (4), port (2), zero (2)          numbers big-endian
 //! ```
 //!
-//! What was handed over once stays where it is ([`RxMeta::handed_over`]): two processes that each
-//! take the other for the owner do not play with it.
+//! Packets that were handed over once are not handed over again ([`RxMeta::handed_over`]). So two
+//! processes that each take the other for the owner do not send them back and forth.
 //!
-//! The receiver believes a message or a queue only if the kernel says that it comes from its own
-//! user. It checks the ICRC like that of any packet, unless the sender has done so and says so.
+//! The receiver accepts a message or a queue only if the kernel says that it comes from its own
+//! user. It checks the ICRC like that of any packet, unless the sender has checked it and says so.
 //!
-//! Limits: the queue of a Unix datagram socket (`net.unix.max_dgram_qlen`, 10 messages), those of
-//! `handoff/queue.rs`; what is beyond them is dropped and counted.
+//! Limits: the queue of a Unix datagram socket (`net.unix.max_dgram_qlen`, 10 messages), and those
+//! of `handoff/queue.rs`. Packets beyond them are dropped and counted.
 
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
@@ -49,19 +50,19 @@ const MAGIC: [u8; 4] = *b"VP\x00\x01";
 /// Bytes before the packets.
 pub(crate) const HEAD_BYTES: usize = 60;
 
-/// What a message says about the packets in it.
+/// The head of a message: describes the packets in it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
-    /// Bytes per packet, the last may be shorter.
+    /// Bytes per packet; the last may be shorter.
     pub(crate) stride: u16,
     /// Index of the first packet in the buffer that the kernel returned.
     pub(crate) first_segment: u16,
-    /// Where the packets came from and how.
+    /// The origin of the packets: addresses, and how they came.
     pub(crate) meta: RxMeta,
 }
 
 impl Head {
-    /// The head of one packet whose ICRC was found good.
+    /// Makes the head of one packet whose ICRC was found good.
     pub(crate) fn of_verified(packet: &RxPacket<'_>) -> Self {
         // A datagram is shorter than 64 KiB, and an empty one is no packet.
         let stride = u16::try_from(packet.bytes.len()).unwrap_or(u16::MAX).max(1);
@@ -113,10 +114,10 @@ fn parse_addr(from: &[u8]) -> Option<SocketAddr> {
     Some(LocalAddr::new(Gid(*gid).to_ip(), u32::from_be_bytes(*scope)).with_port(port))
 }
 
-/// What became of packets that were to be handed over to another process of this host.
+/// The result of handing packets over to another process of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HandedOver {
-    /// It is in the owner's queue.
+    /// The packets are in the owner's queue.
     Yes,
     /// No process has the slot or name.
     NoOwner,
@@ -139,14 +140,14 @@ pub(crate) fn send(
     }
 }
 
-/// What [`recv`] found.
+/// The result of [`recv`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum TakenOver {
     /// Packets, this many bytes of them at the start of the buffer.
     Packets(Head, usize),
     /// A message that is malformed or from another user.
     Rejected,
-    /// Nothing.
+    /// No message.
     Empty,
 }
 

@@ -5,36 +5,38 @@
 //! the abstract Unix socket `\0vernic/<slot>`. Abstract names live in the network namespace, as
 //! IP addresses do, and vanish with the process: there is no file, no lock, no stale state.
 //!
-//! The name holds no GID or netdev: a slot is taken for all addresses of the namespace. A
-//! packet's QPN alone then names its process, whatever address it came to, a process may add
-//! addresses without taking slots again, and 1022 slots of 16,384 QPs are enough for a host.
-//! Slot 0 (QPNs 0 and 1 are SMI and GSI) and slot 1023 (0xFFFFFF means multicast) are never
-//! taken, and the search for a free one begins at random, so that the QPNs of a process that
-//! restarts are not those of its former life.
+//! The name holds no GID or netdev: a slot is taken for all addresses of the namespace. So a
+//! packet's QPN alone names its process, whatever address the packet came to, and a process may add
+//! addresses without taking slots again. 1022 slots of 16,384 QPs are enough for a host. Slot 0
+//! (QPNs 0 and 1 are SMI and GSI) and slot 1023 (0xFFFFFF means multicast) are never taken. The
+//! search for a free slot begins at random, so that a process that restarts gets other QPNs than
+//! before.
 //!
-//! A slot's four low bits are its [class](Slot::class). The slots of a table are of one class while
-//! there are free ones, and those of a process's tables of different classes, so senders that give
-//! each class UDP source ports of its own ([`Slot::flow`]) send no flow that is
-//! for two links of a process (it has one for each time that it opened a device).
+//! A slot's four low bits are its [class](Slot::class). A table takes slots of one class while
+//! there are free ones, and the tables of a process have different classes. Senders give each class
+//! UDP source ports of its own ([`Slot::flow`]). So no flow is for two links of a process, which
+//! has one link for each time that it opened a device.
 //!
 //! Each slot has three sockets:
 //! - `\0vernic/<slot>` answers questions: "do you serve this address, and on which private UDP
-//!   port?". Peers on one host need not meet on port 4791. With the answer comes the file of an
-//!   [`Intake`], which tells how full the sockets behind the port are.
+//!   port?". Peers on one host thus need not use port 4791. With the answer comes the file of an
+//!   [`Intake`], which says how full the sockets behind the port are.
 //! - `\0vernic/<slot>/queue` takes connections of processes that hand over packets which reached
+//!   the wrong process, each with a queue in memory (`handoff.rs`).
 //!   the wrong process, each with a queue in memory (`handoff.rs`).
 //! - `\0vernic/<slot>/packets` takes such packets one by one.
 //!
-//! A fourth, `\0vernic/<slot>/neighbour`, is there if packets go through memory (`neighbour/`).
+//! A fourth, `\0vernic/<slot>/neighbour`, exists if packets go through memory (`neighbour/`).
 //!
 //! A service of connection management has a name of the same kind, by which its listener is found
 //! (`slots/name.rs`).
 //!
-//! All heed only processes of the same user, as the kernel names them (`SO_PASSCRED`).
+//! All these sockets heed only processes of the same user, as the kernel names them
+//! (`SO_PASSCRED`).
 //!
-//! A [`SlotTable`] belongs to one link; the engine shares it to claim slots and to look for
-//! peers. [`SlotTable::query`] blocks, for a bounded time, and answers the questions of others
-//! meanwhile, so that two processes that ask each other at once both get an answer.
+//! A [`SlotTable`] belongs to one link; the engine shares it to claim slots and to look for peers.
+//! [`SlotTable::query`] blocks, for a bounded time, and answers the questions of others meanwhile.
+//! So two processes that ask each other at once both get an answer.
 
 use std::fmt::{self, Write as _};
 use std::io;
@@ -69,11 +71,11 @@ use name::{Named, Server};
 #[cfg(fuzzing)]
 pub(crate) use message::parse_and_emit;
 
-/// Why no slot could be taken.
+/// The reason why no slot could be taken.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SlotError {
-    /// All are taken.
+    /// All slots are taken.
     #[error(
         "all {} slots of this network namespace are taken: too many processes use RDMA on this \
          host; `ss -xl | grep vernic/` lists them", Slot::LAST.value()
@@ -86,8 +88,8 @@ pub enum SlotError {
 
 /// Longest name of an abstract socket.
 const MAX_NAME_BYTES: usize = 107;
-/// Longest scope that surely leaves room for what follows it in a name: the longest is that of a
-/// service on a link-local address, with 86 bytes.
+/// The longest scope that leaves room for any name after it. The longest name is that of a service
+/// on a link-local address, with 86 bytes.
 const MAX_SCOPE_BYTES: usize = 20;
 /// Most messages handled in one go, per socket.
 const MAX_SERVED: usize = 32;
@@ -134,31 +136,32 @@ struct State {
 }
 
 impl State {
-    /// The sockets that questions come to, and the slot that they must name: none for a service.
+    /// The sockets that questions come to, and the slot that questions must name: `Slot::NONE` for
+    /// a service.
     fn controls(&self) -> impl Iterator<Item = (&Arc<OwnFd>, Slot)> {
         let slots = self.claims.iter().map(|claim| (&claim.control, claim.slot));
         slots.chain(self.names.iter().filter_map(Named::control).map(|fd| (fd, Slot::NONE)))
     }
 }
 
-/// The slots of one link, and what it knows of the other processes of this host.
+/// The slots of one link, and the link's knowledge of other processes of this host.
 #[derive(Debug)]
 pub struct SlotTable {
     state: Mutex<State>,
-    /// For questions that nobody waits for, and packets that are handed over; closed with the
-    /// table.
+    /// The socket for questions that are not waited for, and for packets that are handed over.
+    /// Closed with the table.
     ask: ClosableFd,
     generation: AtomicU64,
-    /// One bit per slot that is ours.
+    /// One bit per slot, set if the slot is this table's.
     ours: [AtomicU64; (1 << Slot::BITS) / 64],
     intakes: IntakeTable,
     scope: String,
-    /// Of which class its slots are, as long as one is free.
+    /// The class of the table's slots, as long as a slot of this class is free.
     class: u16,
 }
 
-/// A socket of a table, as its link has it: closed when its slot or name is given back, even if the
-/// link has not noticed yet.
+/// A socket of a table, as its link has it. It is closed when its slot or name is given back, even
+/// if the link has not noticed yet.
 #[derive(Debug)]
 pub(crate) struct LentFd {
     fd: Weak<OwnFd>,
@@ -175,25 +178,26 @@ impl LentFd {
         self.fd.upgrade()
     }
 
-    /// Its number: for polling only, since it may be closed.
+    /// Returns the descriptor's number: for polling only, since the socket may be closed.
     pub(crate) fn raw(&self) -> RawFd {
         self.raw
     }
 }
 
 /// All tables of this process: a slot of another link of the same process is found here. Locked
-/// behind the gate only, so that no child inherits the lock held. A child finds its parent's tables
-/// here, which it leaves alone.
+/// inside the fork gate only, so that no child inherits the lock held. A child finds its parent's
+/// tables here, and leaves them alone.
 static TABLES: Mutex<Vec<Listed>> = Mutex::new(Vec::new());
 
-/// A table in that list.
+/// An entry of `TABLES`.
 struct Listed {
     origin: Origin,
     class: u16,
     table: Weak<SlotTable>,
 }
 
-/// Looks at the list, or changes it. `f` opens and closes no descriptor: it runs behind the gate.
+/// Calls `f` with the list of tables. `f` opens and closes no descriptor, since it runs inside the
+/// fork gate ([`Gate`]).
 fn with_tables<T>(f: impl FnOnce(&mut Vec<Listed>) -> T) -> T {
     let _gate = Gate::enter();
     let mut tables = TABLES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -205,7 +209,7 @@ fn tables() -> Vec<Arc<SlotTable>> {
     with_tables(|tables| tables.iter().filter_map(|listed| listed.table.upgrade()).collect())
 }
 
-/// The class that is the fewest times among these; any of several.
+/// Returns the class that occurs the fewest times among these; any of several.
 fn rarest_class(used: impl Iterator<Item = u16>) -> u16 {
     let mut counts = [0; Slot::CLASSES as usize];
     used.for_each(|class| counts[usize::from(class % Slot::CLASSES)] += 1);
@@ -224,13 +228,15 @@ fn new_socket(name: &[u8]) -> io::Result<OwnFd> {
 fn new_door(name: &[u8]) -> io::Result<OwnFd> {
     let fd = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0)?;
     sys::bind_abstract(fd.as_fd(), name)?;
-    // One for each process that there can be.
+    // One waiting connection for each process that there can be.
     sys::listen(fd.as_fd(), 1 << Slot::BITS)?;
     Ok(fd)
 }
 
+/// Checks the user of the process at the other end of a connection.
+///
 /// # Errors
-/// `PermissionDenied` if the process at the other end of a connection is of another user.
+/// `PermissionDenied` if that process is of another user.
 pub(crate) fn check_user(connection: BorrowedFd<'_>) -> io::Result<()> {
     match user::is_own(sys::peer_credentials(connection)?.uid) {
         true => Ok(()),
@@ -238,7 +244,7 @@ pub(crate) fn check_user(connection: BorrowedFd<'_>) -> io::Result<()> {
     }
 }
 
-/// Whether anybody has a socket of this name. Does not wake its owner.
+/// Whether any process has a socket of this name. Does not wake its owner.
 fn is_taken(name: &[u8]) -> io::Result<bool> {
     let socket = sys::socket(libc::AF_UNIX, libc::SOCK_DGRAM, 0)?;
     match sys::connect_abstract(socket.as_fd(), name) {
@@ -249,7 +255,7 @@ fn is_taken(name: &[u8]) -> io::Result<bool> {
 }
 
 impl SlotTable {
-    /// An empty table.
+    /// Makes an empty table.
     ///
     /// # Errors
     /// When a socket cannot be opened.
@@ -257,16 +263,17 @@ impl SlotTable {
         Self::with_scope("vernic")
     }
 
-    /// A table with a name space of its own (the first 20 ASCII characters of `scope`): for tests
-    /// that must not meet the host's processes.
+    /// Makes a table with a name space of its own (the first 20 ASCII characters of `scope`). For
+    /// tests that must not find the host's processes.
     ///
     /// # Errors
-    /// As [`new`](Self::new).
+    /// The errors of [`new`](Self::new).
     pub fn with_scope(scope: &str) -> Result<Arc<Self>, SlotError> {
         let (ask, intakes) = (ClosableFd::new(new_socket(b"")?), IntakeTable::new());
         let scope = scope.chars().filter(char::is_ascii).take(MAX_SCOPE_BYTES).collect();
         Ok(with_tables(|tables| {
-            // Chosen and listed in one: two that are opened at once see each other.
+            // The class is chosen and the table listed in one step: two tables that are opened at
+            // once see each other.
             let class = rarest_class(tables.iter().map(|listed| listed.class));
             let table = Arc::new(Self {
                 state: Mutex::default(),
@@ -306,22 +313,22 @@ impl SlotTable {
         name
     }
 
-    /// The name of the socket of a slot that neighbours connect to (`neighbour/`).
+    /// Returns the name of the socket of a slot that local peers connect to (`neighbour/`).
     pub(crate) fn neighbour_name(&self, slot: Slot) -> Vec<u8> {
         let mut name = self.control_name(slot);
         let _ = write!(name, "/neighbour");
         name.as_bytes().to_vec()
     }
 
-    /// The slots that are this table's.
+    /// Returns the slots of this table.
     pub(crate) fn own_slots(&self) -> Vec<Slot> {
         self.state().claims.iter().map(|claim| claim.slot).collect()
     }
 
-    /// Sends a packet of connection management on to the process that has `slot`. Its ICRC must
-    /// have been found good: the receiver believes it. Only to one of this user, as the kernel
-    /// names it with the answer of the slot's socket: until that is there, it is as if the queue
-    /// was full. Never blocks.
+    /// Sends a packet of connection management on to the process that has `slot`. The packet's ICRC
+    /// must have been found good: the receiver does not check it. The process must be of this user,
+    /// as the kernel says when the slot's socket answers. Until the answer is there, the result is
+    /// [`HandedOver::Full`]. Never blocks.
     pub fn hand_over_to_slot(&self, slot: Slot, packet: &RxPacket<'_>) -> HandedOver {
         self.hand_over_checked(slot, &Head::of_verified(packet), packet.bytes)
     }
@@ -347,10 +354,10 @@ impl SlotTable {
         }
     }
 
-    /// Ends the table: its slots and names are others', their sockets are closed, and so is the
-    /// page that peers look at. Nothing is claimed or found any more.
+    /// Closes the table: its slots and names are free for others, and its sockets and receiver page
+    /// are closed. Nothing can be claimed or found through the table any more.
     pub fn close(&self) {
-        // First: who claims something afterwards finds it closed.
+        // First, so that a later claim finds the table closed.
         self.ask.close();
         self.leave();
         let state = std::mem::take(&mut *self.state());
@@ -360,16 +367,18 @@ impl SlotTable {
         drop(state);
     }
 
-    /// Says to peers of this host that what they miss from now on has ended in order.
+    /// Says to peers of this host that this process leaves in order, so they need not wait for it.
     pub fn leave(&self) {
         if let Some(intake) = self.intakes.own() {
             intake.leave();
         }
     }
 
+    /// Checks that the table is open. To be called under the lock of the state, which
+    /// [`close`](Self::close) takes after it has closed the socket that is checked here.
+    ///
     /// # Errors
-    /// [`io::ErrorKind::NotConnected`] once the table is closed. To be called under the lock of the
-    /// state, which [`close`](Self::close) takes after it has said so.
+    /// [`io::ErrorKind::NotConnected`] once the table is closed.
     fn check_open(&self) -> io::Result<()> {
         self.ask.get().map(drop).ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
@@ -409,8 +418,8 @@ impl SlotTable {
         Err(SlotError::NoneFree)
     }
 
-    /// The sockets of a slot; `AddrInUse` if any name is taken: a process that ends closes one
-    /// after the other.
+    /// Opens the sockets of a slot. `AddrInUse` if any name is taken: a process that ends closes
+    /// one socket after the other.
     fn open(&self, slot: Slot) -> io::Result<Claim> {
         let control = Arc::new(new_socket(self.control_name(slot).as_bytes())?);
         let packets = Arc::new(new_socket(self.packets_name(slot).as_bytes())?);
@@ -424,7 +433,7 @@ impl SlotTable {
         self.set_ours(slot, false);
     }
 
-    /// True if any process of this host has the slot, this one included.
+    /// Whether any process of this host has the slot, this one included.
     ///
     /// # Errors
     /// When the process has no descriptor left to ask with.
@@ -432,7 +441,7 @@ impl SlotTable {
         is_taken(self.control_name(slot).as_bytes())
     }
 
-    /// Those of `slots` that no process of this host has.
+    /// Returns those of `slots` that no process of this host has.
     ///
     /// # Errors
     /// When the process has no descriptor left to ask with.
@@ -464,24 +473,24 @@ impl SlotTable {
         self.changed();
     }
 
-    /// [`sockets`](Self::sockets) returns others than before.
+    /// Notes that [`sockets`](Self::sockets) returns other sockets than before.
     fn changed(&self) {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// True if the slot is one of this table's.
+    /// Whether the slot is one of this table's.
     #[inline]
     pub fn is_ours(&self, slot: Slot) -> bool {
         let bits = self.ours[usize::from(slot.value()) / 64 % 16].load(Ordering::Relaxed);
         bits >> (slot.value() % 64) & 1 != 0
     }
 
-    /// Changes whenever [`sockets`](Self::sockets) does.
+    /// Returns a number that changes whenever [`sockets`](Self::sockets) does.
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// The sockets of each slot and of each name that is open: for questions, and for packets.
+    /// Returns the sockets of each slot and of each open name: for questions, and for packets.
     pub(crate) fn sockets(&self) -> Vec<(LentFd, LentFd)> {
         let state = self.state();
         let slots = state.claims.iter().map(|claim| (&claim.control, &claim.packets));
@@ -489,7 +498,8 @@ impl SlotTable {
         slots.chain(names).map(|(one, two)| (LentFd::of(one), LentFd::of(two))).collect()
     }
 
-    /// The socket of each slot that takes connections of processes which hand over.
+    /// Returns, for each slot, the socket that takes connections of processes which hand packets
+    /// over.
     pub(crate) fn doors(&self) -> Vec<(Slot, LentFd)> {
         self.state().claims.iter().map(|claim| (claim.slot, LentFd::of(&claim.door))).collect()
     }
@@ -497,7 +507,8 @@ impl SlotTable {
     /// Connects to the process that has `slot`, to hand packets over to it.
     ///
     /// # Errors
-    /// `ConnectionRefused` if no process has it, `PermissionDenied` if one of another user has.
+    /// `ConnectionRefused` if no process has the slot, `PermissionDenied` if a process of another
+    /// user has it.
     pub(crate) fn connect(&self, slot: Slot) -> io::Result<OwnFd> {
         let connection = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0)?;
         sys::connect_abstract(connection.as_fd(), self.door_name(slot).as_bytes())?;
@@ -505,7 +516,7 @@ impl SlotTable {
         Ok(connection)
     }
 
-    /// From now on questions about `local` are answered with `private_port`.
+    /// Answers questions about `local` with `private_port` from now on.
     pub(crate) fn publish(&self, local: LocalAddr, private_port: u16) {
         let mut state = self.state();
         state.served.retain(|(addr, _)| *addr != local);
@@ -517,30 +528,31 @@ impl SlotTable {
         self.state().served.retain(|(addr, _)| *addr != local);
     }
 
-    /// How much is on its way into this link; `None` where the system has no shared memory for it.
+    /// Returns this link's receiver page; `None` where the system has no shared memory for it.
     pub fn intake(&self) -> Option<&Arc<Intake>> {
         self.intakes.own()
     }
 
-    /// The intake of a process that was found.
+    /// Returns the receiver page of a process that was found.
     pub fn intake_of(&self, id: IntakeId) -> Option<Arc<Intake>> {
         self.intakes.get(id)
     }
 
-    /// Changes whenever [`copy_intakes`](Self::copy_intakes) would give another list.
+    /// Returns a number that changes whenever [`copy_intakes`](Self::copy_intakes) would copy
+    /// another list.
     #[inline]
     pub fn intakes_generation(&self) -> u32 {
         self.intakes.generation()
     }
 
-    /// Copies the intakes of processes that were found, at the places that
-    /// [`IntakeId::index`] says.
+    /// Copies the receiver pages of processes that were found, at the positions that
+    /// [`IntakeId::index`] gives.
     pub fn copy_intakes(&self, list: &mut Vec<Arc<Intake>>) {
         self.intakes.copy_to(list);
     }
 
-    /// Answers the questions that have come in. Links call this from
-    /// [`recv`](crate::Link::recv); nothing blocks.
+    /// Answers the questions that have come in. Links call this from [`recv`](crate::Link::recv).
+    /// Never blocks.
     pub fn serve(&self) {
         let state = self.state();
         for (control, slot) in state.controls() {
@@ -567,7 +579,7 @@ fn serve_socket(
         };
         let private_port = find_port(served, question.ip).unwrap_or(0);
         let answer = Answer { ip: question.ip, slot, private_port };
-        // An asker that is gone, or whose queue is full, goes without.
+        // An asker that is gone, or whose queue is full, gets no answer.
         let file = intake.filter(|_| private_port != 0);
         let _ = sys::send_with_file(control, incoming.sender(), &answer.emit(), &[], file);
     }

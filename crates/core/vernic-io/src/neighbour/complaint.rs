@@ -1,22 +1,22 @@
-//! What users are told of processes that packets do not reach through memory: once for each process
+//! Warnings to users about processes that packets do not reach through memory: one for each process
 //! and cause.
 
 use std::fmt;
 
 use super::hindrance::Hindrance;
 
-/// Warnings of one device, at most: who has so many has read enough.
+/// Warnings of one device, at most: more would not help a reader.
 const MAX_TOLD: usize = 32;
 
-/// Who is told of.
+/// The process that a warning is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
     /// The process of this number; 0 stands for any of another PID namespace, as it does for the
     /// kernel.
     Process(u32),
-    /// One that cannot be said: who has its slot was not reached.
+    /// An unknown process: the one that has the slot was not reached.
     Unknown,
-    /// Any that calls this one.
+    /// Any process that calls this one.
     All,
 }
 
@@ -31,16 +31,16 @@ impl fmt::Display for Whose {
     }
 }
 
-/// What was told.
+/// The warnings that were logged.
 #[derive(Debug, Default)]
 pub(super) struct Complaints {
     told: Vec<(Whose, Hindrance)>,
-    /// Descriptors of files that neighbours sent were lost, and that was told.
+    /// Whether a warning was logged that files of local peers were lost for want of a descriptor.
     lost_files: bool,
 }
 
 impl Complaints {
-    /// A meeting failed for the `tries`th time.
+    /// Logs, if that is due and new, that a connect failed for the `tries`th time.
     pub(super) fn hear(&mut self, whose: Whose, why: Hindrance, tries: u32) {
         if self.is_news(whose, why, tries) {
             tracing::warn!(
@@ -49,7 +49,7 @@ impl Complaints {
         }
     }
 
-    /// A neighbour's file found no descriptor.
+    /// Logs, once, that there was no descriptor for a file that a local peer sent.
     pub(super) fn hear_lost_file(&mut self, pid: u32) {
         if !std::mem::replace(&mut self.lost_files, true) {
             tracing::warn!(

@@ -1,29 +1,32 @@
-//! Positions in a ring, and who must be woken: the part of it that several processes must agree on.
+//! Positions in a ring, and waking the other end: the part of a ring that several processes must
+//! agree on.
 //!
 //! A ring has one writer and one reader. Each keeps its own position; positions count bytes since
-//! the ring was made and never wrap in practice (2^64). What is written begins with a word that is
-//! not 0, its *mark*, and the word behind the last is 0: the reader looks at the place where its
-//! next record would begin, so one cache line tells it that there is a record and brings the
-//! record, or the begin of it. The reader publishes its position in a word; the writer looks at
-//! that only when the room that it knows of is not enough. A value that the other cannot have meant
-//! honestly is [`Broken`].
+//! the ring was made and never wrap in practice (2^64). A record begins with a word that is not 0,
+//! its *mark*, and the word behind the last record is 0. The reader looks at the word where its
+//! next record would begin. So one cache line says that there is a record and brings the record, or
+//! its start.
+//!
+//! The reader publishes its position in a word. The writer loads that word only when the room that
+//! it knows of is not enough. A value that the other end cannot have written honestly is
+//! [`Broken`].
 //!
 //! ```text
 //!   writer                                   reader
-//!   P1 mark of the next place = 0            R1 mark of its place (Acquire); 0: nothing is there
+//!   P1 mark behind the record = 0            R1 mark of its position (Acquire); 0: no record
 //!   P2 the record but its mark               R2 the record
 //!   P3 more records, with their marks        R3 head = behind the record (Release)
 //!   P4 mark of the first (Release)
 //! ```
 //!
-//! Whoever sees P4 sees P1 to P3, so of what is published together the reader sees all or nothing,
-//! and it never takes bytes of an older record for a mark: they are overwritten (P1) before it can
-//! come there.
+//! A reader that sees P4 sees P1 to P3, so of records that are published together it sees all or
+//! none. The reader never takes bytes of an older record for a mark: they are overwritten (P1)
+//! before the reader can come there.
 //!
 //! # No lost wake-up
 //!
 //! ```text
-//!   writer                              who wants to sleep
+//!   writer                              thread that is about to sleep
 //!   W1 write packets                    S1 asleep = n, another number each time
 //!   W2 mark of the first (Release)      S2 fence(SeqCst)
 //!   W3 fence(SeqCst)                    S3 is there a mark in any ring? asleep = 0, no sleep
@@ -31,12 +34,15 @@
 //! ```
 //!
 //! Both fences are in one total order: if W3 comes first, S3 sees W2; if S2 comes first, W4 sees
-//! S1. A bell that was rung stays rung until it is heard, so it does not matter whether S4 has
-//! begun, and a writer rings once for each number that it sees: the bell is a system call. One that
-//! fails does not count: W4 is done again after a while ([`WriteCursor::must_ring`]). Whoever
-//! sleeps with another number by then has looked at the rings after W2.
+//! S1. A bell that was rung stays rung until it is handled, so it does not matter whether S4 has
+//! begun. The bell is a system call, so a writer rings once for each number that it sees.
 //!
-//! Generic over the words, so that the model checker runs this very code (`cursor/model.rs`).
+//! A ring of the bell that fails does not count: W4 is done again after a while
+//! ([`WriteCursor::must_ring`]). A thread that sleeps with another number by then has looked at the
+//! rings after W2.
+//!
+//! The cursors are generic over the words, so that the model checker runs this very code
+//! (`cursor/model.rs`).
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
@@ -63,11 +69,11 @@ impl Word for AtomicU64 {
     }
 }
 
-/// The other end has written a position that cannot be.
+/// An error: the other end has written an impossible position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Broken;
 
-/// The writer's end.
+/// The writer's position in a ring.
 #[derive(Debug)]
 pub(super) struct WriteCursor {
     capacity: u64,
@@ -75,7 +81,7 @@ pub(super) struct WriteCursor {
     published: u64,
     /// The mark of the first record that is not published.
     mark: u64,
-    /// As last seen.
+    /// The reader's position as last seen.
     head: u64,
     /// The number of the sleep that the bell was rung for last.
     rung: u64,
@@ -86,26 +92,26 @@ impl WriteCursor {
         Self { capacity, tail: 0, published: 0, mark: 0, head: 0, rung: 0 }
     }
 
-    /// Where the next byte goes.
+    /// Returns the position of the next byte.
     #[inline]
     pub(super) const fn at(&self) -> u64 {
         self.tail
     }
 
-    /// Where what is published next begins.
+    /// Returns the position where the records that are published next begin.
     #[inline]
     pub(super) const fn first(&self) -> u64 {
         self.published
     }
 
-    /// Whether `bytes` may be written. The mark behind them is to be counted too.
+    /// Whether `bytes` may be written. The caller counts the mark behind them, too.
     #[inline]
     pub(super) fn has_room(&mut self, bytes: u64, head: &impl Word) -> Result<bool, Broken> {
         if self.capacity - (self.tail - self.head) >= bytes {
             return Ok(true);
         }
         let now = head.load(Ordering::Acquire);
-        // The reader reads what is published, and does not go back.
+        // The reader cannot pass what is published, and does not go back.
         if now.wrapping_sub(self.head) > self.published - self.head {
             return Err(Broken);
         }
@@ -113,8 +119,8 @@ impl WriteCursor {
         Ok(self.capacity - (self.tail - self.head) >= bytes)
     }
 
-    /// A record of so many bytes was written but for its mark, which is not 0 and goes to the word
-    /// `here`; the word `next` follows the record. There was room for both.
+    /// Notes that a record of so many bytes was written but for its mark. The mark is not 0 and
+    /// goes to the word `here`; the word `next` follows the record. There was room for both.
     #[inline]
     pub(super) fn advance(&mut self, bytes: u64, mark: u64, here: &impl Word, next: &impl Word) {
         next.store(0, Ordering::Relaxed);
@@ -132,8 +138,8 @@ impl WriteCursor {
         self.tail != self.published
     }
 
-    /// Lets the reader see what was written, whose first word is `first`; true if the bell must be
-    /// rung.
+    /// Lets the reader see what was written, whose first word is `first`. Returns true if the bell
+    /// must be rung.
     #[inline]
     #[must_use]
     pub(super) fn publish<W: Word>(&mut self, first: &W, asleep: impl FnOnce() -> u64) -> bool {
@@ -143,8 +149,8 @@ impl WriteCursor {
         self.must_ring(asleep())
     }
 
-    /// Whether the bell must be rung for the sleep with this number, 0 if nobody sleeps: counts as
-    /// rung then.
+    /// Whether the bell must be rung for the sleep with this number, 0 if the other end is awake.
+    /// The sleep counts as rung for from then on.
     #[inline]
     #[must_use]
     pub(super) fn must_ring(&mut self, sleep: u64) -> bool {
@@ -155,13 +161,13 @@ impl WriteCursor {
         must_ring
     }
 
-    /// The bell that had to be rung was not.
+    /// Notes that the bell that had to be rung was not.
     pub(super) fn not_rung(&mut self) {
         self.rung = 0;
     }
 }
 
-/// The reader's end.
+/// The reader's position in a ring.
 #[derive(Debug)]
 pub(super) struct ReadCursor {
     capacity: u64,
@@ -174,20 +180,21 @@ impl ReadCursor {
         Self { capacity, head: 0, released: 0 }
     }
 
-    /// Where the next record begins.
+    /// Returns the position where the next record begins.
     #[inline]
     pub(super) const fn at(&self) -> u64 {
         self.head
     }
 
-    /// The mark of the record that begins with the word `here`; `None` if there is none yet.
+    /// Returns the mark of the record that begins with the word `here`; `None` if there is none
+    /// yet.
     #[inline]
     pub(super) fn mark(&self, here: &impl Word) -> Option<u64> {
         Some(here.load(Ordering::Acquire)).filter(|&mark| mark != 0)
     }
 
-    /// There is a record of so many bytes. More than fits beside what is not released was never
-    /// written.
+    /// Moves behind a record of so many bytes. Fails if the record is longer than fits beside what
+    /// is not released: such a record was never written.
     #[inline]
     pub(super) fn advance(&mut self, bytes: u64) -> Result<(), Broken> {
         if self.unreleased() + bytes > self.capacity {
@@ -197,7 +204,7 @@ impl ReadCursor {
         Ok(())
     }
 
-    /// Bytes that were read and are not released.
+    /// Returns the bytes that were read and are not released.
     #[inline]
     pub(super) const fn unreleased(&self) -> u64 {
         self.head - self.released
@@ -211,8 +218,8 @@ impl ReadCursor {
     }
 }
 
-/// Says that its owner is about to sleep, for the `number`th time; to be followed by a look at
-/// every ring.
+/// Says that the word's owner is about to sleep, for the `number`th time. The owner must then look
+/// at every ring.
 pub(super) fn announce<W: Word>(asleep: &W, number: u64) {
     asleep.store(number, Ordering::Relaxed);
     W::full_fence();
@@ -276,7 +283,7 @@ mod tests {
         }
         let (mut reader, head) = (ReadCursor::new(256), AtomicU64::new(0));
         assert_eq!(reader.advance(128), Ok(()));
-        // Not released, so still in the ring.
+        // The first record is not released, so it is still in the ring.
         assert_eq!(reader.advance(129), Err(Broken));
         reader.release(&head);
         assert_eq!((reader.advance(256), reader.at()), (Ok(()), 384));

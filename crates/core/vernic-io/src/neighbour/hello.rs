@@ -1,4 +1,4 @@
-//! What neighbours say to each other over their connection.
+//! Messages that local peers send to each other over their connection.
 //!
 //! ```text
 //!  byte  0..4    4       5..8      8..16      16..20          20..
@@ -9,8 +9,9 @@
 //!       +-------+-------+-------------------------------------------------------+
 //! ```
 //!
-//! Numbers are in the order of bytes of this machine: both ends are on it. The last byte of the
-//! magic is the version; who speaks another one is not met, and packets go by UDP.
+//! Numbers are in the order of bytes of this machine, since both ends are on it. The last byte of
+//! the magic is the version: a process of another version is not connected to, and packets go by
+//! UDP.
 
 use crate::host::Slot;
 
@@ -25,36 +26,36 @@ pub(super) const MAX_MESSAGE_BYTES: usize = 4096;
 /// Longest body of a message that [`Neighbour::tell`](super::Neighbour::tell) sends.
 pub const MAX_TOLD_BYTES: usize = MAX_MESSAGE_BYTES - HEAD;
 
-/// Files with a hello or welcome: the ring into its sender, and its sender's page.
+/// Files with a hello or welcome: the ring that its sender reads, and its sender's page.
 pub(super) const HELLO_FILES: usize = 2;
 
-/// Who says hello.
+/// The contents of a hello or welcome: the sender's engine, ring and slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     /// A random number that stands for the engine, whatever slots it has.
     pub(super) engine: u64,
-    /// Capacity of the ring that comes along.
+    /// Capacity of the ring that comes with the message.
     pub(super) ring_bytes: u32,
-    /// The slots that it has.
+    /// The slots that the engine has.
     pub(super) slots: Vec<Slot>,
 }
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said {
-    /// From whoever has called.
+    /// A hello, from the process that has called.
     Hello(Hello),
     /// The answer to a hello.
     Welcome(Hello),
-    /// The caller has understood the welcome: from now on its ring may be written to.
+    /// The caller has understood the welcome: from now on the caller's ring may be written to.
     Ready,
     /// The slots that the sender has now.
     Slots(Vec<Slot>),
-    /// There is news in the ring: the bell.
+    /// The bell: there is something new in the ring.
     Ring,
     /// The sender closes in order.
     Bye,
-    /// What a higher layer has to say.
+    /// A message of a higher layer.
     Told(Vec<u8>),
 }
 
@@ -66,7 +67,7 @@ const BYE: u8 = 4;
 const TOLD: u8 = 5;
 const RING: u8 = 6;
 
-/// [`Said::Ring`], ready to be sent.
+/// The bytes of [`Said::Ring`], ready to be sent.
 pub(super) const RING_BYTES: [u8; 5] = [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], RING];
 
 fn push_slots(bytes: &mut Vec<u8>, slots: &[Slot]) {
@@ -176,7 +177,7 @@ mod tests {
         for said in every_kind() {
             let mut bytes = said.emit();
             for len in 0..bytes.len() {
-                // A list may end early, what is told too.
+                // A list of slots may end early, and so may the body of `Told`.
                 if let Some(other) = Said::parse(&bytes[..len]) {
                     assert_eq!(std::mem::discriminant(&other), std::mem::discriminant(&said));
                 }

@@ -1,4 +1,4 @@
-//! Meetings that did not come about: why, and when they are tried again.
+//! Failed connects to local peers: why they failed, and when they are tried again.
 
 use std::fmt;
 use std::io;
@@ -7,18 +7,17 @@ use super::{MAX_NEIGHBOURS, PATIENCE};
 use crate::host::Slot;
 use crate::link::Nanos;
 
-/// How long after the first failure a meeting is tried again: a second, twice as long each time.
+/// How long after the first failure a connect is tried again: a second, twice as long each time.
 const FIRST_PAUSE_NANOS: u64 = 1_000_000_000;
 
 /// Pauses do not get longer than 64 s.
 const MOST_DOUBLINGS: u32 = 6;
 
-/// Tries of one meeting, some two minutes in all, after which only somebody who wants it anew (a
-/// new queue pair) has it tried again: the process may never share memory, and who is idle should
-/// sleep.
+/// Tries of one connect, some two minutes in all. After that the connect is tried again only when a
+/// new queue pair wants it: the process may never share memory, and an idle engine should sleep.
 const MAX_TRIES: u32 = 8;
 
-/// Why a process of this host is no neighbour.
+/// The reason why a process of this host is no local peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Hindrance {
@@ -26,25 +25,26 @@ pub enum Hindrance {
     Descriptors,
     /// The system has no memory to share, or does not allow so much.
     Memory,
-    /// There are as many neighbours as can be.
+    /// There are as many local peers as can be.
     Crowd,
-    /// There are as many meetings under way as can be. Each is over within a second.
+    /// There are as many connects under way as can be. Each is over within a second.
     Meetings,
-    /// It is of another user.
+    /// The process is of another user.
     User,
-    /// It does not take calls: it shares no memory, or has no descriptor left.
+    /// The process does not take calls: it shares no memory, or has no descriptor left.
     Door,
-    /// It takes the call and does not answer.
+    /// The process takes the call and does not answer.
     Silent,
-    /// It hung up: it has no descriptor or memory left, or as many neighbours as can be, or is of
-    /// another version.
+    /// The process hung up: it has no descriptor or memory left, has as many local peers as can be,
+    /// or is of another version.
     HungUp,
-    /// What it says is not understood, or the system refused something else.
+    /// The process's messages are not understood, or the system refused something else.
     Other,
 }
 
 impl Hindrance {
-    /// What an error of a meeting, or of making what is shared, means.
+    /// Returns the reason that an error means. The error is of a connect, or of making shared
+    /// memory.
     pub fn of(error: &io::Error) -> Self {
         match error.raw_os_error() {
             Some(libc::EMFILE | libc::ENFILE) => Self::Descriptors,
@@ -54,7 +54,7 @@ impl Hindrance {
                 io::ErrorKind::ResourceBusy => Self::Meetings,
                 io::ErrorKind::PermissionDenied => Self::User,
                 io::ErrorKind::ConnectionRefused => Self::Door,
-                // A full list of calls that nobody takes is silence, too.
+                // A full list of calls that are not accepted is silence, too.
                 io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Self::Silent,
                 io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => Self::HungUp,
                 _ => Self::Other,
@@ -62,9 +62,10 @@ impl Hindrance {
         }
     }
 
-    /// The failures of one meeting after which users are told of it: what is missing here at once,
-    /// what may pass when it has not, and what is somebody's choice, or passes, never. (A peer
-    /// without descriptors for its socket says so itself.)
+    /// Returns the number of failures of one connect after which users are warned. A shortage on
+    /// this side is reported at once, and a reason that may pass when it has not passed. A reason
+    /// that is a choice, or that always passes, is never reported. (A peer without descriptors for
+    /// its socket reports that itself.)
     pub(super) const fn tries_to_tell(self) -> u32 {
         match self {
             Self::Descriptors | Self::Memory => 1,
@@ -95,7 +96,7 @@ impl fmt::Display for Hindrance {
     }
 }
 
-/// A meeting that did not come about.
+/// A connect that failed.
 #[derive(Debug)]
 struct Failed {
     slot: Slot,
@@ -105,7 +106,8 @@ struct Failed {
 }
 
 impl Failed {
-    /// When it is tried again by itself or, after all tries, may be again.
+    /// The time at which the connect is tried again by itself or, after all tries, may be tried
+    /// again.
     fn pause_ends(&self) -> Nanos {
         let doublings = (self.tries - 1).min(MOST_DOUBLINGS);
         self.since.plus(FIRST_PAUSE_NANOS << doublings)
@@ -116,12 +118,13 @@ impl Failed {
     }
 }
 
-/// All of them: one per slot at most.
+/// The failed connects: one per slot at most.
 #[derive(Debug, Default)]
 pub(super) struct Hindrances(Vec<Failed>);
 
 impl Hindrances {
-    /// A meeting with the process that has `slot` failed. Says how many times it has by now.
+    /// Notes that a connect to the process that has `slot` failed. Returns how many times it has by
+    /// now.
     pub(super) fn note(&mut self, slot: Slot, why: Hindrance, now: Nanos) -> u32 {
         match self.0.iter_mut().find(|failed| failed.slot == slot) {
             Some(failed) => {
@@ -136,7 +139,7 @@ impl Hindrances {
         }
     }
 
-    /// Whether a slot that somebody wants is to be left alone for a while.
+    /// Whether a slot that is to be connected to must be left alone for a while.
     pub(super) fn is_paused(&mut self, slot: Slot, now: Nanos) -> bool {
         let Some(at) = self.0.iter().position(|failed| failed.slot == slot) else { return false };
         if self.0[at].pause_ends() > now {
@@ -148,26 +151,26 @@ impl Hindrances {
         false
     }
 
-    /// A slot is tried again now: until that is decided it is not once more.
+    /// Notes that a slot is tried again now: no further try begins until this one is decided.
     pub(super) fn begin(&mut self, slot: Slot, now: Nanos) {
         if let Some(failed) = self.0.iter_mut().find(|failed| failed.slot == slot) {
             failed.since = now;
         }
     }
 
-    /// The slots that are to be tried again now. Others may have them by now than who could not be
-    /// met.
+    /// Returns the slots that are to be tried again now. Another process may have the slot by now
+    /// than the one that could not be connected to.
     pub(super) fn due(&self, now: Nanos) -> Vec<Slot> {
         let due = self.0.iter().filter(|f| !f.is_given_up() && f.pause_ends() <= now);
         due.map(|failed| failed.slot).collect()
     }
 
-    /// When the next of them is.
+    /// The time of the next try.
     pub(super) fn next(&self) -> Option<Nanos> {
         self.0.iter().filter(|failed| !failed.is_given_up()).map(Failed::pause_ends).min()
     }
 
-    /// Nothing hinders any more, or nobody cares.
+    /// Forgets failures of these slots: they are connected now, or not wanted any more.
     pub(super) fn forget(&mut self, slots: &[Slot]) {
         self.0.retain(|failed| !slots.contains(&failed.slot));
     }
@@ -177,7 +180,7 @@ impl Hindrances {
     }
 }
 
-/// What ran out here while a process was met, and when.
+/// A shortage on this side during a connect to a process: what ran out, and when.
 #[derive(Debug)]
 struct Shortage {
     pid: u32,
@@ -186,7 +189,7 @@ struct Shortage {
 }
 
 impl Shortage {
-    /// How long the peer's part of the same meeting may take to fail.
+    /// How long the peer's call of the same two may take to fail.
     const LIFE_NANOS: u64 = 2 * PATIENCE.as_nanos() as u64;
 
     fn is_fresh(&self, now: Nanos) -> bool {
@@ -194,12 +197,12 @@ impl Shortage {
     }
 }
 
-/// The latest of them: one per process, and as many as there can be neighbours.
+/// The latest shortages: one per process, and at most as many as there can be local peers.
 #[derive(Debug, Default)]
 pub(super) struct Shortages(Vec<Shortage>);
 
 impl Shortages {
-    /// Something ran out while the process `pid` was met.
+    /// Notes that something ran out during a connect to the process `pid`.
     pub(super) fn note(&mut self, pid: u32, why: Hindrance, now: Nanos) {
         self.0.retain(|known| known.pid != pid && known.is_fresh(now));
         if self.0.len() == MAX_NEIGHBOURS {
@@ -208,7 +211,7 @@ impl Shortages {
         self.0.push(Shortage { pid, why, at: now });
     }
 
-    /// What ran out just now while the process `pid` was met.
+    /// Returns what ran out just now during a connect to the process `pid`.
     pub(super) fn of(&self, pid: u32, now: Nanos) -> Option<Hindrance> {
         let own = self.0.iter().find(|known| known.pid == pid && known.is_fresh(now))?;
         Some(own.why)
@@ -252,7 +255,7 @@ mod tests {
             tries += 1;
         }
         assert_eq!((tries, hindrances.why(slot)), (MAX_TRIES - 1, Some(Hindrance::Descriptors)));
-        // Who wants it anew, later, begins anew.
+        // A caller that wants the connect later begins with the first try.
         assert!(hindrances.is_paused(slot, now));
         let later = now.plus(64_000_000_000);
         assert!(!hindrances.is_paused(slot, later));

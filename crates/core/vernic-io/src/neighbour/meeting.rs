@@ -1,4 +1,4 @@
-//! The meeting of two engines: what is made, passed and checked before they are neighbours.
+//! Connecting two engines: what is made, passed and checked before they are local peers.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,7 +12,7 @@ use crate::link::Nanos;
 use crate::sys::{self, ClosableFd, OwnFd, SharedMemory};
 use crate::user;
 
-/// A ring that was made here, for a neighbour to write to.
+/// A ring that was made here, for a local peer to write to.
 #[derive(Debug)]
 pub(super) struct Incoming {
     file: OwnFd,
@@ -27,7 +27,7 @@ impl Incoming {
         Ok(Self { file, memory: Arc::new(RingMemory::new(memory, ring_bytes)) })
     }
 
-    /// Says hello or welcome, and passes what goes with it.
+    /// Sends a hello or welcome, with the files that go with it.
     pub(super) fn send(&self, to: BorrowedFd<'_>, said: &Said, page: &OwnPage) -> io::Result<()> {
         let page = page.file().ok_or(io::ErrorKind::NotConnected)?;
         let files: [_; HELLO_FILES] = [self.file.as_fd(), page.as_fd()];
@@ -35,26 +35,26 @@ impl Incoming {
     }
 }
 
-/// A call of ours: the slot, and the ring that who has it is to write to.
+/// A call that this process made: the slot, and the ring that the slot's process is to write to.
 #[derive(Debug)]
 pub(super) struct Call {
     pub(super) slot: Slot,
     pub(super) incoming: Incoming,
 }
 
-/// A connection on which there is no neighbour yet.
+/// A pending peer: a connection whose process is no local peer yet.
 #[derive(Debug)]
 pub(super) struct Stranger {
     pub(super) key: u64,
     pub(super) connection: OwnFd,
     pub(super) pid: u32,
     pub(super) since: Nanos,
-    /// Of one that we called.
+    /// The call, if this process made it.
     pub(super) call: Option<Call>,
 }
 
 impl Stranger {
-    /// Who is at the other end of `connection`.
+    /// Returns the process id of the process at the other end of `connection`.
     ///
     /// # Errors
     /// `PermissionDenied` for a process of another user.
@@ -68,7 +68,7 @@ impl Stranger {
     }
 }
 
-/// What a hello or welcome brought.
+/// The ring and page that came with a hello or welcome.
 #[derive(Debug)]
 pub(super) struct Passed {
     ring: Arc<RingMemory>,
@@ -79,7 +79,7 @@ impl Passed {
     /// Maps the files of a hello.
     ///
     /// # Errors
-    /// `InvalidData` if they are not what they must be; what the system says.
+    /// `InvalidData` if the files are not what they must be; other errors of the system.
     pub(super) fn map(hello: &Hello, files: &[OwnFd]) -> io::Result<Self> {
         let [ring, page] = files else { return Err(io::ErrorKind::InvalidData.into()) };
         if !RingMemory::is_capacity(hello.ring_bytes) {
@@ -90,7 +90,7 @@ impl Passed {
         Ok(Self { ring, page: PeerPage::map(page.as_fd())? })
     }
 
-    /// The ring to write to, and both ends that are ours.
+    /// Returns the ring to write to, and our two ends: a reader of `incoming`, and a writer.
     pub(super) fn into_ends(
         self,
         incoming: Arc<RingMemory>,
@@ -101,7 +101,7 @@ impl Passed {
         (self.ring.clone(), reader, RingWriter::new(self.ring, bell))
     }
 
-    /// What an engine would pass to itself.
+    /// Returns what an engine would pass to itself.
     pub(super) fn own(incoming: &Incoming, page: &OwnPage) -> io::Result<Self> {
         let page = page.file().ok_or(io::ErrorKind::NotConnected)?;
         Ok(Self { ring: incoming.memory.clone(), page: PeerPage::map(page.as_fd())? })

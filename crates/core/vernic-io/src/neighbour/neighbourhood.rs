@@ -1,4 +1,4 @@
-//! All neighbours of a device: listening, calling, and what comes over the connections.
+//! All local peers of a device: listening, calling, and the messages on the connections.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -25,16 +25,16 @@ mod doors;
 
 use doors::Door;
 
-/// Messages that one look takes from one connection.
+/// Messages that one poll takes from one connection.
 const MAX_SERVED: usize = 32;
-/// How soon a message that found no room is tried again.
+/// The time after which a message that found no room is tried again.
 const RETRY_NANOS: u64 = 1_000_000;
 
-/// Neighbours whose rings have the capacity that the settings say. A process has so many busy ones
-/// at most, or few packets for each; with more, memory counts.
+/// Local peers whose rings have the capacity that the settings say. A process has at most so many
+/// busy peers, or few packets for each; with more peers, memory counts.
 const FULL_RINGS: usize = 8;
 
-/// The neighbours of a device. Served by one thread, which sleeps on [`raw_fd`](Self::raw_fd).
+/// The local peers of a device. Served by one thread, which sleeps on [`raw_fd`](Self::raw_fd).
 #[derive(Debug)]
 pub struct Neighbourhood {
     engine: u64,
@@ -48,11 +48,12 @@ pub struct Neighbourhood {
     hindrances: Hindrances,
     complaints: Complaints,
     shortages: Shortages,
-    /// [`SlotTable::generation`] that was followed.
+    /// The [`SlotTable::generation`] whose slots were followed last.
     followed: Option<u64>,
-    /// No calls are taken until then: there are no descriptors for them.
+    /// The time until which no calls are taken, because there are no descriptors for them.
     shut_until: Option<Nanos>,
-    /// A socket of a slot could not be opened: the pause before the next try, and when that is.
+    /// Set while a slot's socket could not be opened: the pause before the next try, and when that
+    /// try is.
     doors_due: Option<(u64, Nanos)>,
     last_key: u64,
     generation: u32,
@@ -61,12 +62,14 @@ pub struct Neighbourhood {
 }
 
 impl Neighbourhood {
-    /// Nobody is known yet. Neighbours find this device by the slots of `slots`, and write to rings
-    /// of `ring_bytes`, or less from the ninth neighbour on, a power of two from
-    /// [`MIN_RING_BYTES`](super::MIN_RING_BYTES) to [`MAX_RING_BYTES`](super::MAX_RING_BYTES).
+    /// Creates the local peers of a device, with none connected yet. Other processes find this
+    /// device by the slots of `slots`. They write to rings of `ring_bytes`, or less from the ninth
+    /// local peer on. `ring_bytes` is a power of two from [`MIN_RING_BYTES`](super::MIN_RING_BYTES)
+    /// to [`MAX_RING_BYTES`](super::MAX_RING_BYTES).
     ///
     /// # Errors
-    /// `InvalidInput` for another size; where the system has no memory that can be shared.
+    /// `InvalidInput` for another size; other errors where the system has no memory that can be
+    /// shared.
     pub fn new(slots: Arc<SlotTable>, ring_bytes: u32) -> io::Result<Self> {
         if !RingMemory::is_capacity(ring_bytes) {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -93,23 +96,24 @@ impl Neighbourhood {
         })
     }
 
-    /// The descriptor to sleep on: readable when [`serve`](Self::serve) has something to do, which
-    /// a neighbour's bell is, too.
+    /// Returns the descriptor to sleep on. It is readable when [`serve`](Self::serve) has something
+    /// to do; a local peer's bell makes it readable, too.
     pub fn raw_fd(&self) -> RawFd {
         self.epoll.as_raw_fd()
     }
 
-    /// For the thread that sleeps.
+    /// Returns the flag for the thread that sleeps.
     pub fn alarm(&self) -> Alarm {
         Alarm(self.page.clone())
     }
 
-    /// Totals so far.
+    /// Returns the totals so far.
     pub fn counters(&self) -> NeighbourCounters {
         self.counters
     }
 
-    /// When [`serve`](Self::serve) must be called at the latest, though nothing is readable.
+    /// The time at which [`serve`](Self::serve) must be called at the latest, though nothing is
+    /// readable.
     pub fn deadline(&self, now: Nanos) -> Option<Nanos> {
         let patience = PATIENCE.as_nanos() as u64;
         let strangers = self.strangers.iter().map(|stranger| stranger.since.plus(patience));
@@ -122,8 +126,8 @@ impl Neighbourhood {
         strangers.chain(muted).chain(others.into_iter().flatten()).min()
     }
 
-    /// Why the process that has this slot, which somebody wanted to meet, is no neighbour; `None`
-    /// if nothing is known to be in the way.
+    /// Why the process that has `slot` is no local peer although a connect was tried; `None` if no
+    /// failure is known.
     pub fn hindrance(&self, slot: Slot) -> Option<Hindrance> {
         self.hindrances.why(slot)
     }
@@ -137,7 +141,7 @@ impl Neighbourhood {
         sys::epoll_watch(self.epoll.as_fd(), EpollOp::Add, fd.as_fd(), key, READABLE)
     }
 
-    /// Counts it if something ran out here: while `pid` was met, if that is known.
+    /// Counts a shortage on this side, and notes it for `pid` if the process is known.
     fn count_shortage(&mut self, why: Hindrance, pid: Option<u32>, now: Nanos) {
         if why.is_shortage() {
             self.counters.short += 1;
@@ -145,9 +149,9 @@ impl Neighbourhood {
         }
     }
 
-    /// Why a meeting with the process `pid` failed. Of two calls at once one ends, with a hang-up
-    /// or in silence, and the other is to be taken; if that failed for what ran out here, the peer
-    /// has no part in it.
+    /// Why a connect to the process `pid` failed. Of two calls at once one ends, with a hang-up or
+    /// in silence, and the other is to be accepted. If accepting failed because something ran out
+    /// here, the failure is a shortage of ours and not the peer's.
     fn why(&self, error: &io::Error, pid: Option<u32>, now: Nanos) -> Hindrance {
         let own = || self.shortages.of(pid?, now);
         match Hindrance::of(error) {
@@ -156,7 +160,7 @@ impl Neighbourhood {
         }
     }
 
-    /// What could not be done before and may be possible now.
+    /// Tries again what failed before and may be possible now.
     fn try_again(&mut self, now: Nanos, events: &mut Vec<Event>) {
         self.try_doors(now);
         for slot in self.hindrances.due(now) {
@@ -164,7 +168,7 @@ impl Neighbourhood {
         }
     }
 
-    /// Tells neighbours which slots we have, if they do not know.
+    /// Sends our slots to the local peers that do not know them.
     fn pay_slots(&mut self) {
         let own = Said::Slots(self.slots.own_slots());
         for open in self.open.iter_mut().flatten().filter(|open| open.owed_slots) {
@@ -173,20 +177,22 @@ impl Neighbourhood {
         }
     }
 
-    /// The neighbour that says it has this slot.
+    /// Returns the local peer that says it has this slot.
     pub fn find(&self, slot: Slot) -> Option<&Arc<Neighbour>> {
         let open = self.open.iter().flatten();
         open.into_iter().find(|open| open.slots.contains(&slot)).map(|open| &open.neighbour)
     }
 
-    /// Begins to meet the process `pid`, which has this slot, unless that is done or under way.
-    /// Does not wait; who is met is told by [`serve`](Self::serve), or here, of ourselves. What
-    /// fails is tried again, some times in the next minutes.
+    /// Begins to connect to the process `pid`, which has this slot, unless that is done or under
+    /// way. Does not wait: [`serve`](Self::serve) reports the connected peer, or this function does
+    /// if the peer is this process. A connect that fails is tried again, some times in the next
+    /// minutes.
     pub fn meet(&mut self, slot: Slot, pid: u32, now: Nanos, events: &mut Vec<Event>) {
         self.meet_owner(slot, Some(pid), now, events);
     }
 
-    /// As [`meet`](Self::meet), whoever has the slot; `pid` if that is known before it is reached.
+    /// Does what [`meet`](Self::meet) does, with the process that has the slot now. `pid` is that
+    /// process if it is known before the connect.
     fn meet_owner(
         &mut self,
         slot: Slot,
@@ -217,10 +223,11 @@ impl Neighbourhood {
         }
     }
 
-    /// The process that has a slot, `pid` if that is known, could not be met.
+    /// Notes that the process that has `slot` could not be connected to; `pid` is the process if
+    /// known.
     fn hinder(&mut self, slot: Slot, pid: Option<u32>, error: &io::Error, now: Nanos) {
         if self.find(slot).is_some() {
-            // Of two calls at once, one ends.
+            // Two calls at once: the other one succeeded.
             return;
         }
         let why = self.why(error, pid, now);
@@ -234,12 +241,12 @@ impl Neighbourhood {
         Hello { engine: self.engine, ring_bytes, slots: self.slots.own_slots() }
     }
 
-    /// Capacity of the ring that the next neighbour writes to.
+    /// Returns the capacity of the ring that the next local peer writes to.
     fn next_ring_bytes(&self) -> u32 {
         ring_bytes_among(self.open.iter().flatten().count(), self.ring_bytes)
     }
 
-    /// Calls who has `slot`, and says in `pid` who that is once it is reached.
+    /// Calls the process that has `slot`, and sets `pid` to that process once it is reached.
     fn call(&mut self, slot: Slot, pid: &mut Option<u32>, now: Nanos) -> io::Result<()> {
         self.free_place().ok_or(io::ErrorKind::QuotaExceeded)?;
         if self.strangers.len() >= MAX_STRANGERS {
@@ -283,7 +290,7 @@ impl Neighbourhood {
         (free < MAX_NEIGHBOURS).then_some(free)
     }
 
-    /// From now on there is a neighbour on this connection, which may write to us.
+    /// Adds the process on this connection as a local peer, which may write to us from now on.
     #[allow(clippy::too_many_arguments)]
     fn welcome(
         &mut self,
@@ -315,8 +322,8 @@ impl Neighbourhood {
     }
 
     /// Handles what has come over the connections, and gives up those that do not answer. Appends
-    /// what has happened to `events`; the caller drops what they bring after `Gone`. Nothing
-    /// blocks.
+    /// what has happened to `events`. After `Gone`, the caller drops what the earlier events of
+    /// that peer brought. Never blocks.
     pub fn serve(&mut self, now: Nanos, events: &mut Vec<Event>) {
         if self.closed {
             return;
@@ -357,7 +364,8 @@ impl Neighbourhood {
         }
     }
 
-    /// Takes one stranger's message: it becomes a neighbour, or the connection is closed.
+    /// Handles one message of a pending peer: the peer becomes a local peer, or its connection is
+    /// closed.
     fn hear_stranger(&mut self, at: usize, now: Nanos, events: &mut Vec<Event>) {
         let mut buf = [0; MAX_MESSAGE_BYTES];
         let packet = sys::recv_packet(self.strangers[at].connection.as_fd(), &mut buf);
@@ -368,7 +376,7 @@ impl Neighbourhood {
         let (pid, called) = (stranger.pid, stranger.call.as_ref().map(|call| call.slot));
         let met = packet.and_then(|packet| self.consider(stranger, &buf, &packet, events));
         let Err(error) = met else { return };
-        // Who hangs up is no matter of ours, nor is it if something runs out here.
+        // A hang-up, or a shortage on this side, does not count as refused.
         let why = Hindrance::of(&error);
         tracing::debug!(pid, %error, %why, "a process is no neighbour");
         match called {
@@ -393,7 +401,7 @@ impl Neighbourhood {
         events: &mut Vec<Event>,
     ) -> io::Result<()> {
         if packet.len == 0 {
-            // It has hung up; of two calls at once, one ends like this.
+            // The peer has hung up; of two calls at once, one ends like this.
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
         if packet.lost_files {
@@ -407,8 +415,8 @@ impl Neighbourhood {
                 if !self.takes_call_of(&hello, pid) {
                     return Ok(());
                 }
-                // Whoever is welcomed sends through memory at once, and takes a hang-up for our
-                // death.
+                // Refuse before the welcome: a welcomed process sends through memory at once, and
+                // takes a hang-up for our death.
                 self.free_place().ok_or(io::ErrorKind::QuotaExceeded)?;
                 let ring_bytes = self.next_ring_bytes();
                 let incoming = Incoming::new(ring_bytes)?;
@@ -430,8 +438,8 @@ impl Neighbourhood {
                 let writer = self.welcome(key, connection, pid, &hello, memory, passed, events)?;
                 let at = self.place_of(key).ok_or(io::ErrorKind::NotFound)?;
                 let Some(open) = &mut self.open[at] else { return Ok(()) };
-                // Without room for it the connection is lost, which is noticed with the next
-                // message.
+                // If there is no room for the message, the connection is lost, which the next
+                // message notices.
                 let _ = open.neighbour.say(&Said::Ready, &[]);
                 let from = open.neighbour.id;
                 events.push(Event::Ready { from, writer });
@@ -442,15 +450,15 @@ impl Neighbourhood {
         }
     }
 
-    /// Whether the engine that says hello is a neighbour already, over another connection, or this
-    /// one.
+    /// Whether the engine in `hello` is this engine, or a local peer already over another
+    /// connection.
     fn knows(&self, hello: &Hello, pid: u32) -> bool {
         let is_it = |open: &Open| open.engine == hello.engine && open.neighbour.pid == pid;
         hello.engine == self.engine || self.open.iter().flatten().any(is_it)
     }
 
-    /// Whether a caller becomes a neighbour on its connection. If we call it at the same time, one
-    /// of the two calls ends here, and the same one at the other end.
+    /// Whether a caller becomes a local peer on its connection. If we call it at the same time, one
+    /// of the two calls ends here, and the same one ends at the other end.
     fn takes_call_of(&mut self, hello: &Hello, pid: u32) -> bool {
         if self.knows(hello, pid) {
             return false;
@@ -468,13 +476,14 @@ impl Neighbourhood {
         }
     }
 
-    /// Takes messages of a neighbour.
+    /// Handles messages of a local peer.
     fn hear(&mut self, at: usize, now: Nanos, events: &mut Vec<Event>) {
         for _ in 0..MAX_SERVED {
             let mut buf = [0; MAX_MESSAGE_BYTES];
             let Some(open) = &mut self.open[at] else { return };
             if open.has_said_enough(now) {
-                // A hang-up is told all the same, and waits for its turn.
+                // The kernel reports a hang-up all the same; it is handled when the peer is handled
+                // again.
                 if !open.is_muted {
                     open.watch(self.epoll.as_fd(), false);
                     self.counters.muted += 1;
@@ -483,8 +492,8 @@ impl Neighbourhood {
             }
             let Some(packet) = open.hear(&mut buf) else { return };
             let next = match packet {
-                // It has closed without having read all that we said: told once, and before what it
-                // said itself.
+                // The peer has closed without having read all that we sent. The kernel reports this
+                // once, before it delivers the peer's own last messages.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Next::Stay,
                 Err(_) => Next::Close { in_order: open.said_bye },
                 Ok(packet) if packet.len == 0 => Next::Close { in_order: open.said_bye },
@@ -517,8 +526,8 @@ impl Neighbourhood {
         events.push(Event::Gone { from: open.neighbour.id, in_order });
     }
 
-    /// Ends a neighbour that broke a rule, its ring's say: nothing of it is heard any more. `Gone`
-    /// is appended to `events`, unless it is gone already.
+    /// Disconnects a local peer whose ring broke a rule: nothing that it sends is handled any more.
+    /// Appends `Gone` to `events`, unless the peer is gone already.
     pub fn expel(&mut self, id: NeighbourId, events: &mut Vec<Event>) {
         let is_it = |open: &Option<Open>| open.as_ref().is_some_and(|o| o.neighbour.id == id);
         if let Some(at) = self.open.iter().position(is_it) {
@@ -527,7 +536,7 @@ impl Neighbourhood {
         }
     }
 
-    /// Says good-bye to all, and meets nobody any more. `Gone` is appended for each.
+    /// Says good-bye to all local peers, and connects to none any more. Appends `Gone` for each.
     pub fn close(&mut self, events: &mut Vec<Event>) {
         self.closed = true;
         self.page.close();
@@ -535,7 +544,7 @@ impl Neighbourhood {
         self.strangers.clear();
         for at in 0..self.open.len() {
             if let Some(open) = &self.open[at] {
-                // Who cannot be told hears the hang-up.
+                // A local peer that cannot be sent the message notices the hang-up.
                 let _ = open.neighbour.say(&Said::Bye, &[]);
             }
             self.part(at, true, events);
@@ -543,8 +552,8 @@ impl Neighbourhood {
     }
 }
 
-/// Capacity of a ring among so many others: half of `most` beyond [`FULL_RINGS`], a quarter beyond
-/// twice as many, and so on.
+/// Returns the capacity of a ring among so many other peers: half of `most` from [`FULL_RINGS`]
+/// peers on, a quarter from twice as many, and so on.
 fn ring_bytes_among(neighbours: usize, most: u32) -> u32 {
     let halvings = match neighbours / FULL_RINGS {
         0 => 0,
@@ -580,7 +589,7 @@ mod tests {
         let mut hood = Neighbourhood::new(own, MIN_RING_BYTES).unwrap();
         let (former, mut now, mut events) = (1, Nanos(1), Vec::new());
         hood.meet(slot, former, now, &mut events);
-        // Given up, tried again, given up.
+        // The connect is given up, tried again, and given up.
         for _ in 0..3 {
             now = hood.deadline(now).unwrap();
             hood.serve(now, &mut events);

@@ -1,4 +1,4 @@
-//! One neighbour as long as it is there: its connection, and what comes over it.
+//! A connected local peer: its connection, and the messages that arrive over the connection.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -11,37 +11,38 @@ use crate::host::Slot;
 use crate::link::Nanos;
 use crate::sys::{self, EpollOp, OwnFd, Packet};
 
-/// Messages of one neighbour that are heard in [`EARSHOT_NANOS`], bells not counted: each costs the
-/// lane some microseconds at most.
+/// Messages of one local peer that are handled in [`EARSHOT_NANOS`], bells not counted. Each costs
+/// the lane some microseconds at most.
 pub(super) const MAX_HEARD: usize = 32;
-/// A millisecond.
+/// The time in which [`MAX_HEARD`] messages are handled: a millisecond.
 const EARSHOT_NANOS: u64 = 1_000_000;
 
-/// What a connection is watched for.
+/// The epoll events that a connection is watched for.
 pub(super) const READABLE: u32 = libc::EPOLLIN as u32;
 
-/// A neighbour, as long as it is there.
+/// A connected local peer.
 #[derive(Debug)]
 pub(super) struct Open {
     pub(super) key: u64,
     pub(super) neighbour: Arc<Neighbour>,
     pub(super) engine: u64,
     pub(super) slots: Vec<Slot>,
-    /// Until it is ready.
+    /// The ring to the local peer, until the peer says that it is ready.
     pub(super) writer: Option<RingWriter>,
-    /// Of ourselves: the other end of the connection, at which it is heard.
+    /// The other end of the connection, at which messages are read. Only for the connection of this
+    /// process with itself.
     pub(super) ear: Option<Arc<OwnFd>>,
-    /// It was not told yet which slots we have.
+    /// Whether the local peer has not been sent our present slots yet.
     pub(super) owed_slots: bool,
     pub(super) said_bye: bool,
-    /// Messages heard since then, bells not counted.
+    /// Messages handled since `since`, bells not counted.
     heard: usize,
     since: Nanos,
-    /// Its connection is not watched: it has said enough for now.
+    /// Whether the connection is not watched, because the local peer has sent enough for now.
     pub(super) is_muted: bool,
 }
 
-/// What becomes of a connection after a message.
+/// What to do with a connection after a message.
 pub(super) enum Next {
     Stay,
     /// The message is lost: there was no descriptor for its file.
@@ -69,28 +70,29 @@ impl Open {
         }
     }
 
-    /// Where it is heard.
+    /// Returns the socket at which the messages of the local peer are read.
     fn listening(&self) -> Option<Arc<OwnFd>> {
         self.ear.clone().or_else(|| self.neighbour.connection.get())
     }
 
-    /// Watches its connection, or not.
+    /// Watches the connection, or stops watching it.
     pub(super) fn watch(&mut self, epoll: BorrowedFd<'_>, watched: bool) {
         self.is_muted = !watched;
         let events = if watched { READABLE } else { 0 };
         if let Some(fd) = self.listening() {
-            // It is in the list as long as it is open.
+            // The descriptor is in the list as long as it is open, so this cannot fail.
             let _ = sys::epoll_watch(epoll, EpollOp::Change, fd.as_fd(), self.key, events);
         }
     }
 
-    /// When it may be heard again.
+    /// The time from which messages of the local peer are handled again.
     pub(super) fn heard_again_at(&self) -> Nanos {
         self.since.plus(EARSHOT_NANOS)
     }
 
-    /// Whether it has said as much as is heard at a time: what it says is handled with the lane,
-    /// which it must not keep from others by talking.
+    /// Whether the local peer has sent as many messages as are handled in one [`EARSHOT_NANOS`].
+    /// Messages are handled by the holder of the lane, and a talkative peer must not keep the lane
+    /// from others.
     pub(super) fn has_said_enough(&mut self, now: Nanos) -> bool {
         if now >= self.heard_again_at() {
             (self.heard, self.since) = (0, now);
@@ -98,14 +100,14 @@ impl Open {
         self.heard >= MAX_HEARD
     }
 
-    /// The next of its messages; `None` if there is none now.
+    /// Receives the next message; `None` if there is none now.
     pub(super) fn hear(&self, buf: &mut [u8]) -> Option<io::Result<Packet>> {
         let fd = self.listening()?;
         let packet = sys::recv_packet(fd.as_fd(), buf);
         (!packet.as_ref().is_err_and(sys::is_for_later)).then_some(packet)
     }
 
-    /// Takes a message.
+    /// Handles a message.
     pub(super) fn take(&mut self, buf: &[u8], packet: Packet, events: &mut Vec<Event>) -> Next {
         let from = self.neighbour.id;
         let Packet { len, truncated, mut files, .. } = packet;
@@ -125,7 +127,7 @@ impl Open {
             },
             Some(Said::Slots(slots)) => {
                 self.slots.clone_from(&slots);
-                // The last word counts.
+                // Only the latest list of slots counts.
                 let is_old =
                     |event: &Event| matches!(event, Event::Slots { from: f, .. } if *f == from);
                 events.retain(|event| !is_old(event));

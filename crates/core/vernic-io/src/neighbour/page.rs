@@ -1,4 +1,5 @@
-//! A process's page: what its neighbours must know of it, in memory that only it can write.
+//! A process's page: what its local peers must know of the process, in memory that only it can
+//! write.
 //!
 //! ```text
 //!  word 0
@@ -18,7 +19,7 @@ use crate::sys::{self, ClosableFd, OwnFd, ReadMemory, SharedMemory};
 const BYTES: usize = 4096;
 const ASLEEP: usize = 0;
 
-/// Its owner's side.
+/// The owner's side of a page.
 #[derive(Debug)]
 pub(super) struct OwnPage {
     file: ClosableFd,
@@ -34,37 +35,38 @@ impl OwnPage {
         Ok(Self { file: ClosableFd::new(file), memory, sleeps: AtomicU64::new(0) })
     }
 
-    /// To be passed to neighbours; `None` once it is closed.
+    /// Returns the file to pass to local peers; `None` once the page is closed.
     pub(super) fn file(&self) -> Option<Arc<OwnFd>> {
         self.file.get()
     }
 
-    /// It is passed to nobody any more; the memory stays as long as this.
+    /// Closes the file, so that it is passed to no further peer. The memory stays as long as
+    /// `self`.
     pub(super) fn close(&self) {
         self.file.close();
     }
 
-    /// See `cursor.rs`.
+    /// Says that the owner's thread is about to sleep. See `cursor.rs`.
     pub(super) fn announce(&self) {
         let number = self.sleeps.fetch_add(1, Ordering::Relaxed) + 1;
         announce(&self.memory.words()[ASLEEP], number);
     }
 
-    /// See `cursor.rs`.
+    /// Says that the owner's thread does not sleep. See `cursor.rs`.
     pub(super) fn awake(&self) {
         awake(&self.memory.words()[ASLEEP]);
     }
 }
 
-/// A neighbour's side.
+/// A local peer's side of a page.
 #[derive(Debug)]
 pub(super) struct PeerPage(ReadMemory);
 
 impl PeerPage {
-    /// Maps what a neighbour passed.
+    /// Maps the file that a local peer passed.
     ///
     /// # Errors
-    /// `InvalidData` if it is no such page.
+    /// `InvalidData` if the file is no such page.
     pub(super) fn map(file: BorrowedFd<'_>) -> io::Result<Self> {
         ReadMemory::map(file, BYTES).map(Self)
     }

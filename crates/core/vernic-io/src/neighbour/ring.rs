@@ -14,20 +14,22 @@
 //!       +--------+----+----+----------+---------+-------------+----------------------+
 //!        the mark: not 0, since no packet is empty
 //! ```
-//! The top bit of `len` says that the packet is a run: it stands for several, and its payload says
-//! where their bytes are. The rest of `len` is the packet's length all the same, and to the ring it
-//! is a packet as any other.
+//! The top bit of `len` says that the packet is a rendezvous record: it stands for several packets,
+//! and its payload says where their bytes are. The rest of `len` is the packet's length all the
+//! same, and the ring treats it like any other packet.
 //!
-//! A record stands for a UDP packet: instead of the headers of IP and UDP it has addresses, traffic
-//! class and hop limit, and no ICRC, since memory does not flip bits on the way. The mark, the word
-//! `head` and the bell are `cursor.rs`'s. `waits` is the position of a writer that found the ring
-//! full, else 0; the reader that makes room rings back. That is a help, not a promise: the word may
-//! be missed, so a writer looks again by itself after a while. `inside` is for whoever reads or
-//! writes the other's memory directly ([`Neighbour`](super::Neighbour)).
+//! A record stands for a UDP packet. Instead of the headers of IP and UDP it has addresses, traffic
+//! class and hop limit. It has no ICRC, since memory does not flip bits on the way. The mark, the
+//! word `head` and the bell are described in `cursor.rs`.
+//!
+//! `waits` is the position of a writer that found the ring full, else 0; a reader that makes room
+//! rings the writer's bell. That is a help, not a promise: the reader may miss the word, so a
+//! writer polls again by itself after a while. `inside` is for a process that accesses the other's
+//! memory directly ([`Neighbour`](super::Neighbour)).
 //!
 //! The other end may write anything anywhere at any time. So a record's header is copied out before
-//! it is looked at, and the packet before it is parsed; positions and lengths are checked against
-//! what the ring holds; what breaks the rules is [`RingBroken`], after which the ring is not used
+//! it is checked, and a packet before it is parsed. Positions and lengths are checked against what
+//! the ring holds. A broken rule is reported as [`RingBroken`], after which the ring is not used
 //! any more.
 
 use std::io;
@@ -56,34 +58,34 @@ const INSIDE: usize = 48;
 const ALIGN: usize = 64;
 /// Bytes of a record's header.
 const RECORD_HEAD: usize = 40;
-/// Largest record.
+/// Bytes of the largest record.
 const MAX_RECORD: u64 = (RECORD_HEAD + MAX_TRANSPORT_BYTES).next_multiple_of(ALIGN) as u64;
-/// Room for any record, and for the mark behind it.
+/// Room for any record, and for the mark behind the record.
 const ANY_ROOM: u64 = MAX_RECORD + ALIGN as u64;
 
-/// The bit of a record's length that marks a run.
+/// The bit of a record's length that marks a rendezvous record.
 const RUN: u16 = 1 << 15;
 const _: () = assert!(MAX_TRANSPORT_BYTES < RUN as usize);
 
-/// Bytes of a ring that a packet of `len` bytes takes.
+/// Returns the bytes of a ring that a packet of `len` bytes takes.
 #[inline]
 pub const fn record_bytes(len: usize) -> usize {
     (RECORD_HEAD + len).next_multiple_of(ALIGN)
 }
 
-/// Least capacity of a ring: some of the largest packets.
+/// Least capacity of a ring: enough for some of the largest packets.
 pub const MIN_RING_BYTES: u32 = 64 * 1024;
 /// Largest capacity of a ring.
 pub const MAX_RING_BYTES: u32 = 16 << 20;
 
-/// The other process has written to a ring what no process means.
+/// An error: the other process has written to a ring what no honest process writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RingBroken {
-    /// A position that cannot be, or more packets than it has room for.
+    /// An impossible position, or more packets than the ring has room for.
     #[error("its ring has a position that cannot be")]
     Position,
-    /// A packet without a byte, or longer than packets are.
+    /// A packet of 0 bytes, or longer than packets may be.
     #[error("its ring has a packet of {0} bytes")]
     Length(u64),
 }
@@ -98,7 +100,7 @@ impl From<Broken> for RingBroken {
 #[derive(Debug)]
 pub(super) struct RingMemory {
     memory: SharedMemory,
-    /// Words of records: a power of two.
+    /// Words for records: a power of two.
     words: usize,
 }
 
@@ -108,7 +110,7 @@ impl RingMemory {
         bytes.is_power_of_two() && bytes >= MIN_RING_BYTES && bytes <= MAX_RING_BYTES
     }
 
-    /// Bytes of a ring's file.
+    /// Returns the bytes of a ring's file.
     pub(super) const fn file_bytes(capacity: u32) -> usize {
         HEAD_BYTES + capacity as usize
     }
@@ -126,20 +128,21 @@ impl RingMemory {
         &self.memory.words()[index]
     }
 
-    /// The word of the writer that says where in the reader's memory it is.
+    /// Returns the writer's word that says where in the reader's memory the writer copies.
     #[inline]
     pub(super) fn inside(&self) -> &AtomicU64 {
         self.word(INSIDE)
     }
 
-    /// The words of the record's header that begins at a position: never over the end of the ring.
+    /// Returns the words of the record's header that begins at a position: never over the end of
+    /// the ring.
     #[inline]
     fn head(&self, at: u64) -> &[AtomicU64; RECORD_HEAD / 8] {
         let (words, _) = self.records().from(at & !(ALIGN as u64 - 1));
         words.first_chunk().expect("a line of the ring, whose length is a multiple of them")
     }
 
-    /// The first word of a record.
+    /// Returns the first word of a record.
     #[inline]
     fn mark(&self, at: u64) -> &AtomicU64 {
         &self.head(at)[0]
@@ -151,8 +154,8 @@ impl RingMemory {
     }
 }
 
-/// What wakes the process at the other end: a message over the connection. (Not an event descriptor
-/// of its own: writing to one that it passed could be made to block.)
+/// A bell: wakes the process at the other end with a message over the connection. (An event
+/// descriptor would not do: writing to one that the other process passed could be made to block.)
 #[derive(Debug)]
 pub(super) struct Bell {
     pub(super) page: PeerPage,
@@ -160,16 +163,16 @@ pub(super) struct Bell {
 }
 
 impl Bell {
-    /// False if the other process sleeps on, and must be woken by another try: the system has no
-    /// memory for the message, say.
+    /// Sends the message. Returns false if the other process sleeps on, and must be woken by
+    /// another try: the system has no memory for the message, say.
     #[cold]
     #[must_use]
     fn ring(&self) -> bool {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected, WouldBlock};
         let Some(fd) = self.connection.get() else { return true };
         let Err(error) = sys::send(fd.as_fd(), &RING_BYTES) else { return true };
-        // Where there is no room, there is something to read, which wakes as well; who is gone
-        // sleeps no more.
+        // If there is no room, there is something to read, which wakes the process as well. A
+        // process that is gone needs no waking.
         let is_rung =
             matches!(error.kind(), WouldBlock | BrokenPipe | ConnectionReset | NotConnected);
         if !is_rung {
@@ -181,19 +184,19 @@ impl Bell {
     #[inline]
     fn ring_if_asleep(&self) {
         if self.page.asleep() != 0 {
-            // A writer that waits for room looks by itself after a while.
+            // A failure does no harm: a writer that waits for room polls by itself after a while.
             let _ = self.ring();
         }
     }
 }
 
-/// The end of a ring that packets are written to.
+/// The writer's end of a ring.
 #[derive(Debug)]
 pub struct RingWriter {
     memory: Arc<RingMemory>,
     cursor: WriteCursor,
     bell: Arc<Bell>,
-    /// The bell could not be rung.
+    /// Whether the bell must be rung again, because ringing it failed.
     owes_bell: bool,
 }
 
@@ -204,8 +207,8 @@ impl RingWriter {
     }
 
     /// Whether a packet of any size may be pushed, after some whose records take `ahead` bytes. If
-    /// not, the reader wakes this process when it has made room; look again after a while all the
-    /// same.
+    /// not, the reader wakes this process when it has made room; the caller polls again after a
+    /// while all the same.
     ///
     /// # Errors
     /// [`RingBroken`].
@@ -224,16 +227,17 @@ impl RingWriter {
         Ok(has_room)
     }
 
-    /// Writes one packet, BTH to the end of the padded payload, for which there is room
-    /// ([`has_room`](Self::has_room)); its reader sees it after [`publish`](Self::publish), and
-    /// that it `is_run`.
+    /// Writes one packet, BTH to the end of the padded payload. There must be room for it
+    /// ([`has_room`](Self::has_room)). The reader sees the packet, and whether it `is_run` (a
+    /// rendezvous record), after [`publish`](Self::publish).
     #[inline]
     pub fn push(&mut self, path: &TxPath, transport: &[u8], is_run: bool) {
         debug_assert!(!transport.is_empty() && transport.len() <= MAX_TRANSPORT_BYTES);
         let Self { memory, cursor, .. } = self;
         let at = cursor.at();
-        // First: it loads what was stored a moment ago in smaller pieces, which waits for all
-        // stores before it, and those of the header wait for the cache line.
+        // The packet is copied first. The copy loads bytes that were stored a moment ago in smaller
+        // pieces, so it waits for all stores before it. The stores of the header wait for the cache
+        // line.
         memory.records().copy_in(at + RECORD_HEAD as u64, transport);
         let [mark, rest @ ..] = RecordHead::new(path, transport.len(), is_run).words();
         let [here, words @ ..] = memory.head(at);
@@ -242,9 +246,9 @@ impl RingWriter {
         cursor.advance(bytes, mark, here, memory.mark(at + bytes));
     }
 
-    /// Asks for the cache lines of packets that are pushed next, whose records take so many bytes
-    /// in all: the reader had them last, and each takes as long as some messages. Stores would wait
-    /// for them one by one.
+    /// Prefetches the cache lines of the packets that are pushed next, whose records take so many
+    /// bytes in all. The reader had those lines last, and fetching each takes as long as some
+    /// messages. Stores would wait for them one by one.
     #[inline]
     pub fn prefetch(&self, bytes: usize) {
         let first = self.cursor.at();
@@ -253,9 +257,9 @@ impl RingWriter {
         }
     }
 
-    /// Lets the reader see what was written, and wakes it if it sleeps. Does nothing if nothing was
-    /// written. False if it sleeps and could not be woken: [`wake_again`](Self::wake_again) is to
-    /// be called after a while.
+    /// Lets the reader see what was written, and wakes the reader if it sleeps. Does nothing if
+    /// nothing was written. Returns false if the reader sleeps and could not be woken: the caller
+    /// must then call [`wake_again`](Self::wake_again) after a while.
     #[inline]
     #[must_use]
     pub fn publish(&mut self) -> bool {
@@ -278,8 +282,8 @@ impl RingWriter {
         is_rung
     }
 
-    /// Wakes the reader if it could not be woken before and sleeps still. False if it cannot be
-    /// woken now either.
+    /// Wakes the reader if it could not be woken before and still sleeps. Returns false if it
+    /// cannot be woken now either.
     pub fn wake_again(&mut self) -> bool {
         let must_ring = self.owes_bell && self.cursor.must_ring(self.bell.page.asleep());
         if must_ring {
@@ -290,22 +294,22 @@ impl RingWriter {
     }
 }
 
-/// Where a packet is copied to before anything of it is looked at: as long as the longest, with its
-/// ICRC.
+/// A buffer that a packet is copied to before anything of it is checked: as long as the longest
+/// packet with its ICRC.
 pub type PacketBuffer = [u8; MAX_PACKET_BYTES];
 
-/// The end of a ring that packets are read from.
+/// The reader's end of a ring.
 #[derive(Debug)]
 pub struct RingReader {
     memory: Arc<RingMemory>,
     cursor: ReadCursor,
     bell: Arc<Bell>,
-    /// Most packets come as the one before them.
+    /// The origin of the last packet: most packets have the same as the one before them.
     last: Origin,
     last_is_run: bool,
 }
 
-/// How a packet came: the words of its record's header without the length, and what they mean.
+/// The origin of a packet: the words of its record's header without the length, and what they mean.
 #[derive(Debug)]
 struct Origin {
     words: [u64; RECORD_HEAD / 8],
@@ -317,8 +321,8 @@ impl Origin {
         Self { words, meta: RecordHead::from_words(words).meta() }
     }
 
-    /// Word by word: a comparison of memory would load in other pieces what was stored a moment
-    /// ago.
+    /// Whether the origin has these words. Compares word by word: a comparison of memory would load
+    /// in other pieces what was stored a moment ago.
     #[inline]
     fn has(&self, words: [u64; RECORD_HEAD / 8]) -> bool {
         self.words.iter().zip(words).fold(0, |differ, (known, word)| differ | (known ^ word)) == 0
@@ -331,24 +335,24 @@ impl RingReader {
         Self { memory, cursor, bell, last: Origin::new([0; _]), last_is_run: false }
     }
 
-    /// The mark of the next record.
+    /// Returns the mark of the next record.
     #[inline]
     fn mark(&self) -> Option<u64> {
         self.cursor.mark(self.memory.mark(self.cursor.at()))
     }
 
-    /// Whether there is something to read. Also for who is about to sleep, after
+    /// Whether there is something to read. A thread that is about to sleep calls this, too, after
     /// [`Alarm::announce`](super::Alarm::announce).
     #[inline]
     pub fn has_news(&self) -> bool {
         self.mark().is_some()
     }
 
-    /// Copies the next packet to `buffer`; returns its length without the ICRC, of which there are
-    /// no bytes. [`origin`](Self::origin) says how it came.
+    /// Copies the next packet to `buffer`. Returns its length without the ICRC, which a ring does
+    /// not carry. [`origin`](Self::origin) says how the packet came.
     ///
     /// # Errors
-    /// [`RingBroken`]: nothing may be read from it any more.
+    /// [`RingBroken`]: the ring must not be read any more.
     #[inline]
     pub fn next(&mut self, buffer: &mut PacketBuffer) -> Result<Option<usize>, RingBroken> {
         let Some(mark) = self.mark() else { return Ok(None) };
@@ -369,20 +373,20 @@ impl RingReader {
         Ok(Some(len))
     }
 
-    /// How the last packet came.
+    /// Returns the origin of the last packet.
     #[inline]
     pub fn origin(&self) -> &RxMeta {
         &self.last.meta
     }
 
-    /// Whether the last packet is a run.
+    /// Whether the last packet is a rendezvous record.
     #[inline]
     pub fn is_run(&self) -> bool {
         self.last_is_run
     }
 
-    /// Lets the writer overwrite what was read, and wakes it if it waits for that and enough is
-    /// free. Does nothing if nothing was read.
+    /// Lets the writer overwrite what was read, and wakes the writer if it waits for room and half
+    /// of the ring is free. Does nothing if nothing was read.
     #[inline]
     pub fn release(&mut self) {
         if self.cursor.unreleased() == 0 {
@@ -398,22 +402,23 @@ impl RingReader {
         }
     }
 
-    /// Bytes read and not released.
+    /// Returns the bytes that were read and not released.
     #[inline]
     pub fn unreleased(&self) -> u64 {
         self.cursor.unreleased()
     }
 }
 
-/// A packet of a ring as packets of a link are: of it, `len` bytes at the begin of `buffer`.
+/// Turns a packet of a ring, `len` bytes at the start of `buffer`, into the form of a link's
+/// packets.
 #[inline]
 pub fn rx_packet<'a>(buffer: &'a PacketBuffer, len: usize, meta: &'a RxMeta) -> RxPacket<'a> {
-    // What follows stands for the ICRC, which nobody looks at.
+    // The bytes that follow stand for the ICRC, which is not checked.
     let end = (len + crate::batch::ICRC_BYTES).min(buffer.len());
     RxPacket { bytes: &buffer[..end], meta, segment: 0 }
 }
 
-/// What a record says of its packet.
+/// The header of a record.
 struct RecordHead {
     len: u16,
     traffic_class: u8,
@@ -449,7 +454,7 @@ impl RecordHead {
         [mark, src[0], src[1], dst[0], dst[1]]
     }
 
-    /// The length that a mark has, and the mark with 0 in its place.
+    /// Splits a mark into its length, and the mark with 0 in place of the length.
     #[inline]
     fn cut_len(mark: u64) -> (u16, u64) {
         let [a, b, rest @ ..] = mark.to_ne_bytes();
@@ -470,7 +475,7 @@ impl RecordHead {
         }
     }
 
-    /// How the packet came, as its sender says.
+    /// Returns how the packet came, as its sender says.
     fn meta(&self) -> RxMeta {
         let gid = |bits: u128| Address::Gid(Gid(bits.to_be_bytes()));
         RxMeta {

@@ -13,7 +13,7 @@ use crate::wait::Sleeper;
 
 const RING: u32 = MIN_RING_BYTES;
 
-/// A device of a process, as far as neighbours are concerned.
+/// The part of a process's device that deals with local peers.
 struct Engine {
     hood: Neighbourhood,
     slots: Arc<SlotTable>,
@@ -51,14 +51,14 @@ impl Engine {
     }
 }
 
-/// What an engine has of a neighbour.
+/// Everything that an engine has of a local peer.
 struct Met {
     neighbour: Arc<Neighbour>,
     reader: RingReader,
     writer: RingWriter,
 }
 
-/// The one neighbour that `events` are about, from `Met` to `Slots`.
+/// Returns the one local peer that `events` are about, from `Met` to `Slots`.
 fn met(events: Vec<Event>) -> Met {
     let (mut found, mut ready) = (None, None);
     for event in events {
@@ -211,7 +211,7 @@ fn a_neighbour_that_never_stops_talking_is_heard_a_little_at_a_time() {
     let mut heard = Vec::new();
     for _ in 0..3 {
         while at_b.neighbour.tell(b"look at me", None).is_ok() {}
-        // However often it is looked at in a millisecond.
+        // However often `a` polls in a millisecond.
         (0..100).for_each(|_| a.serve());
         heard.push(a.take().len());
         assert!(!sleeper.sleep(Some(Duration::ZERO)).by_fd, "nobody is kept awake by it");
@@ -219,7 +219,7 @@ fn a_neighbour_that_never_stops_talking_is_heard_a_little_at_a_time() {
     }
     assert_eq!(heard, [heard[0]; 3]);
     assert!((1..=32).contains(&heard[0]), "{heard:?}");
-    // What it says of its slots last is what counts.
+    // The latest list of slots is the one that counts.
     for _ in 0..100 {
         a.serve();
         a.now = a.now.plus(1_000_000);
@@ -230,7 +230,7 @@ fn a_neighbour_that_never_stops_talking_is_heard_a_little_at_a_time() {
     }
     a.serve();
     assert!(matches!(&a.take()[..], [Event::Slots { slots, .. }] if slots == &[Slot::LAST]));
-    // Bells are no talk.
+    // Bells do not count as messages.
     a.hood.alarm().announce();
     send(&mut at_b, b"wake up");
     assert!(sleeper.sleep(Some(Duration::from_secs(60))).by_fd);
@@ -266,14 +266,14 @@ fn who_closes_in_order_says_so_and_who_ends_does_not() {
             at_a.neighbour.tell(b"?", None).unwrap_err().kind(),
             io::ErrorKind::NotConnected
         );
-        // What is shared stays mapped as long as somebody has it.
+        // Shared memory stays mapped as long as something refers to it.
         at_a.neighbour.inside_us().load(Ordering::Relaxed);
     }
 }
 
 #[test]
 fn a_good_bye_is_heard_though_something_was_left_unread() {
-    // The kernel then tells of a reset connection before it tells of the good-bye.
+    // The kernel then reports a reset connection before it delivers the good-bye.
     let (mut a, at_a, mut b, _at_b) = pair("unread");
     at_a.neighbour.tell(b"never read", None).unwrap();
     b.hood.close(&mut Vec::new());
@@ -325,7 +325,7 @@ fn an_expelled_neighbour_is_gone_at_both_ends() {
     assert_eq!(a.hood.counters().expelled, 1);
 }
 
-/// A connection to `engine` of somebody who knows how to make one.
+/// Connects to `engine` as a process that knows the name of its socket.
 fn knock(engine: &Engine) -> OwnFd {
     let socket = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).unwrap();
     let name = engine.slots.neighbour_name(engine.slot());
@@ -383,7 +383,7 @@ fn lies_in_a_hello_are_refused() {
         assert!(a.take().is_empty(), "{what}");
         assert_eq!(a.hood.counters().refused, n as u64 + 1, "{what}");
     }
-    // The same without a lie.
+    // The same with correct files and sizes.
     let socket = knock(&a);
     sys::send_packet(socket.as_fd(), &hello(RING).emit(), &[ring.as_fd(), page.as_fd()]).unwrap();
     settle_one(&mut a);
@@ -434,7 +434,7 @@ fn who_calls_and_says_nothing_is_given_up_and_many_of_them_keep_nobody_out() {
     assert_eq!(a.hood.counters().refused, 10);
     assert!(silent[..10].iter().all(is_closed) && !silent[10..].iter().any(is_closed));
     let mut b = Engine::new(&scope("silent"));
-    // Whoever is met by so many calls nobody meanwhile, and has no neighbour too many.
+    // With so many calls pending, `a` calls nothing more, but still accepts calls.
     a.meet(b.slot());
     assert_eq!(a.hood.hindrance(b.slot()), Some(Hindrance::Meetings));
     b.meet(a.slot());
@@ -468,10 +468,10 @@ fn one_more_than_there_can_be_is_refused_before_it_is_welcome_and_met_once_there
     b.meet(a.slot());
     settle(&mut a, &mut b);
     assert_eq!(a.hood.counters(), NeighbourCounters { refused: 1, ..known });
-    // Welcomed first and cut off then, it would take the hang-up for a death.
+    // If `b` had been welcomed first and cut off then, it would take the hang-up for a death.
     assert!(b.take().is_empty() && b.hood.find(a.slot()).is_none());
     assert_eq!(b.hood.hindrance(a.slot()), Some(Hindrance::HungUp));
-    // It does not call either: there is no room for the answer.
+    // `a` does not call either: it has no room for the answer.
     a.meet(b.slot());
     assert_eq!(a.hood.hindrance(b.slot()), Some(Hindrance::Crowd));
     crowd.pop();
@@ -522,7 +522,8 @@ fn a_slot_that_nobody_has_or_that_has_no_door_costs_a_call_and_no_neighbour() {
         a.meet(slot);
         a.serve();
         assert!(a.take().is_empty());
-        // One that may open a door is tried again, and one that nobody can have is not.
+        // A process that may open a socket later is tried again, and a slot that no process can
+        // have is not.
         assert_eq!(a.hood.hindrance(slot).is_some(), slot.is_ordinary());
     }
 }
@@ -540,7 +541,7 @@ fn two_threads_that_sleep_and_wake_lose_nothing() {
     let (mut a, mut at_a, mut b, mut at_b) = pair("race");
     const MESSAGES: u32 = 20_000;
     let end = Instant::now() + Duration::from_secs(120);
-    // Each answers what it hears, and sleeps when there is nothing to hear.
+    // Each side answers what it receives, and sleeps when there is nothing to receive.
     let play = |engine: &mut Engine, at: &mut Met, begins: bool| {
         let mut sleeper = Sleeper::new().unwrap();
         sleeper.watch([engine.hood.raw_fd()]);

@@ -1,12 +1,16 @@
 //! Descriptors that stay with the process that opened them, and what a fork does to them.
 //!
-//! A child of `fork` inherits every descriptor, the same socket as its parent's: it would keep the
+//! A child of `fork` inherits every descriptor, the same socket as its parent's. It would keep the
 //! parent's ports and slots taken after the parent is gone, and read its packets. So each
-//! descriptor of this crate is an [`OwnFd`], marked in one table of bits. `pthread_atfork` has
-//! three functions of ours called: before the fork one waits until no thread is between opening (or
-//! closing) a descriptor and marking it, in the child one closes all that are marked and counts the
-//! fork. From then on everything made before belongs to another process ([`Origin::is_here`] says
-//! so), and is left alone: its threads are gone and its locks may be held for ever.
+//! descriptor of this crate is an [`OwnFd`], marked in one table of bits.
+//!
+//! `pthread_atfork` registers three functions. The first runs before the fork, and waits until no
+//! thread is between opening (or closing) a descriptor and marking it. The second runs in the
+//! parent after the fork, and lets other threads open and close descriptors again. The third runs
+//! in the child: it closes all marked descriptors and counts the fork.
+//!
+//! In the child, everything made before the fork belongs to another process: [`Origin::is_here`]
+//! is false. It is left alone, since its threads are gone and its locks may be held for ever.
 //!
 //! The child's function runs in a process that may have had many threads: it takes no lock and
 //! allocates nothing.
@@ -20,19 +24,20 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering}
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Descriptors are below this: `fs.nr_open` as the kernel has it by default.
+/// The bound of descriptors: the kernel's default for `fs.nr_open`.
 const MAX_FDS: usize = 1 << 20;
 
-/// Pause between two looks whether the gate is free. Who yields instead stands behind all that
-/// compute on its core, again and again (Linux 6.18: 30 to 60 ms each time with ten of them).
+/// The pause between two polls of the gate. A thread that yielded instead would queue behind all
+/// threads that compute on its core, again and again (Linux 6.18: 30 to 60 ms each time with ten of
+/// them).
 const PAUSE: Duration = Duration::from_micros(20);
 
-/// How often a forking thread looks whether it may go on: a second or less. Nobody keeps it waiting
-/// for longer than a few system calls; but a program that forks in a signal handler may have
-/// interrupted the very thread that it waits for.
+/// How many times a forking thread polls whether it may go on, which takes a second or less. No
+/// thread stays inside for longer than a few system calls. But a program that forks in a signal
+/// handler may have interrupted the very thread that the fork waits for.
 const MAX_WAITS: u32 = 10_000;
 
-/// The process in which something was made: of two processes related by fork, which.
+/// The process in which something was made. Tells a process from its children and parents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Origin(u32);
 
@@ -40,38 +45,39 @@ pub struct Origin(u32);
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 impl Origin {
-    /// This process.
+    /// Returns the origin of this process.
     pub fn here() -> Self {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// False in a child, of what was made before the fork.
+    /// Whether this is the process of the origin: false in a child for what was made before the
+    /// fork.
     #[inline]
     pub fn is_here(self) -> bool {
         self.0 == FORKS.load(Ordering::Relaxed)
     }
 }
 
-/// One bit per descriptor that a child closes.
+/// One bit per descriptor, set if a child closes the descriptor.
 static MARKED: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX_FDS / 64];
-/// Words of [`MARKED`] that were ever used.
+/// Words of [`MARKED`] that were ever used, from the first.
 static WORDS: AtomicUsize = AtomicUsize::new(0);
-/// The functions are in place.
+/// Whether the three functions are registered.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
-/// Threads inside the gate, plus [`FORK`] for each that forks, or waits until it may.
+/// Threads inside the gate, plus [`FORK`] for each thread that forks or waits to fork.
 static PASSING: AtomicU64 = AtomicU64::new(0);
-/// What one that forks counts: more than all threads inside.
+/// The count of a thread that forks: more than all threads inside.
 const FORK: u64 = 1 << 32;
 
-/// While it lives, no thread forks but one that has waited for a second: what is locked behind the
-/// gate only, no child inherits locked. Any number of threads are behind it at the same time. For a
-/// few system calls at most. Not to be nested: opening and closing a socket passes the gate, too,
-/// so no object of this crate may be made or dropped behind it.
+/// A guard against forks. While it lives, no thread forks, except one that has waited for a second.
+/// So no child inherits a lock held that is locked behind the gate only. Any number of threads may
+/// be inside at once, each for a few system calls at most. Not to be nested: opening and closing a
+/// socket passes the gate, too, so no object of this crate may be made or dropped inside.
 #[derive(Debug)]
 pub struct Gate(Origin);
 
 impl Gate {
-    /// Waits while a thread forks, or is about to.
+    /// Enters; waits while a thread forks, or is about to.
     pub fn enter() -> Self {
         let gate = loop {
             match Self::try_enter() {
@@ -79,12 +85,14 @@ impl Gate {
                 None => pause(),
             }
         };
-        // Without memory for it, forks are as without the gate; who opens a descriptor is told.
+        // If there is no memory to register the functions, forks behave as without the gate.
+        // Opening a descriptor then returns the error.
         let _ = install();
         gate
     }
 
-    /// Enters unless a thread forks, or is about to: for who may have interrupted that very thread.
+    /// Enters unless a thread forks, or is about to. For a caller that may have interrupted that
+    /// very thread.
     pub fn try_enter() -> Option<Self> {
         let enter = |passing| (passing < FORK).then_some(passing + 1);
         let entered = PASSING.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter);
@@ -94,9 +102,9 @@ impl Gate {
 
 impl Drop for Gate {
     fn drop(&mut self) {
-        // In a child that was forked behind it the gate is free already: also where a signal's
-        // handler forked in the midst of entering or of this, when it looks as if it had been
-        // entered here.
+        // In a child that was forked inside the gate, the gate is free already. This also holds
+        // where a signal handler forked in the midst of `enter` or `drop`, which looks as if the
+        // child had entered.
         if self.0.is_here() {
             let leave = |passing: u64| passing.checked_sub(1);
             let _ = PASSING.fetch_update(Ordering::Release, Ordering::Relaxed, leave);
@@ -104,12 +112,12 @@ impl Drop for Gate {
     }
 }
 
-/// Before a fork, on the thread that forks: nobody enters from now on.
+/// Runs before a fork, on the thread that forks: no thread enters from now on.
 extern "C" fn prepare() {
     shut(MAX_WAITS);
 }
 
-/// Shuts the gate, and waits until nobody is inside: looks `waits` times at most.
+/// Shuts the gate, and waits until no thread is inside: polls `waits` times at most.
 fn shut(waits: u32) {
     PASSING.fetch_add(FORK, Ordering::Acquire);
     for _ in 0..waits {
@@ -120,8 +128,8 @@ fn shut(waits: u32) {
     }
 }
 
-/// Sleeps for [`PAUSE`], or until a signal comes: by number, since the C library's own call for it
-/// is one where a thread of the program may be cancelled, and `fork` is none.
+/// Sleeps for [`PAUSE`], or until a signal comes. The call is made by number, since the C library's
+/// function is a cancellation point of the program's threads, and `fork` is not.
 fn pause() {
     let pause = libc::timespec { tv_sec: 0, tv_nsec: PAUSE.subsec_nanos().into() };
     let rest = std::ptr::null_mut::<libc::timespec>();
@@ -129,31 +137,31 @@ fn pause() {
     unsafe { libc::syscall(libc::SYS_nanosleep, &raw const pause, rest) };
 }
 
-/// After a fork, or one that failed, in the parent.
+/// Runs in the parent after a fork, also after one that failed.
 extern "C" fn parent() {
     PASSING.fetch_sub(FORK, Ordering::Release);
 }
 
-/// After a fork, in the child.
+/// Runs in the child after a fork.
 extern "C" fn child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
     for (word, marked) in MARKED.iter().enumerate().take(WORDS.load(Ordering::Relaxed)) {
         let mut bits = marked.swap(0, Ordering::Relaxed);
-        // A bit goes with each turn.
+        // Each round clears one bit.
         while bits != 0 {
             let fd = word * 64 + bits.trailing_zeros() as usize;
             bits &= bits - 1;
-            // SAFETY: takes no pointers. A marked descriptor is owned by an `OwnFd`, which knows
-            // that it is of another process now and neither uses nor closes it.
+            // SAFETY: takes no pointers. A marked descriptor is owned by an `OwnFd`, whose origin
+            // is now another process, so that it neither uses nor closes the descriptor.
             unsafe { libc::close(fd as RawFd) };
         }
     }
-    // Whoever was inside is not in this process, or is this thread (see the gate's end).
+    // A thread that was inside is not in this process, or is this thread (see the gate's `drop`).
     PASSING.store(0, Ordering::Relaxed);
 }
 
-/// Has the three functions called. Behind the gate. Two threads may do so at once the first time:
-/// called twice each, the functions do the same.
+/// Registers the three functions. To be called inside the gate. Two threads may do so at once the
+/// first time; the functions may be called twice each without harm.
 fn install() -> io::Result<()> {
     if INSTALLED.load(Ordering::Relaxed) {
         return Ok(());
@@ -167,7 +175,7 @@ fn install() -> io::Result<()> {
     Ok(())
 }
 
-/// A descriptor that a child of this process does not keep. Closed when dropped, here.
+/// A descriptor that a child of this process does not keep. Closed when dropped in this process.
 #[derive(Debug)]
 pub(crate) struct OwnFd {
     fd: RawFd,
@@ -175,15 +183,15 @@ pub(crate) struct OwnFd {
 }
 
 impl OwnFd {
-    /// Owns what `open` opens, which must be closed on exec and belong to nobody else.
+    /// Owns the descriptor that `open` opens. It must be closed on exec and have no other owner.
     pub(super) fn open(open: impl FnOnce() -> io::Result<RawFd>) -> io::Result<Self> {
         let _gate = Gate::enter();
         install()?;
         Self::mark(open()?)
     }
 
-    /// As [`open`](Self::open), for any number of descriptors at once: those that `open` adds to
-    /// the list. Those beyond the limit are closed, and counted in the last value.
+    /// Does what [`open`](Self::open) does, for all descriptors that `open` adds to the list. Those
+    /// beyond the limit are closed, and counted in the last value.
     pub(super) fn open_many<T>(
         open: impl FnOnce(&mut Vec<RawFd>) -> io::Result<T>,
     ) -> io::Result<(T, Vec<Self>, usize)> {
@@ -200,7 +208,7 @@ impl OwnFd {
         Ok((value, marked, lost))
     }
 
-    /// Behind the gate.
+    /// Marks a descriptor. To be called inside the gate.
     fn mark(fd: RawFd) -> io::Result<Self> {
         let fd = Self { fd, origin: Origin::here() };
         let Some(marked) = MARKED.get(fd.word()) else {
@@ -214,7 +222,7 @@ impl OwnFd {
         Ok(fd)
     }
 
-    /// Gives it away: from now on a child keeps it, and whoever has it closes it.
+    /// Gives the descriptor away: from now on a child keeps it, and its new owner closes it.
     pub(crate) fn give_away(self) -> OwnedFd {
         if let Some(marked) = MARKED.get(self.word()) {
             marked.fetch_and(!self.bit(), Ordering::Relaxed);
@@ -234,7 +242,7 @@ impl OwnFd {
     }
 }
 
-/// A descriptor that one thread may close while others use it: it closes when the last of them is
+/// A descriptor that one thread may close while others use it: it closes when the last user is
 /// done.
 #[derive(Debug)]
 pub(crate) struct ClosableFd(Mutex<Option<Arc<OwnFd>>>);
@@ -244,12 +252,12 @@ impl ClosableFd {
         Self(Mutex::new(Some(Arc::new(fd))))
     }
 
-    /// The descriptor, unless it is closed.
+    /// Returns the descriptor, unless it is closed.
     pub(crate) fn get(&self) -> Option<Arc<OwnFd>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// From now on nobody gets it.
+    /// Closes the descriptor: from now on [`get`](Self::get) does not return it.
     pub(crate) fn close(&self) {
         let fd = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(fd);
@@ -264,8 +272,8 @@ impl AsRawFd for OwnFd {
 
 impl AsFd for OwnFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: open until this is dropped; a child that inherited this closes the descriptor,
-        // and does not use what is of another origin.
+        // SAFETY: open until `self` is dropped; a child that inherited `self` closes the
+        // descriptor, and does not use objects of another origin.
         unsafe { BorrowedFd::borrow_raw(self.fd) }
     }
 }
@@ -279,7 +287,7 @@ impl Drop for OwnFd {
         if let Some(marked) = MARKED.get(self.word()) {
             marked.fetch_and(!self.bit(), Ordering::Relaxed);
         }
-        // SAFETY: owned by this value alone and open.
+        // SAFETY: owned by this value alone, and open.
         unsafe { libc::close(self.fd) };
     }
 }
@@ -294,7 +302,7 @@ mod tests {
     #[test]
     fn threads_pass_the_gate_together_and_a_fork_waits_until_all_are_through() {
         let gate = Gate::enter();
-        // Another is not kept waiting.
+        // Another thread does not have to wait.
         thread::spawn(|| drop(Gate::enter())).join().unwrap();
         let (waits, forks) = channel();
         let forking = thread::spawn(move || {
@@ -304,7 +312,7 @@ mod tests {
             parent();
             is_shut
         });
-        // It shuts the gate, and waits.
+        // The forking thread shuts the gate, and waits.
         while Gate::try_enter().is_some() {
             thread::yield_now();
         }

@@ -12,13 +12,13 @@ pub(crate) struct Interface {
     pub(crate) name: String,
     /// Index, from 1.
     pub(crate) index: u32,
-    /// Link-layer address; shorter or longer ones than 6 bytes are left out.
+    /// Link-layer address; `None` if it is not 6 bytes long.
     pub(crate) mac: Option<[u8; 6]>,
     /// `IFF_*` flags.
     pub(crate) flags: u32,
     /// Hardware type (`ARPHRD_*`).
     pub(crate) hardware: u16,
-    /// IP addresses in the order of the kernel.
+    /// IP addresses, in the order of the kernel.
     pub(crate) addrs: Vec<InterfaceAddr>,
 }
 
@@ -31,7 +31,7 @@ pub(crate) struct InterfaceAddr {
     pub(crate) scope_id: u32,
 }
 
-/// All interfaces of this network namespace, in the order of the kernel.
+/// Returns all interfaces of this network namespace, in the order of the kernel.
 pub(crate) fn interfaces() -> io::Result<Vec<Interface>> {
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: `list` is a place for the pointer that the call writes.
@@ -55,7 +55,7 @@ pub(crate) fn interfaces() -> io::Result<Vec<Interface>> {
     Ok(found)
 }
 
-/// Adds what one entry says.
+/// Adds the interface, or the address, of one entry.
 ///
 /// # Safety
 /// The address of the entry must be alive and as long as its family says.
@@ -95,14 +95,14 @@ unsafe fn add_entry(found: &mut Vec<Interface>, name: &str, entry: &libc::ifaddr
         }
         _ => return,
     };
-    // An IPv4 alias has its label (`eth0:1`) for a name.
+    // An IPv4 alias has its label (`eth0:1`) as its name.
     let device = name.split(':').next().unwrap_or(name);
     if let Some(interface) = found.iter_mut().find(|i| i.name == device) {
         interface.addrs.push(addr);
     }
 }
 
-/// The MTU in bytes of the interface `name`, asked through any socket.
+/// Returns the MTU in bytes of the interface `name`, asked for through any socket.
 pub(crate) fn mtu_of(fd: BorrowedFd<'_>, name: &str) -> io::Result<u32> {
     // SAFETY: an ifreq of zeros is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };

@@ -1,9 +1,9 @@
 //! Memory files of any size that processes share: a sealed `memfd`, mapped whole.
 //!
-//! As of a page (`shared.rs`), nothing about a file of another process is believed: its size is
-//! sealed and checked before it is mapped, so that no access can fault, and it is accessed as
-//! atomics only, any value of which is valid. Bytes are copied in and out by words, so that whoever
-//! looks at them looks at a copy of its own.
+//! As with a page (`shared.rs`), nothing about a file of another process is trusted. Its size is
+//! sealed and checked before it is mapped, so that no access can fault. The memory is accessed as
+//! atomics only, any value of which is valid. Bytes are copied in and out by words, so that a
+//! reader always checks a copy of its own.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -16,17 +16,17 @@ use super::{OwnFd, check};
 /// Bytes of a word.
 const WORD: usize = size_of::<u64>();
 
-/// After this seal, mappings that are made can only be read; those that exist can be written still
-/// (Linux 5.1).
+/// The seal after which new mappings can only be read; existing ones can still be written (Linux
+/// 5.1).
 const F_SEAL_FUTURE_WRITE: libc::c_int = 0x0010;
 
-/// A new memory file of `len` bytes, all zero, whose size is sealed; closed on exec. It takes
-/// memory as it is accessed.
+/// Makes a memory file of `len` bytes, all zero, whose size is sealed; closed on exec. The file
+/// takes memory as it is accessed.
 pub(crate) fn memory_file(len: usize) -> io::Result<OwnFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a string of C that lives through the call.
     let open = |flags| check(unsafe { libc::memfd_create(c"vernic".as_ptr(), flags) });
-    // Kernels before 6.3 do not know the second flag, those after it want to hear of execution.
+    // Kernels before 6.3 do not know `MFD_NOEXEC_SEAL`; later ones want to know about execution.
     let fd = OwnFd::open(|| open(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| open(flags)))?;
     let raw = fd.as_raw_fd();
     promise_memory(&fd, len)?;
@@ -35,8 +35,8 @@ pub(crate) fn memory_file(len: usize) -> io::Result<OwnFd> {
     Ok(fd)
 }
 
-/// From now on the file can be mapped for reading only, and no seal can be added. Where the kernel
-/// does not know how, the file stays as it is.
+/// Seals the file so that it can be mapped for reading only from now on, and no seal can be added.
+/// A kernel without such a seal leaves the file as it is.
 pub(crate) fn seal_against_writers(fd: BorrowedFd<'_>) {
     for seals in [F_SEAL_FUTURE_WRITE, libc::F_SEAL_SEAL] {
         // SAFETY: no pointers are passed.
@@ -44,7 +44,7 @@ pub(crate) fn seal_against_writers(fd: BorrowedFd<'_>) {
     }
 }
 
-/// A memory file, mapped.
+/// A mapped memory file.
 #[derive(Debug)]
 struct Mapping {
     at: NonNull<AtomicU64>,
@@ -57,11 +57,13 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
+    /// Maps a memory file.
+    ///
     /// # Errors
-    /// `InvalidData` for anything else than a memory file of `len` bytes, a multiple of the page
+    /// `InvalidData` for anything other than a memory file of `len` bytes, a multiple of the page
     /// size, whose size is sealed.
     fn map(fd: BorrowedFd<'_>, len: usize, protection: libc::c_int) -> io::Result<Self> {
-        // Only files in memory have seals, so no file system of a stranger is behind an access.
+        // Only files in memory have seals, so no untrusted file system is behind an access.
         // SAFETY: no pointers are passed.
         let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
         let is_sealed = seals >= 0 && seals & SEALS == SEALS;
@@ -69,13 +71,15 @@ impl Mapping {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let (anywhere, shared) = (std::ptr::null_mut(), libc::MAP_SHARED);
-        // SAFETY: a new mapping at a place of the kernel's choice; nothing of this process is
+        // SAFETY: a new mapping at an address of the kernel's choice; nothing of this process is
         // there.
         let at = unsafe { libc::mmap(anywhere, len, protection, shared, fd.as_raw_fd(), 0) };
         match NonNull::new(at) {
             Some(at) if at.as_ptr() != libc::MAP_FAILED => {
-                // A child of fork has no business with it. Where this is refused it has, and leaves
-                // it alone, as all of its parent's. SAFETY: the range was just mapped.
+                // A child of `fork` does not need the mapping. Where the kernel refuses
+                // `MADV_DONTFORK`, the child has it, and leaves it alone, as everything of its
+                // parent.
+                // SAFETY: the range was just mapped.
                 let _ = unsafe { libc::madvise(at.as_ptr(), len, libc::MADV_DONTFORK) };
                 Ok(Self { at: at.cast(), words: len / WORD })
             }
@@ -85,10 +89,10 @@ impl Mapping {
 
     #[inline]
     fn words(&self) -> &[AtomicU64] {
-        // SAFETY: mapped and readable until this is dropped; aligned as pages are; the file is as
+        // SAFETY: mapped and readable until `self` is dropped; aligned as pages are; the file is as
         // long as the mapping and cannot become shorter. Others change the words at any time, which
-        // atomics allow; of a mapping that is not writable, only `ReadMapping` has the words, and
-        // only loads them, relaxed.
+        // atomics allow. Of a read-only mapping, only `ReadMemory` has the words, and it only loads
+        // them, relaxed.
         unsafe { std::slice::from_raw_parts(self.at.as_ptr(), self.words) }
     }
 }
@@ -105,15 +109,15 @@ impl Drop for Mapping {
 pub(crate) struct SharedMemory(Mapping);
 
 impl SharedMemory {
-    /// Maps a file of [`memory_file`], this process's or another's.
+    /// Maps a file of [`memory_file`] that this process or another one made.
     ///
     /// # Errors
-    /// `InvalidData` for anything else than a memory file of `len` bytes whose size is sealed.
+    /// `InvalidData` for anything other than a memory file of `len` bytes whose size is sealed.
     pub(crate) fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         Mapping::map(fd, len, libc::PROT_READ | libc::PROT_WRITE).map(Self)
     }
 
-    /// All of its words.
+    /// Returns all words of the memory.
     #[inline]
     pub(crate) fn words(&self) -> &[AtomicU64] {
         self.0.words()
@@ -125,23 +129,23 @@ impl SharedMemory {
 pub(crate) struct ReadMemory(Mapping);
 
 impl ReadMemory {
-    /// As [`SharedMemory::map`], but nothing of it can be written.
+    /// Does what [`SharedMemory::map`] does, but maps the memory for reading only.
     ///
     /// # Errors
-    /// As of [`SharedMemory::map`].
+    /// The errors of [`SharedMemory::map`].
     pub(crate) fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         Mapping::map(fd, len, libc::PROT_READ).map(Self)
     }
 
-    /// The value of the word with this index, which must exist; relaxed.
+    /// Returns the value of the word with this index, which must exist. The load is relaxed.
     #[inline]
     pub(crate) fn load(&self, index: usize) -> u64 {
         self.0.words()[index].load(Ordering::Relaxed)
     }
 }
 
-/// Copies `bytes` to words that others may look at meanwhile, the last one filled up with zeros.
-/// What the words cannot hold is left out.
+/// Copies `bytes` to words that others may load meanwhile; the last word is filled up with zeros.
+/// Bytes beyond the words are left out.
 #[inline]
 pub(crate) fn copy_in(words: &[AtomicU64], bytes: &[u8]) {
     let whole = vernic_mem::write_words(words, bytes);
@@ -153,12 +157,12 @@ pub(crate) fn copy_in(words: &[AtomicU64], bytes: &[u8]) {
     }
 }
 
-/// Asks for the cache line of a word, to be written soon: other cores lose it now, and nobody waits
-/// for that. A hint, which changes no byte.
+/// Asks for the cache line of a word that is to be written soon. Other cores lose the line now, and
+/// no store has to wait for that. A hint, which changes no byte.
 #[inline]
 pub(crate) fn prefetch_for_write(word: &AtomicU64) {
     // SAFETY: neither reads nor writes for the program, and never faults; the memory is mapped
-    // besides. Processors without the instruction take it for none.
+    // besides. Processors without the instruction treat it as a no-op.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     unsafe {
         std::arch::asm!("prefetchw [{word}]", word = in(reg) word, options(nostack, preserves_flags));
@@ -171,8 +175,8 @@ pub(crate) fn prefetch_for_write(word: &AtomicU64) {
     let _ = word;
 }
 
-/// Copies words that others may change meanwhile to `bytes`. What the words do not have is left as
-/// it was.
+/// Copies words that others may change meanwhile to `bytes`. Bytes beyond the words stay as they
+/// were.
 #[inline]
 pub(crate) fn copy_out(words: &[AtomicU64], bytes: &mut [u8]) {
     let whole = vernic_mem::read_words(words, bytes);

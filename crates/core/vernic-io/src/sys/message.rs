@@ -1,8 +1,8 @@
 //! `sendmsg`, `sendmmsg`, `recvmsg` and `recvmmsg` on UDP sockets, with their control messages.
 //!
-//! The calls of a ping-pong (`sendto`, `sendmsg`, `recvmsg`) are made by number: the C library's
-//! are cancellation points of `pthread_cancel`, which in a process of several threads costs two
-//! atomic operations each time: 5 % of the time of a polling ping-pong by `perf`.
+//! The calls of a ping-pong (`sendto`, `sendmsg`, `recvmsg`) are made by number. The C library's
+//! functions for them are cancellation points of `pthread_cancel`. In a process of several threads
+//! that costs two atomic operations each time: 5 % of the time of a polling ping-pong by `perf`.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -14,8 +14,8 @@ use super::SockAddr;
 /// Most messages per system call: bounds the stack that headers take (about 250 bytes each).
 pub(crate) const MAX_MESSAGES: usize = 32;
 
-/// Bytes for the control messages of one datagram: on the way in TOS or traffic class, hop
-/// limit, GRO stride and overflow count, 24 bytes each with header and padding.
+/// Bytes for the control messages of one datagram. A received datagram has TOS or traffic class,
+/// hop limit, GRO stride and overflow count, 24 bytes each with header and padding.
 const CONTROL_BYTES: usize = 128;
 
 #[repr(C, align(8))]
@@ -24,7 +24,7 @@ struct Control([MaybeUninit<u8>; CONTROL_BYTES]);
 /// One datagram, or one run of equal datagrams, to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outgoing<'a> {
-    /// Where to.
+    /// The destination.
     pub(crate) dst: SocketAddr,
     /// The datagram, or several of them.
     pub(crate) bytes: &'a [u8],
@@ -90,8 +90,8 @@ impl ControlWriter<'_> {
     }
 }
 
-/// Sends the first [`MAX_MESSAGES`] of `messages`, in order; returns how many went out. An error
-/// is about the first message: if it is the second that fails, the call returns 1.
+/// Sends the first [`MAX_MESSAGES`] of `messages`, in order; returns how many went out. An error is
+/// about the first message: if the second fails, the call returns 1.
 pub(crate) fn send_many<'a>(
     fd: BorrowedFd<'_>,
     messages: impl Iterator<Item = Outgoing<'a>>,
@@ -134,7 +134,7 @@ pub(crate) fn send_many<'a>(
             1 => {
                 let head = &raw const (*heads[0].as_ptr()).msg_hdr;
                 let sent = if (*head).msg_controllen == 0 {
-                    // The same, without the kernel's copies of two more structures.
+                    // The same with `sendto`, which saves the kernel copying two more structures.
                     let iov = &*(*head).msg_iov;
                     let (name, len) = ((*head).msg_name.cast(), (*head).msg_namelen);
                     let (name, fd): (*const libc::sockaddr, _) = (name, fd.as_raw_fd());
@@ -150,27 +150,27 @@ pub(crate) fn send_many<'a>(
     super::checked(sent)
 }
 
-/// What came with a datagram.
+/// A received datagram: its length, its sender, and its control messages.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Incoming {
-    /// Bytes in its buffer.
+    /// Bytes in the datagram's buffer.
     pub(crate) len: usize,
     /// Bytes per datagram, if the kernel joined several (GRO).
     pub(crate) segment: Option<usize>,
     /// The sender. `None` if the kernel named none.
     pub(crate) src: Option<SocketAddr>,
-    /// TOS or traffic class; 0 if not told.
+    /// TOS or traffic class; 0 if unknown.
     pub(crate) traffic_class: u8,
-    /// TTL or hop limit; 0 if not told.
+    /// TTL or hop limit; 0 if unknown.
     pub(crate) hop_limit: u8,
     /// True if the datagram did not fit.
     pub(crate) truncated: bool,
-    /// How many datagrams this socket has dropped in its life, when it has dropped any.
+    /// How many datagrams this socket has dropped since it was opened, if it has dropped any.
     pub(crate) overflow: Option<u32>,
 }
 
 impl Incoming {
-    /// Nothing yet: fills the list that [`recv_many`] overwrites.
+    /// An empty entry: fills the list that [`recv_many`] overwrites.
     pub(crate) const NONE: Self = Self {
         len: 0,
         segment: None,
@@ -182,7 +182,7 @@ impl Incoming {
     };
 }
 
-/// Headers for `n` receives, on the stack.
+/// Headers for `N` receives, on the stack.
 struct RecvFrame<const N: usize> {
     addrs: [MaybeUninit<SockAddr>; N],
     iovs: [MaybeUninit<libc::iovec>; N],
@@ -200,8 +200,8 @@ impl<const N: usize> RecvFrame<N> {
         }
     }
 
-    /// Points one header after the other to a buffer and to the places for its address and control
-    /// messages; returns how many.
+    /// Points one header after the other to a buffer, and to the memory for its address and control
+    /// messages. Returns how many headers were prepared.
     #[inline]
     fn prepare<'b>(&mut self, buffers: impl Iterator<Item = &'b mut [u8]>) -> usize {
         let Self { addrs, iovs, controls, heads } = self;
@@ -229,7 +229,7 @@ impl<const N: usize> RecvFrame<N> {
         count
     }
 
-    /// What the kernel wrote about message `i`.
+    /// Returns what the kernel wrote about message `i`.
     ///
     /// # Safety
     /// A receive call must have filled header `i` after [`prepare`](Self::prepare).
@@ -259,7 +259,7 @@ impl<const N: usize> RecvFrame<N> {
     }
 }
 
-/// Takes over what one control message says.
+/// Copies the value of one control message to `incoming`.
 ///
 /// # Safety
 /// `cmsg` must point to a whole control message.

@@ -1,5 +1,5 @@
-//! Connections between processes of one host that keep the borders of messages (`SOCK_SEQPACKET`),
-//! and files that travel with the messages.
+//! Connections between processes of one host that keep message boundaries (`SOCK_SEQPACKET`), and
+//! files that travel with the messages.
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -15,7 +15,8 @@ pub(crate) const MAX_FILES: usize = 4;
 #[repr(C, align(8))]
 struct Control([u8; 64]);
 
-/// Who is at the other end of a connection: who called `connect` there, or `listen`.
+/// Returns the process at the other end of a connection: the one that called `connect`, or
+/// `listen`.
 pub(crate) fn peer_credentials(fd: BorrowedFd<'_>) -> io::Result<Credentials> {
     let mut cred = MaybeUninit::<libc::ucred>::zeroed();
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -32,7 +33,7 @@ pub(crate) fn peer_credentials(fd: BorrowedFd<'_>) -> io::Result<Credentials> {
 /// Sends one message with up to [`MAX_FILES`] files over a connection. Never blocks.
 ///
 /// # Errors
-/// `InvalidInput` for more files; those of the system: `WouldBlock` if there is no room.
+/// `InvalidInput` for more files; errors of the system: `WouldBlock` if there is no room.
 pub(crate) fn send_packet(
     fd: BorrowedFd<'_>,
     bytes: &[u8],
@@ -73,24 +74,24 @@ pub(crate) fn send_packet(
     super::checked(sent).map(drop)
 }
 
-/// A message of a connection.
+/// A received message of a connection.
 #[derive(Debug)]
 pub(crate) struct Packet {
     /// Bytes received; 0 is the end of the connection.
     pub(crate) len: usize,
-    /// It was longer than the buffer, or had more files than one may.
+    /// Whether the message was longer than the buffer, or had more files than a message may have.
     pub(crate) truncated: bool,
-    /// It had files for which this process has no descriptor left.
+    /// Whether the message had files for which this process had no descriptor left.
     pub(crate) lost_files: bool,
-    /// The files that came along.
+    /// The files that came with the message.
     pub(crate) files: Vec<OwnFd>,
 }
 
-/// Receives one message of a connection, with its files, which no child of fork inherits. Never
+/// Receives one message of a connection, with its files, which no child of `fork` inherits. Never
 /// blocks.
 ///
 /// # Errors
-/// Of the system: `WouldBlock` if there is none.
+/// Errors of the system: `WouldBlock` if there is no message.
 pub(crate) fn recv_packet(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Packet> {
     let mut control = Control([0; 64]);
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
@@ -113,13 +114,13 @@ pub(crate) fn recv_packet(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Pack
     })?;
     let had = |flag| message.msg_flags & flag != 0;
     let truncated = had(libc::MSG_TRUNC) || files.len() > MAX_FILES;
-    // There is room for more than one may send: where the kernel leaves out some of fewer, it had
-    // no descriptors for them.
+    // The control buffer has room for more files than one may send. So if the kernel left out some
+    // of fewer files, this process had no descriptors for them.
     let lost_files = !truncated && (had(libc::MSG_CTRUNC) || unmarked != 0);
     Ok(Packet { len, truncated, lost_files, files })
 }
 
-/// The descriptors among the control messages. The kernel closes those that found no room.
+/// Collects the descriptors among the control messages. The kernel closes those that found no room.
 ///
 /// # Safety
 /// `message` must have been filled by a receive call, and its control buffer be alive. To be called
@@ -141,7 +142,7 @@ unsafe fn descriptors(message: &libc::msghdr, found: &mut Vec<RawFd>) {
     }
 }
 
-/// Both ends of a connection within this process.
+/// Opens both ends of a connection within this process.
 pub(crate) fn packet_pair() -> io::Result<(OwnFd, OwnFd)> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     let ((), mut ends, _) = OwnFd::open_many(|opened| {

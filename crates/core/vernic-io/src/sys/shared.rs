@@ -1,7 +1,7 @@
 //! A page of memory that processes share: a `memfd` whose size is sealed.
 //!
-//! The page comes from another process, so nothing about it is believed. Its size cannot change any
-//! more (checked before it is mapped), so an access cannot fault; and it is only ever accessed as
+//! The page comes from another process, so nothing about it is trusted. Its size cannot change any
+//! more (checked before it is mapped), so an access cannot fault. It is only ever accessed as
 //! atomics, any value of which is valid.
 
 use std::io;
@@ -19,7 +19,7 @@ const BYTES: usize = 4096;
 /// Words of 64 bits in a [`SharedPage`].
 pub(crate) const WORDS: usize = BYTES / size_of::<AtomicU64>();
 
-/// Seals without which a page is not mapped: its size is what it is.
+/// Seals without which a page is not mapped: they fix its size.
 pub(super) const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
 /// A mapped page.
@@ -31,12 +31,12 @@ unsafe impl Send for SharedPage {}
 // SAFETY: as above.
 unsafe impl Sync for SharedPage {}
 
-/// A new file of one page, sealed, and closed on exec.
+/// Makes a new file of one page, sealed, and closed on exec.
 pub(crate) fn shared_file() -> io::Result<OwnFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a string of C that lives through the call.
     let open = |flags| check(unsafe { libc::memfd_create(c"vernic".as_ptr(), flags) });
-    // Kernels before 6.3 do not know the second flag, those after it want to hear of execution.
+    // Kernels before 6.3 do not know `MFD_NOEXEC_SEAL`; later ones want to know about execution.
     let fd = OwnFd::open(|| open(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| open(flags)))?;
     let raw = fd.as_raw_fd();
     give_memory(&fd, BYTES)?;
@@ -48,20 +48,21 @@ pub(crate) fn shared_file() -> io::Result<OwnFd> {
 /// Gives a memory file `len` bytes, so that no later access finds the host without memory.
 ///
 /// # Errors
-/// Of the system; `EFBIG` where the limit of files' sizes (`ulimit -f`) is lower, instead of the
-/// signal that the kernel would send.
+/// Errors of the system; `EFBIG` where the limit of files' sizes (`ulimit -f`) is lower, instead of
+/// the signal that the kernel would send.
 pub(super) fn give_memory(fd: &OwnFd, len: usize) -> io::Result<()> {
     check_size(len)?;
     // SAFETY: no pointers are passed.
     check(unsafe { libc::fallocate(fd.as_raw_fd(), 0, 0, len as libc::off_t) }).map(drop)
 }
 
-/// Gives a memory file `len` bytes that take memory as they are accessed, as those of any program
-/// do. Where the kernel counts what it has promised (`vm.overcommit_memory` 2, or unknown), an
-/// access could find that too much, which is a signal: there they take it at once.
+/// Gives a memory file `len` bytes that take memory only as they are accessed, like the memory of
+/// any program. A kernel may count what it has promised (`vm.overcommit_memory` 2, or unknown). An
+/// access could then exceed the kernel's limit, which raises a signal, so there the bytes take
+/// memory at once.
 ///
 /// # Errors
-/// As of [`give_memory`].
+/// The errors of [`give_memory`].
 pub(super) fn promise_memory(fd: &OwnFd, len: usize) -> io::Result<()> {
     static COUNTS: OnceLock<bool> = OnceLock::new();
     let policy = || std::fs::read_to_string("/proc/sys/vm/overcommit_memory").ok();
@@ -73,13 +74,13 @@ pub(super) fn promise_memory(fd: &OwnFd, len: usize) -> io::Result<()> {
     check(unsafe { libc::ftruncate(fd.as_raw_fd(), len as libc::off_t) }).map(drop)
 }
 
-/// Whether a kernel with this policy refuses memory when it is accessed, and not with the end of a
-/// process that has too much, as any memory.
+/// Whether a kernel with this policy may refuse memory on access. Other policies treat it as any
+/// memory: when it runs out, the kernel ends a process that has too much.
 fn counts_promises(policy: Option<&str>) -> bool {
     !policy.is_some_and(|policy| matches!(policy.trim(), "0" | "1"))
 }
 
-/// Refuses what the limit of files' sizes does.
+/// Fails for a size that the limit of files' sizes forbids.
 fn check_size(len: usize) -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is to `limit`, which lives through the call.
@@ -90,7 +91,8 @@ fn check_size(len: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// The number of a file, unique among the files of its kind as long as it is open or mapped.
+/// Returns the number of a file, unique among the files of its kind as long as it is open or
+/// mapped.
 pub(crate) fn inode_of(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(stat(fd)?.st_ino)
 }
@@ -104,19 +106,19 @@ pub(super) fn stat(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
 }
 
 impl SharedPage {
-    /// Maps a file of [`shared_file`], this process's or another's.
+    /// Maps a file of [`shared_file`] that this process or another one made.
     ///
     /// # Errors
-    /// `InvalidData` for anything else than a sealed memory file of one page.
+    /// `InvalidData` for anything other than a sealed memory file of one page.
     pub(crate) fn map(fd: BorrowedFd<'_>) -> io::Result<Self> {
-        // Only files in memory have seals, so no file system of a stranger is behind an access.
+        // Only files in memory have seals, so no untrusted file system is behind an access.
         // SAFETY: no pointers are passed.
         let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
         if seals < 0 || seals & SEALS != SEALS || stat(fd)?.st_size != BYTES as libc::off_t {
             return Err(io::ErrorKind::InvalidData.into());
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at a place of the kernel's choice; nothing of this process is
+        // SAFETY: a new mapping at an address of the kernel's choice; nothing of this process is
         // there.
         let at = unsafe {
             libc::mmap(
@@ -134,10 +136,10 @@ impl SharedPage {
         }
     }
 
-    /// The word with this index, below [`WORDS`].
+    /// Returns the word with this index, below [`WORDS`].
     #[inline]
     pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
-        // SAFETY: mapped, readable and writable, until this is dropped; aligned as pages are; the
+        // SAFETY: mapped, readable and writable, until `self` is dropped; aligned as pages are; the
         // file is as long as the mapping and cannot become shorter. Others change the words at any
         // time, which atomics allow.
         let words = unsafe { self.0.as_ref() };

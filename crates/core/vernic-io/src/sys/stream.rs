@@ -1,4 +1,4 @@
-//! System calls of connected streams, and of waiting for many descriptors at once.
+//! System calls for connected streams, and for waiting for many descriptors at once.
 
 use std::io;
 use std::mem::size_of;
@@ -9,14 +9,14 @@ use vernic_mem::{RacySlice, RacySliceMut};
 
 use super::{OwnFd, SockAddr, check, checked};
 
-/// Lets a bound socket take connections, `backlog` of them before they are accepted.
+/// Lets a bound socket take connections; up to `backlog` of them wait to be accepted.
 pub(crate) fn listen(fd: BorrowedFd<'_>, backlog: i32) -> io::Result<()> {
     // SAFETY: no pointers are passed.
     check(unsafe { libc::listen(fd.as_raw_fd(), backlog) })?;
     Ok(())
 }
 
-/// Takes the next connection of a listening socket: non-blocking and closed on exec.
+/// Accepts the next connection of a listening socket: non-blocking and closed on exec.
 pub(crate) fn accept(fd: BorrowedFd<'_>) -> io::Result<OwnFd> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     let (none, no_len) = (std::ptr::null_mut(), std::ptr::null_mut());
@@ -24,7 +24,7 @@ pub(crate) fn accept(fd: BorrowedFd<'_>) -> io::Result<OwnFd> {
     OwnFd::open(|| check(unsafe { libc::accept4(fd.as_raw_fd(), none, no_len, flags) }))
 }
 
-/// The soft limit of open descriptors; 0 if the system does not say.
+/// Returns the soft limit of open descriptors; 0 if the system does not say.
 pub(crate) fn descriptor_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel writes one structure, which lives through the call.
@@ -32,7 +32,7 @@ pub(crate) fn descriptor_limit() -> u64 {
     if result == 0 { limit.rlim_cur } else { 0 }
 }
 
-/// The address of the other end.
+/// Returns the address of the other end.
 pub(crate) fn peer_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
     let mut addr = std::mem::MaybeUninit::<SockAddr>::zeroed();
     let mut len = size_of::<SockAddr>() as libc::socklen_t;
@@ -43,14 +43,14 @@ pub(crate) fn peer_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
         .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// Closes the sending half, behind what was sent.
+/// Closes the sending half, after everything that was sent.
 pub(crate) fn shutdown_write(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: no pointers are passed.
     check(unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_WR) })?;
     Ok(())
 }
 
-/// What the kernel knows of a connection. Fields that an older kernel does not tell are 0.
+/// Returns the kernel's state of a connection. Fields that an older kernel does not have are 0.
 pub(crate) fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<libc::tcp_info> {
     let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
@@ -62,7 +62,8 @@ pub(crate) fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<libc::tcp_info> {
     Ok(unsafe { info.assume_init() })
 }
 
-/// Bytes that were sent and that the peer has not acknowledged; its closing counts as one.
+/// Returns the bytes that were sent and that the peer has not acknowledged. A closed sending half
+/// counts as one byte.
 pub(crate) fn unacknowledged(fd: BorrowedFd<'_>) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: SIOCOUTQ writes one int, which lives through the call.
@@ -70,7 +71,7 @@ pub(crate) fn unacknowledged(fd: BorrowedFd<'_>) -> io::Result<usize> {
     Ok(bytes.max(0) as usize)
 }
 
-/// Receives what is there; 0 is the end of the stream.
+/// Receives the bytes that are there; 0 is the end of the stream.
 pub(crate) fn recv(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
     let (fd, at, len) = (fd.as_raw_fd(), buf.as_mut_ptr(), buf.len());
     let none = std::ptr::null_mut::<libc::sockaddr>();
@@ -80,7 +81,7 @@ pub(crate) fn recv(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
     })
 }
 
-/// Sends what there is room for.
+/// Sends as many bytes as there is room for.
 pub(crate) fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let (fd, at, len) = (fd.as_raw_fd(), bytes.as_ptr(), bytes.len());
@@ -90,11 +91,11 @@ pub(crate) fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     checked(unsafe { libc::syscall(libc::SYS_sendto, fd, at, len, flags, none, 0) })
 }
 
-/// Most pieces that one call takes.
+/// The most pieces that one call takes.
 pub(crate) const MAX_PIECES: usize = 64;
 
-/// As [`recv`], into pieces of memory, one after the other; what is beyond [`MAX_PIECES`] stays
-/// out.
+/// Does what [`recv`] does, into pieces of memory, one after the other. Pieces beyond
+/// [`MAX_PIECES`] are ignored.
 pub(crate) fn recv_pieces(
     fd: BorrowedFd<'_>,
     pieces: &mut [RacySliceMut<'_>],
@@ -110,7 +111,7 @@ pub(crate) fn recv_pieces(
     checked(unsafe { libc::syscall(libc::SYS_recvmsg, fd.as_raw_fd(), at, libc::MSG_DONTWAIT) })
 }
 
-/// As [`send`], of pieces of memory, one after the other, [`MAX_PIECES`] at most.
+/// Does what [`send`] does, from pieces of memory, one after the other, [`MAX_PIECES`] at most.
 pub(crate) fn send_pieces(fd: BorrowedFd<'_>, pieces: &[RacySlice<'_>]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let count = pieces.len().min(MAX_PIECES);
@@ -124,13 +125,13 @@ pub(crate) fn send_pieces(fd: BorrowedFd<'_>, pieces: &[RacySlice<'_>]) -> io::R
     checked(unsafe { libc::syscall(libc::SYS_sendmsg, fd.as_raw_fd(), at, flags) })
 }
 
-/// A new descriptor that stands for many.
+/// Opens a descriptor that stands for a list of descriptors.
 pub(crate) fn epoll() -> io::Result<OwnFd> {
     // SAFETY: no pointers are passed.
     OwnFd::open(|| check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }))
 }
 
-/// What is done to the list of an [`epoll`] descriptor.
+/// A change to the list of an [`epoll`] descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EpollOp {
     Add,
@@ -138,8 +139,8 @@ pub(crate) enum EpollOp {
     Remove,
 }
 
-/// Adds a descriptor to the list, changes what is waited for, or takes it out; `key` comes back
-/// with its readiness.
+/// Adds a descriptor to the list, changes the events that are waited for, or removes the
+/// descriptor. [`epoll_ready`] returns `key` when the descriptor is ready.
 pub(crate) fn epoll_watch(
     epoll: BorrowedFd<'_>,
     op: EpollOp,
@@ -158,17 +159,17 @@ pub(crate) fn epoll_watch(
     Ok(())
 }
 
-/// Events that one call of [`epoll_ready`] returns at most.
+/// The most events that one call of [`epoll_ready`] returns.
 pub(crate) const MAX_READY: usize = 64;
 
-/// Those that are ready now, as their keys and events; never waits.
+/// Calls `each` with the key and events of each descriptor that is ready now; never waits.
 pub(crate) fn epoll_ready(
     epoll: BorrowedFd<'_>,
     mut each: impl FnMut(u64, u32),
 ) -> io::Result<usize> {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; MAX_READY];
     let (fd, at) = (epoll.as_raw_fd(), events.as_mut_ptr());
-    // As wide as the kernel reads it.
+    // The length must be as wide as the kernel reads it.
     let (no_mask, mask_len) = (std::ptr::null::<libc::sigset_t>(), 0_usize);
     // SAFETY: pointer and count describe `events`, which the kernel writes to.
     let count = checked(unsafe {

@@ -4,7 +4,7 @@ use std::io;
 use std::mem::{MaybeUninit, offset_of, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Who sent a datagram, as the kernel vouches for it.
+/// The sender of a datagram, or a peer, as the kernel names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Credentials {
     /// Process id of the sender.
@@ -13,7 +13,7 @@ pub(crate) struct Credentials {
     pub(crate) uid: u32,
 }
 
-/// The abstract address `\0name`; `None` if the name is too long (107 bytes).
+/// Returns the abstract address `\0name`; `None` if the name is too long (107 bytes).
 fn abstract_addr(name: &[u8]) -> Option<(libc::sockaddr_un, libc::socklen_t)> {
     // SAFETY: a sockaddr_un of zeros is valid.
     let mut addr: libc::sockaddr_un = unsafe { std::mem::zeroed() };
@@ -49,16 +49,16 @@ pub(crate) fn connect_abstract(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<()
     Ok(())
 }
 
-/// A socket that is connected to itself, closed on exec: what is written to it makes it readable.
-/// `kind` may have flags such as `SOCK_NONBLOCK`. It holds some messages, not any number, and
-/// others cannot send to it.
+/// Opens a socket that is connected to itself, closed on exec: what is written to it makes it
+/// readable. `kind` may have flags such as `SOCK_NONBLOCK`. The socket holds some messages, not any
+/// number, and others cannot send to it.
 pub(crate) fn bell(kind: libc::c_int) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | kind;
     // SAFETY: no pointers are passed.
     let raw = super::check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
-    // SAFETY: just created, owned by nobody else.
+    // SAFETY: just created, and owned by no other value.
     let socket = unsafe { OwnedFd::from_raw_fd(raw) };
-    // A name of the kernel's choice.
+    // An empty name lets the kernel choose one.
     bind_abstract(socket.as_fd(), b"")?;
     // SAFETY: a sockaddr_un of zeros is valid.
     let mut addr: libc::sockaddr_un = unsafe { std::mem::zeroed() };
@@ -66,7 +66,7 @@ pub(crate) fn bell(kind: libc::c_int) -> io::Result<OwnedFd> {
     let to = (&raw mut addr).cast();
     // SAFETY: pointer and length describe `addr`; both live through the call.
     super::check(unsafe { libc::getsockname(raw, to, &raw mut len) })?;
-    // SAFETY: the name that the kernel has just told, with its length.
+    // SAFETY: pointer and length describe `addr`, the name that the kernel has just written.
     super::check(unsafe { libc::connect(raw, (&raw const addr).cast(), len) })?;
     Ok(socket)
 }
@@ -81,7 +81,7 @@ pub(crate) fn send_abstract(
     send_with_file(fd, name, head, body, None)
 }
 
-/// As [`send_abstract`], and passes a file to the receiver.
+/// Does what [`send_abstract`] does, and passes a file to the receiver.
 pub(crate) fn send_with_file(
     fd: BorrowedFd<'_>,
     name: &[u8],
@@ -131,14 +131,14 @@ pub(crate) struct UnixIncoming {
     pub(crate) credentials: Option<Credentials>,
     /// The abstract name of the sender and its length; 0 if it has none.
     pub(crate) name: ([u8; 107], usize),
-    /// True if the datagram did not fit.
+    /// Whether the datagram did not fit.
     pub(crate) truncated: bool,
     /// The file that the sender passed, if any; of several, the first.
     pub(crate) file: Option<OwnedFd>,
 }
 
 impl UnixIncoming {
-    /// The abstract name of the sender, without the leading zero; empty if it has none.
+    /// Returns the abstract name of the sender, without the leading zero; empty if there is none.
     pub(crate) fn sender(&self) -> &[u8] {
         &self.name.0[..self.name.1]
     }
@@ -196,7 +196,7 @@ pub(crate) fn recv_abstract(
     })
 }
 
-/// The credentials and the first descriptor among the control messages. The kernel closes
+/// Returns the credentials and the first descriptor among the control messages. The kernel closes
 /// descriptors that found no room; further ones that found room are closed here.
 ///
 /// # Safety
@@ -206,7 +206,7 @@ unsafe fn attachments(message: &libc::msghdr) -> (Option<Credentials>, Option<Ow
     let mut found = None;
     let mut file = None;
     // SAFETY: the kernel wrote well-formed control messages of `msg_controllen` bytes in all; each
-    // descriptor in them was opened for this call, and is owned by nobody else.
+    // descriptor in them was opened for this call, and is owned by no other value.
     unsafe {
         let mut cmsg = libc::CMSG_FIRSTHDR(message);
         while !cmsg.is_null() {

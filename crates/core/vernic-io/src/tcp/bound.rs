@@ -1,4 +1,4 @@
-//! Sockets that have an address: to listen, and to connect from.
+//! Sockets that have an address: to listen on, and to connect from.
 
 use std::io;
 use std::net::SocketAddr;
@@ -8,8 +8,8 @@ use super::Connection;
 use crate::address::LocalAddr;
 use crate::sys::{self, OwnFd};
 
-/// A listening socket's queue: connections whose handshake is done and which nobody has accepted.
-/// The kernel's own default bound (`net.core.somaxconn`) cuts it where that is lower.
+/// The queue of a listening socket: connections whose handshake is done and which are not accepted
+/// yet. The kernel's own default bound (`net.core.somaxconn`) cuts it where that is lower.
 const BACKLOG: i32 = 1024;
 
 fn family(addr: &SocketAddr) -> i32 {
@@ -24,11 +24,12 @@ pub struct Bound {
 }
 
 impl Bound {
-    /// Takes an address and a port; port 0 takes one that is free. `v6_only` lets the IPv6 wildcard
-    /// stand for IPv6 alone; else it stands for IPv4 as well. No other socket gets the port, of
-    /// whichever process, unless both say that they `share` it: then one of them may listen. A port
-    /// whose earlier owner has connections in TIME-WAIT may be taken, and then that is not so until
-    /// it listens.
+    /// Binds a socket to an address and a port; port 0 takes a free port. With `v6_only` the IPv6
+    /// wildcard stands for IPv6 alone; else it stands for IPv4 as well.
+    ///
+    /// No other socket of any process gets the port, unless both sockets say that they `share` it:
+    /// then one of them may listen. A port whose earlier owner has connections in TIME-WAIT may be
+    /// taken. Such a port is not exclusive until this socket listens.
     ///
     /// # Errors
     /// The system's error: the address is not this machine's, or the port is taken.
@@ -44,7 +45,7 @@ impl Bound {
         }
         match sys::bind(this.fd.as_fd(), addr) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && !share => {
-                // A socket that did not say so itself still has it for itself.
+                // A port stays exclusive to a socket that did not set this option itself.
                 this.set_reuse()?;
                 sys::bind(this.fd.as_fd(), addr)?;
             }
@@ -53,14 +54,14 @@ impl Bound {
         Ok(this)
     }
 
-    /// Lets the port be taken anew while connections over it are in TIME-WAIT: they have this from
-    /// the socket that made them.
+    /// Lets the port be taken again while connections over it are in TIME-WAIT. Connections inherit
+    /// this from the socket that made them.
     fn set_reuse(&self) -> io::Result<()> {
         sys::set_option(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_REUSEADDR, 1)
     }
 
-    /// The type of service, or traffic class, of all that is sent, also of connections that it will
-    /// take when it listens. Its two low bits are TCP's (ECN).
+    /// Sets the type of service, or traffic class, of everything that is sent. Connections that
+    /// this socket accepts once it listens inherit it. Its two low bits are TCP's (ECN).
     ///
     /// # Errors
     /// The system's error: none is known.
@@ -72,7 +73,7 @@ impl Bound {
         sys::set_option(self.fd.as_fd(), level, name, tos.into())
     }
 
-    /// The address, with the port that was chosen.
+    /// Returns the address, with the port that was chosen.
     ///
     /// # Errors
     /// The system's error.
@@ -80,10 +81,10 @@ impl Bound {
         sys::local_addr(self.fd.as_fd())
     }
 
-    /// Takes connections from now on.
+    /// Listens for connections from now on.
     ///
     /// # Errors
-    /// The system's error: another socket listens on the port. This one stays as it is.
+    /// The system's error: another socket listens on the port. This socket stays as it is.
     pub fn listen(self) -> Result<Listener, (Self, io::Error)> {
         match self.set_reuse().and_then(|()| sys::listen(self.fd.as_fd(), BACKLOG)) {
             Ok(()) => Ok(Listener { fd: self.fd }),
@@ -91,11 +92,11 @@ impl Bound {
         }
     }
 
-    /// Begins to connect to `peer`. [`Connection::connecting`] tells how it goes; it can be sent to
-    /// when it is done.
+    /// Begins to connect to `peer`. [`Connection::connecting`] reports the progress; bytes can be
+    /// sent once the connection is made.
     ///
     /// # Errors
-    /// The system's error: there is no way to the peer, or nobody listens there.
+    /// The system's error: there is no route to the peer, or no process listens there.
     pub fn connect(self, peer: &SocketAddr) -> io::Result<Connection> {
         self.set_reuse()?;
         let connection = Connection::new(self.fd)?;
@@ -108,10 +109,11 @@ impl Bound {
 
 impl Connection {
     /// Begins to connect to `peer`, from an address of this machine.
-    /// [`connecting`](Self::connecting) tells how it goes; it can be sent to when it is done.
+    /// [`connecting`](Self::connecting) reports the progress; bytes can be sent once the connection
+    /// is made.
     ///
     /// # Errors
-    /// The system's error: the address is not this machine's, there is no way to the peer.
+    /// The system's error: the address is not this machine's, or there is no route to the peer.
     pub fn connect(local: LocalAddr, peer: &SocketAddr) -> io::Result<Self> {
         Bound::new(&local.with_port(0), true, false)?.connect(peer)
     }
@@ -132,7 +134,7 @@ impl Listener {
         Bound::new(addr, true, false)?.listen().map_err(|(_, error)| error)
     }
 
-    /// The address that it listens on, its port chosen.
+    /// Returns the address that the socket listens on, its port chosen.
     ///
     /// # Errors
     /// The system's error.
@@ -140,11 +142,11 @@ impl Listener {
         sys::local_addr(self.fd.as_fd())
     }
 
-    /// The next connection, if there is one.
+    /// Accepts the next connection, if there is one.
     ///
     /// # Errors
-    /// The system's error: no descriptor is left. A connection that was lost before it was taken is
-    /// none.
+    /// The system's error: no descriptor is left. A connection that was lost before it was accepted
+    /// does not count as a connection.
     pub fn accept(&self) -> io::Result<Option<Connection>> {
         match sys::accept(self.fd.as_fd()) {
             Ok(fd) => Connection::new(fd).map(Some),

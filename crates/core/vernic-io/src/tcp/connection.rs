@@ -1,4 +1,4 @@
-//! A connection.
+//! A TCP connection.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,29 +9,29 @@ use vernic_mem::{RacySlice, RacySliceMut};
 
 use crate::sys::{self, OwnFd};
 
-/// Longest silence that the kernel can be told to notice, seconds (`MAX_TCP_KEEPIDLE`).
+/// Longest silence that the kernel can be set to notice, in seconds (`MAX_TCP_KEEPIDLE`).
 const MAX_KEEP_ALIVE_S: u64 = 32767;
 
-/// Most pieces of memory of one call.
+/// The most pieces of memory in one call.
 pub const MAX_PIECES: usize = sys::MAX_PIECES;
 
-/// What a connection had to say.
+/// The result of receiving.
 #[derive(Debug)]
 pub enum Received {
-    /// So many bytes, at least one.
+    /// The number of bytes received, at least one.
     Bytes(usize),
-    /// Nothing now.
+    /// Nothing has come now.
     Nothing,
-    /// The peer has closed its half, behind all bytes that were received before.
+    /// The peer has closed its half; all bytes that it sent before were received.
     End,
     /// The connection is lost.
     Lost(io::Error),
 }
 
-/// What became of bytes to be sent.
+/// The result of sending.
 #[derive(Debug)]
 pub enum Sent {
-    /// So many were taken, at least one, or none of none.
+    /// The number of bytes taken: at least one, unless there were none to send.
     Bytes(usize),
     /// There is no room now.
     Full,
@@ -60,7 +60,7 @@ impl Sent {
     }
 }
 
-/// How far a connection has come that is being made.
+/// The progress of a connection that is being made.
 #[derive(Debug)]
 pub enum Connecting {
     /// The peer has not answered.
@@ -71,16 +71,16 @@ pub enum Connecting {
     Failed(io::Error),
 }
 
-/// Whether the peer's TCP answers. What its program does, it may answer without that.
+/// The liveness of the peer's TCP, which may answer even if the peer's program does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vitals {
-    /// Something was repeated, or asked of a peer without room, and no answer has come.
+    /// Whether a segment was repeated, or a peer without room was probed, and no answer has come.
     pub waits: bool,
     /// Time since the last acknowledgement came.
     pub silent: Duration,
 }
 
-/// A connection.
+/// A connection with a peer.
 #[derive(Debug)]
 pub struct Connection {
     pub(super) fd: OwnFd,
@@ -88,12 +88,12 @@ pub struct Connection {
 
 impl Connection {
     pub(super) fn new(fd: OwnFd) -> Result<Self, io::Error> {
-        // FPDUs leave when they are made; an engine has nothing to gain from waiting for more.
+        // FPDUs leave when they are made; an engine gains nothing from waiting for more.
         sys::set_option(fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
         Ok(Self { fd })
     }
 
-    /// How far it has come.
+    /// Returns the progress of making the connection.
     pub fn connecting(&self) -> Connecting {
         match sys::option(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_ERROR) {
             Ok(0) => {}
@@ -107,35 +107,35 @@ impl Connection {
         }
     }
 
-    /// The address of the peer.
+    /// Returns the address of the peer.
     ///
     /// # Errors
-    /// Of the system: it is not connected, or no longer.
+    /// The system's error: the connection is not made, or is lost.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         sys::peer_addr(self.fd.as_fd())
     }
 
-    /// Its own address.
+    /// Returns this end's address.
     ///
     /// # Errors
-    /// Of the system.
+    /// The system's error.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         sys::local_addr(self.fd.as_fd())
     }
 
-    /// Whether both ends have one address, so that both are within this host. False where it cannot
-    /// be told.
+    /// Whether both ends have one address, so that both are within this host. False where that is
+    /// unknown.
     pub fn is_within_host(&self) -> bool {
         let ip = |addr: io::Result<SocketAddr>| addr.ok().map(|addr| addr.ip());
         let local = ip(self.local_addr());
         local.is_some() && local == ip(self.peer_addr())
     }
 
-    /// Bytes of payload in a segment, the effective maximum segment size (RFC 5044, 2): 1460 and
-    /// the like, less what options take.
+    /// Returns the bytes of payload in a segment, the effective maximum segment size (RFC 5044, 2):
+    /// 1460 and the like, less what options take.
     ///
     /// # Errors
-    /// Of the system.
+    /// The system's error.
     pub fn segment_bytes(&self) -> io::Result<u32> {
         let bytes = sys::option(self.fd.as_fd(), libc::IPPROTO_TCP, libc::TCP_MAXSEG)?;
         Ok(bytes.max(0) as u32)
@@ -154,13 +154,13 @@ impl Connection {
         Sent::of(sys::send(self.fd.as_fd(), bytes))
     }
 
-    /// Receives into pieces of memory, one after the other, which must not be empty and be
+    /// Receives into pieces of memory, one after the other. The pieces must not be empty, and be
     /// [`MAX_PIECES`] at most.
     pub fn recv_pieces(&self, pieces: &mut [RacySliceMut<'_>]) -> Received {
         Received::of(sys::recv_pieces(self.fd.as_fd(), pieces))
     }
 
-    /// Sends as much of some pieces of memory, [`MAX_PIECES`] at most, as there is room for.
+    /// Sends as many bytes of some pieces of memory, [`MAX_PIECES`] at most, as there is room for.
     pub fn send_pieces(&self, pieces: &[RacySlice<'_>]) -> Sent {
         if pieces.iter().all(RacySlice::is_empty) {
             return Sent::Bytes(0);
@@ -168,15 +168,16 @@ impl Connection {
         Sent::of(sys::send_pieces(self.fd.as_fd(), pieces))
     }
 
-    /// Asks a peer that has been silent for a while whether it is there; if nothing answers for
-    /// `timeout`, in whole seconds, the connection is lost (RFC 9293, 3.8.4). That is while nothing
-    /// is on its way: then [`vitals`](Self::vitals) tell.
+    /// Lets the kernel probe a peer that has been silent for a while. If nothing answers for
+    /// `timeout`, in whole seconds, the connection is lost (RFC 9293, 3.8.4). This works while
+    /// nothing is in flight; while something is, [`vitals`](Self::vitals) shows whether the peer
+    /// answers.
     ///
     /// # Errors
-    /// Of the system: none is known.
+    /// The system's error: none is known.
     pub fn keep_alive(&self, timeout: Duration) -> io::Result<()> {
         let seconds = timeout.as_secs().clamp(1, MAX_KEEP_ALIVE_S) as i32;
-        // Half of the time it is silent, in the other half it is asked, up to four times.
+        // Half of the time the kernel waits; in the other half it probes, up to four times.
         let probes = seconds.clamp(1, 4);
         let idle = (seconds / 2).max(1);
         let pause = ((seconds - idle) / probes).max(1);
@@ -187,30 +188,31 @@ impl Connection {
         sys::set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)
     }
 
-    /// Whether the peer answers.
+    /// Returns whether the peer answers.
     ///
     /// # Errors
-    /// Of the system: none is known.
+    /// The system's error: none is known.
     pub fn vitals(&self) -> io::Result<Vitals> {
         let info = sys::tcp_info(self.fd.as_fd())?;
         let waits = info.tcpi_probes > 0 || info.tcpi_retransmits > 0;
         Ok(Vitals { waits, silent: Duration::from_millis(info.tcpi_last_ack_recv.into()) })
     }
 
-    /// Whether the peer's TCP has acknowledged all that was sent, and the closing of the sending
-    /// half if that was closed. True of a connection that is lost.
+    /// Whether the peer's TCP has acknowledged everything that was sent, and the closing of the
+    /// sending half if that was closed. True for a connection that is lost.
     pub fn is_acknowledged(&self) -> bool {
         sys::unacknowledged(self.fd.as_fd()).is_ok_and(|bytes| bytes == 0)
     }
 
-    /// Closes the sending half, behind what was sent. Of a connection that is lost that is nothing.
+    /// Closes the sending half, after everything that was sent. Has no effect on a lost connection.
     pub fn shutdown(&self) {
         let _ = sys::shutdown_write(self.fd.as_fd());
     }
 
-    /// Closes it so that the peer hears of a reset.
+    /// Closes the connection so that the peer receives a reset.
     pub fn reset(self) {
-        // struct linger: on, for no time. Where that is refused the peer hears of a close.
+        // struct linger: on, for no time. Where that is refused the peer receives an ordinary
+        // close.
         let linger = [1_i32.to_ne_bytes(), 0_i32.to_ne_bytes()].concat();
         let _ = sys::set_option_bytes(self.fd.as_fd(), libc::SOL_SOCKET, libc::SO_LINGER, &linger);
     }

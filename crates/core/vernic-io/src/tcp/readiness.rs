@@ -1,4 +1,4 @@
-//! Which of many sockets are ready, behind one descriptor.
+//! Readiness of many sockets, behind one descriptor.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
@@ -6,12 +6,12 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use super::{Connection, Listener};
 use crate::sys::{self, EpollOp, OwnFd};
 
-/// What is waited for.
+/// The events that a connection is watched for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
-    /// Bytes, connections, the end.
+    /// Whether to wait for bytes, connections, or the end.
     pub receive: bool,
-    /// Room, or the outcome of connecting.
+    /// Whether to wait for room, or the outcome of connecting.
     pub send: bool,
 }
 
@@ -28,36 +28,36 @@ impl Interest {
     }
 }
 
-/// What a descriptor is ready for.
+/// The events that a watched socket is ready for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
-    /// As given when it was watched.
+    /// The key that was given when the socket was watched.
     pub key: u64,
     /// Something can be received.
     pub receive: bool,
     /// Something can be sent.
     pub send: bool,
-    /// It is lost, or closed by both ends. This is told whatever was waited for.
+    /// The connection is lost, or closed by both ends. Reported whatever was waited for.
     pub broken: bool,
 }
 
-/// Readiness of many sockets, behind one descriptor that is readable while any of them is ready. A
-/// socket that is closed leaves it by itself.
+/// A list of watched sockets, behind one descriptor that is readable while any of them is ready. A
+/// socket that is closed leaves the list by itself.
 #[derive(Debug)]
 pub struct Readiness {
     fd: OwnFd,
 }
 
 impl Readiness {
-    /// Nothing is watched.
+    /// Makes a list that watches nothing.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// The system's error: no descriptor is left.
     pub fn new() -> io::Result<Self> {
         Ok(Self { fd: sys::epoll()? })
     }
 
-    /// The descriptor to sleep on.
+    /// Returns the descriptor to sleep on.
     pub fn raw_fd(&self) -> RawFd {
         self.fd.as_raw_fd()
     }
@@ -65,7 +65,8 @@ impl Readiness {
     /// Watches a connection.
     ///
     /// # Errors
-    /// Of the system: its bound of watched descriptors is reached, or it is watched already.
+    /// The system's error: its bound of watched descriptors is reached, or this one is watched
+    /// already.
     pub fn watch(&self, connection: &Connection, key: u64, interest: Interest) -> io::Result<()> {
         let (epoll, fd) = (self.fd.as_fd(), connection.fd.as_fd());
         sys::epoll_watch(epoll, EpollOp::Add, fd, key, interest.events())
@@ -74,44 +75,45 @@ impl Readiness {
     /// Watches a listener.
     ///
     /// # Errors
-    /// As of [`watch`](Self::watch).
+    /// The errors of [`watch`](Self::watch).
     pub fn watch_listener(&self, listener: &Listener, key: u64) -> io::Result<()> {
         let interest = Interest { receive: true, send: false };
         let (epoll, fd) = (self.fd.as_fd(), listener.fd.as_fd());
         sys::epoll_watch(epoll, EpollOp::Add, fd, key, interest.events())
     }
 
-    /// Changes what a connection is watched for.
+    /// Changes the events that a connection is watched for.
     ///
     /// # Errors
-    /// Of the system: it is not watched.
+    /// The system's error: the connection is not watched.
     pub fn change(&self, connection: &Connection, key: u64, interest: Interest) -> io::Result<()> {
         let (epoll, fd) = (self.fd.as_fd(), connection.fd.as_fd());
         sys::epoll_watch(epoll, EpollOp::Change, fd, key, interest.events())
     }
 
-    /// Watches a listener no more.
+    /// Stops watching a listener.
     ///
     /// # Errors
-    /// Of the system: it is not watched.
+    /// The system's error: the listener is not watched.
     pub fn unwatch_listener(&self, listener: &Listener) -> io::Result<()> {
         let (epoll, fd) = (self.fd.as_fd(), listener.fd.as_fd());
         sys::epoll_watch(epoll, EpollOp::Remove, fd, 0, 0)
     }
 
-    /// Watches a connection no more, so that not even its loss is told.
+    /// Stops watching a connection, so that not even its loss is reported.
     ///
     /// # Errors
-    /// Of the system: it is not watched.
+    /// The system's error: the connection is not watched.
     pub fn unwatch(&self, connection: &Connection) -> io::Result<()> {
         let (epoll, fd) = (self.fd.as_fd(), connection.fd.as_fd());
         sys::epoll_watch(epoll, EpollOp::Remove, fd, 0, 0)
     }
 
-    /// Appends those that are ready to `ready`, 64 at most; the others come with a later call.
+    /// Appends the sockets that are ready to `ready`, 64 at most; the others come with a later
+    /// call.
     ///
     /// # Errors
-    /// Of the system: none is known.
+    /// The system's error: none is known.
     pub fn poll(&self, ready: &mut Vec<Ready>) -> io::Result<usize> {
         sys::epoll_ready(self.fd.as_fd(), |key, events| {
             let has = |bits: i32| events & bits as u32 != 0;

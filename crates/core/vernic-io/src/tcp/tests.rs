@@ -7,7 +7,7 @@ use crate::wait::Sleeper;
 
 const LO: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
-/// Until `done` gives something: everything here is within one host.
+/// Polls until `done` returns something: everything here is within one host.
 fn until<T>(mut done: impl FnMut() -> Option<T>) -> T {
     for _ in 0..1_000_000 {
         if let Some(value) = done() {
@@ -79,7 +79,7 @@ fn a_bound_socket_has_its_port_alone_and_listens_or_connects_with_it() {
     let ours = b.connect(&at).unwrap();
     let theirs = until(|| listener.accept().unwrap());
     assert_eq!((ours.local_addr().unwrap(), theirs.peer_addr().unwrap()), (from, from));
-    // The port may be had again though there is a connection over it.
+    // The port can be taken again though there is a connection over it.
     drop(listener);
     drop((theirs, ours));
     Bound::new(&at, true, false).unwrap().listen().unwrap();
@@ -153,7 +153,7 @@ fn a_full_connection_says_so_and_one_descriptor_tells_of_room_and_bytes() {
     assert!(sleeper.sleep(None).by_fd);
     assert_eq!(readiness.poll(&mut ready).unwrap(), 1);
     assert_eq!(ready, [Ready { key: 7, receive: true, send: false, broken: false }]);
-    // Taken out: nothing is told of it, though there is something.
+    // The connection is not watched: nothing is reported, though there is something.
     readiness.change(&b, 7, Interest::default()).unwrap();
     assert_eq!(readiness.poll(&mut ready).unwrap(), 0);
     readiness.unwatch(&b).unwrap();

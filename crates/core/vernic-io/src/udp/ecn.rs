@@ -1,16 +1,16 @@
-//! What an IP header says beyond addresses: TOS (with the ECN bits, RFC 3168) and hop limit.
+//! IP header fields beside the addresses: TOS (with the ECN bits, RFC 3168) and hop limit.
 //!
-//! Received through control messages, per datagram (after GRO, per buffer: the kernel joins only
-//! datagrams with equal TOS). Sent through the socket's defaults, and a control message where a
-//! path differs from them. A kernel that refuses an option costs the information, not the link:
-//! then the fields read 0.
+//! They are received through control messages, per datagram (after GRO, per buffer: the kernel
+//! joins only datagrams with equal TOS). They are sent through the socket's defaults, and a control
+//! message where a path differs from them. If a kernel refuses an option, the link still works, but
+//! the fields read 0.
 
 use std::os::fd::BorrowedFd;
 
 use crate::path::TxPath;
 use crate::sys;
 
-/// The traffic class of a socket that nobody set one for.
+/// The traffic class of a socket on which none was set.
 pub(crate) const DEFAULT_TRAFFIC_CLASS: u8 = 0;
 
 /// Asks for TOS and TTL (IPv6: traffic class and hop limit) of received datagrams.

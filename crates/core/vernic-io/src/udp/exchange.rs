@@ -1,21 +1,21 @@
-//! The processes of this host that packets are handed over to and taken over from: one connection
-//! and one queue in memory (`handoff/queue.rs`) for each, and each direction.
+//! Handing packets over to other processes of this host, and taking packets over from them. There
+//! is one connection and one queue in memory (`handoff/queue.rs`) per process and direction.
 //!
 //! ```text
-//!      got packets that are another's                      their owner
+//!      process that got another's packets                  owner of the packets
 //!   socket(SOCK_SEQPACKET), connect  ---------->  \0vernic/<slot>/queue
-//!   is it of our user?                            is it of our user?
+//!   checks the owner's user                       checks the caller's user
 //!   a byte, with the file of the queue  ------->  maps it
 //!   packets: through memory; a byte where the queue was empty
-//!   hang-up: nothing comes any more  ---------->  takes what is left, forgets the queue
+//!   hang-up: no more packets come    ---------->  takes what is left, drops the queue
 //! ```
 //!
-//! Nobody waits: packets are in the queue before the owner knows of it. The writer closes, after
-//! [`IDLE_NANOS`] without a packet; what the owner had not taken by then is still its own. An owner
-//! that ended is noticed by its hang-up, or by the next bell.
+//! Neither side waits: packets are in the queue before the owner knows of the queue. The writer
+//! closes the connection after [`IDLE_NANOS`] without a packet; the owner can still take what is
+//! left in the queue. The writer notices an owner that ended by its hang-up, or by the next bell.
 //!
-//! Looking at the queues is no system call, so that each receive looks at all of them, and first:
-//! what lies there is older than what comes by a flow that was steered since.
+//! Polling the queues is no system call, so each receive polls all of them. It does so first:
+//! packets in a queue are older than those of a flow that was steered since.
 //!
 //! Limits: [`MAX_OUTLETS`] and [`MAX_INLETS`] at a time.
 
@@ -32,28 +32,29 @@ use crate::link::{LinkCounters, Nanos};
 use crate::sys::{self, OwnFd};
 use crate::udp::steer::IDLE_NANOS;
 
-/// Processes that packets are handed over to; of more, the one that had none for the longest time
-/// gives way.
+/// The most processes that packets are handed over to. Beyond that, the process that got no packet
+/// for the longest time gives way.
 const MAX_OUTLETS: usize = 64;
 
-/// Processes that packets are taken over from: as many as there may be. Memory and descriptors
-/// end before.
+/// The most processes that packets are taken over from: as many as there may be. Memory and
+/// descriptors run out before.
 const MAX_INLETS: usize = 1 << Slot::BITS;
 
-/// Connections taken at a time.
+/// Connections accepted at a time.
 const MAX_ACCEPTED: usize = 32;
 
-/// How long no queue is made after one could not be, for want of memory or descriptors: a second.
+/// How long no queue is made after making one failed, for want of memory or descriptors: a second.
 const SHORT_NANOS: u64 = 1_000_000_000;
 
 /// Buffers and parts of a batch that are left to the sockets: half of them.
 const BUFFERS_LEFT: usize = RX_BUFFERS / 2;
 const PARTS_LEFT: usize = RX_MAX_RANGES / 2;
 
-/// Bells that are heard at a time: an honest process has rung no more than two that were not.
+/// Bells handled at a time: an honest process has never more than two unhandled ones.
 const MAX_HEARD: usize = 4;
 
-/// What goes over a connection: the first with the file of the queue, the others as bells.
+/// The bytes of each message on a connection: the first has the file of the queue, the others are
+/// bells.
 const BELL: [u8; 1] = [0];
 
 #[derive(Debug)]
@@ -66,21 +67,21 @@ struct Outlet {
 
 #[derive(Debug)]
 struct Inlet {
-    /// Of those that this process has.
+    /// The slot of this process whose packets come through the queue.
     slot: Slot,
     connection: OwnFd,
-    /// Once its file has come.
+    /// The queue, once its file has come.
     reader: Option<QueueReader>,
-    /// Nothing comes any more.
+    /// Whether the connection has ended, so that nothing more comes.
     ended: bool,
 }
 
-/// See the module's head.
+/// The queues to and from other processes. See the module's documentation.
 #[derive(Debug, Default)]
 pub(crate) struct Exchange {
     outlets: Vec<Outlet>,
     inlets: Vec<Inlet>,
-    /// Which inlet is looked at first.
+    /// The index of the inlet that is polled first.
     first: usize,
     short_until: Nanos,
     deaf_until: Option<Nanos>,
@@ -88,12 +89,12 @@ pub(crate) struct Exchange {
 }
 
 impl Exchange {
-    /// Changes whenever [`fds`](Self::fds) does.
+    /// Returns a number that changes whenever [`fds`](Self::fds) does.
     pub(crate) fn generation(&self) -> u64 {
         self.generation
     }
 
-    /// The connections, to be polled for reading.
+    /// Returns the connections, to be polled for reading.
     pub(crate) fn fds(&self) -> impl Iterator<Item = RawFd> {
         let outlets = self.outlets.iter().map(|outlet| outlet.connection.as_raw_fd());
         outlets.chain(self.inlets.iter().map(|inlet| inlet.connection.as_raw_fd()))
@@ -114,8 +115,8 @@ impl Exchange {
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
                 return HandedOver::NoOwner;
             }
-            // No such door, or no means for a queue: one by one, to a process that the kernel has
-            // named.
+            // The process has no such socket, or no queue can be made: send the packets one by one,
+            // if the kernel names a process of this user.
             Err(_) => return slots.hand_over_checked(slot, head, packets),
         };
         let outlet = &mut self.outlets[at];
@@ -128,7 +129,7 @@ impl Exchange {
                 match sys::send_packet(outlet.connection.as_fd(), &BELL, &[]) {
                     Ok(()) => (HandedOver::Yes, true),
                     Err(error) if is_gone(&error) => (HandedOver::NoOwner, false),
-                    // The hang-up wakes it instead.
+                    // The bell failed, but closing the connection wakes the owner.
                     Err(_) => (HandedOver::Yes, false),
                 }
             }
@@ -180,8 +181,8 @@ impl Exchange {
         self.generation += 1;
     }
 
-    /// Closes the queues that had no packet for long, and has the doors polled again. To be called
-    /// about once a second.
+    /// Closes the queues that had no packet for long, and lets the listening sockets be polled
+    /// again. To be called about once a second.
     pub(crate) fn close_idle(&mut self, now: Nanos) {
         let before = self.outlets.len();
         self.outlets.retain(|outlet| now < outlet.used.plus(IDLE_NANOS));
@@ -189,7 +190,7 @@ impl Exchange {
         self.generation += u64::from(self.outlets.len() != before || hears_again);
     }
 
-    /// Takes the connections that wait at a door.
+    /// Accepts the connections that wait at a listening socket.
     pub(crate) fn accept(
         &mut self,
         slot: Slot,
@@ -197,13 +198,13 @@ impl Exchange {
         now: Nanos,
         counters: &mut LinkCounters,
     ) {
-        // Given back: the list of doors is made anew the next time.
+        // If the slot was given back, the list of sockets is made anew the next time.
         let Some(door) = door.get() else { return };
         for _ in 0..MAX_ACCEPTED {
             let connection = match sys::accept(door.as_fd()) {
                 Ok(connection) => connection,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // What waits there waits until there is a descriptor.
+                // The connection waits until there is a descriptor for it.
                 Err(error) => {
                     tracing::debug!(%error, "packets that others hand over have to wait");
                     self.deaf_until = Some(now.plus(SHORT_NANOS));
@@ -222,19 +223,21 @@ impl Exchange {
         }
     }
 
-    /// Closes what leads to slots that are not this process's any more: writers find out.
+    /// Closes the queues that lead to slots this process has given up. Their writers notice the
+    /// hang-up.
     pub(crate) fn leave(&mut self, is_left: impl Fn(Slot) -> bool) {
         let before = self.inlets.len();
         self.inlets.retain(|inlet| !is_left(inlet.slot));
         self.generation += u64::from(self.inlets.len() != before);
     }
 
-    /// Whether the doors are not to be polled: there was no descriptor for what waits there.
+    /// Whether the listening sockets are not polled, because there was no descriptor for a
+    /// connection.
     pub(crate) fn is_deaf(&self) -> bool {
         self.deaf_until.is_some()
     }
 
-    /// Something has come over a connection, or it was closed.
+    /// Handles a connection on which something has come, or which was closed.
     pub(crate) fn listen(&mut self, fd: RawFd, counters: &mut LinkCounters) {
         let inlet = self.inlets.iter_mut().find(|inlet| inlet.connection.as_raw_fd() == fd);
         if let Some(inlet) = inlet {
@@ -242,7 +245,7 @@ impl Exchange {
         } else if let Some(at) =
             self.outlets.iter().position(|outlet| outlet.connection.as_raw_fd() == fd)
         {
-            // Owners say nothing.
+            // The owner of a queue sends nothing, so only a hang-up makes its connection readable.
             if has_hung_up(&self.outlets[at].connection) {
                 self.close_outlet(at);
             }
@@ -266,7 +269,7 @@ impl Exchange {
         if used != 0 {
             batch.next_buffer();
         }
-        // What is left in the queue of one that ended is taken first.
+        // What is left in the queue of an ended connection is taken before the queue is dropped.
         self.inlets.retain_mut(|inlet| !inlet.ended || inlet.has_more());
         self.generation += u64::from(self.inlets.len() != count);
     }
@@ -277,13 +280,13 @@ impl Inlet {
         self.reader.as_mut().is_some_and(|reader| reader.has_more() == Ok(true))
     }
 
-    /// Reads what has come over the connection: the file of the queue, and bells that were
-    /// answered.
+    /// Reads what has come over the connection: the file of the queue, and bells whose packets were
+    /// taken.
     fn listen(&mut self, counters: &mut LinkCounters) {
         for _ in 0..MAX_HEARD {
             if let Some(reader) = &mut self.reader {
                 match reader.release() {
-                    // Packets are taken first: until then the bell may ring.
+                    // The packets must be taken first; until then the bell may stay.
                     Ok(None) => return,
                     Ok(Some(0)) => {
                         self.ended |= has_hung_up(&self.connection);
@@ -303,7 +306,7 @@ impl Inlet {
                     },
                 },
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-                // It is gone; what it left in the queue is there.
+                // The other process is gone; what it left in the queue can still be read.
                 _ => self.ended = true,
             }
             if self.ended {
@@ -317,7 +320,7 @@ impl Inlet {
         (self.reader, self.ended) = (None, true);
     }
 
-    /// Takes packets to the batch, in whose first free buffer `used` bytes are.
+    /// Copies packets to the batch, whose first free buffer holds `used` bytes already.
     fn take(&mut self, batch: &mut RxBatch, used: &mut usize, counters: &mut LinkCounters) {
         let Some(reader) = &mut self.reader else { return };
         let mut count = 0;

@@ -1,10 +1,10 @@
 //! `UDP_SEGMENT`: one send, many datagrams.
 //!
-//! Asked for per send by control message, never per socket, so that one socket carries runs of
-//! all sizes. Kernels differ in how many segments they cut (64; 128 since 6.9), and have none
-//! before 4.18: so it is tried on a socket of the loopback device when a link is made. What the
-//! probe cannot see is the device of a route: a device without checksum offload refuses with
-//! `EIO`, and then the link gives segmentation up for that source address.
+//! GSO is asked for per send by control message, never per socket, so that one socket carries runs
+//! of all sizes. Kernels differ in how many segments they cut (64; 128 since 6.9), and before 4.18
+//! they cut none. So a link tries it on a socket of the loopback device when it is made. The probe
+//! cannot test the device of a route. A device without checksum offload refuses with `EIO`, and
+//! then the link gives segmentation up for that source address.
 
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
@@ -14,7 +14,7 @@ use crate::sys;
 /// Segment counts to try, best first.
 const CANDIDATES: [u16; 2] = [128, 64];
 
-/// The most segments that the kernel cuts in one send, 1 if it cuts none.
+/// Returns the most segments that the kernel cuts in one send, 1 if it cuts none.
 pub(crate) fn probe(loopback: SocketAddr) -> u16 {
     CANDIDATES.into_iter().find(|&n| try_send(loopback, n).is_ok()).unwrap_or(1)
 }
@@ -22,7 +22,7 @@ pub(crate) fn probe(loopback: SocketAddr) -> u16 {
 fn try_send(loopback: SocketAddr, segments: u16) -> std::io::Result<()> {
     let family = if loopback.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     let fd = sys::socket(family, libc::SOCK_DGRAM, 0)?;
-    // Sends to itself; the datagrams go with the socket.
+    // The socket sends to itself; the datagrams are dropped with it.
     sys::bind(fd.as_fd(), &loopback)?;
     let message = sys::Outgoing {
         dst: sys::local_addr(fd.as_fd())?,
@@ -34,9 +34,9 @@ fn try_send(loopback: SocketAddr, segments: u16) -> std::io::Result<()> {
     sys::send_many(fd.as_fd(), std::iter::once(message)).map(|_| ())
 }
 
-/// True if this refusal of a run may mean that segmentation is not possible on its route, so
-/// that the same packets one by one may pass: `EIO` (no checksum offload), `EINVAL` (too many
-/// segments), `EMSGSIZE` (some kernels, same reason), `EOPNOTSUPP`, `ENOPROTOOPT`.
+/// Whether this refusal of a run may mean that segmentation is not possible on its route, so that
+/// the same packets one by one may pass. Such errors are `EIO` (no checksum offload), `EINVAL` (too
+/// many segments), `EMSGSIZE` (some kernels, same reason), `EOPNOTSUPP` and `ENOPROTOOPT`.
 pub(crate) fn is_refusal(error: &std::io::Error) -> bool {
     matches!(
         error.raw_os_error(),

@@ -1,4 +1,4 @@
-//! Who holds UDP port 4791: the text of the error that users meet first.
+//! Finds the process that holds UDP port 4791, for the text of the error that users meet first.
 //!
 //! Reads `/proc` only after a bind has failed. `/proc/net/udp` names the user of each socket and
 //! its inode; the process is found among those whose descriptors we may read.
@@ -10,10 +10,10 @@ use crate::address::LocalAddr;
 use crate::link::LinkError;
 use crate::{ROCE_PORT, sys};
 
-/// Most processes whose descriptors are looked at.
+/// The most processes whose descriptors are read.
 const MAX_PROCESSES: usize = 65_536;
 
-/// The error for a bind to `local`, port 4791, that found the port in use.
+/// Returns the error for a bind to `local`, port 4791, that found the port in use.
 pub(crate) fn port_taken(local: LocalAddr) -> LinkError {
     let holders = sockets_on_port(local.ip.is_ipv4());
     let holder = holders
@@ -109,7 +109,8 @@ fn parse_addr(hex: &str) -> Option<IpAddr> {
     }
 }
 
-/// Id and name of the process that has the socket with this inode open, if we may see it.
+/// Returns the id and name of the process that has the socket with this inode open, if we may see
+/// it.
 fn process_of(inode: u64) -> Option<(u32, String)> {
     let wanted = format!("socket:[{inode}]");
     let processes = std::fs::read_dir("/proc").ok()?.flatten().take(MAX_PROCESSES);

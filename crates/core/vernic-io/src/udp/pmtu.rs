@@ -1,8 +1,9 @@
 //! Path MTU: packets are never fragmented, and carry DF.
 //!
 //! `IP_PMTUDISC_DO` on an unconnected socket also fixes the IPv4 Identification at 0 (and at the
-//! segment index for a run cut by the kernel), which the ICRC depends on. It is therefore not an
-//! optimisation but a condition: a kernel that refuses it cannot carry RoCEv2 over this link.
+//! segment index for a run cut by the kernel), which the ICRC depends on. The option is therefore
+//! not an optimisation but a condition: a kernel that refuses it cannot carry RoCEv2 over this
+//! link.
 
 use std::io;
 use std::os::fd::BorrowedFd;

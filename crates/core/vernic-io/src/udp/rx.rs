@@ -1,23 +1,25 @@
-//! Receiving: which sockets to look at when, and what to do with what they hold.
+//! Receiving: which sockets to poll when, and what to do with their packets.
 //!
 //! A socket is *hot* for [`HOT_NANOS`] after its last packet. Each [`Receive::recv`] makes one
-//! receive call per hot socket and nothing else, so that an idle link with one hot socket costs
-//! one system call. The cold ones are looked at with one `ppoll` for all of them when there is no
-//! hot one, and else every [`COLD_NANOS`]: that is the bound on how long a first packet waits
+//! receive call per hot socket and nothing else, so that an idle link with one hot socket costs one
+//! system call. The cold sockets are polled with one `ppoll` for all of them: on each call while no
+//! socket is hot, and else every [`COLD_NANOS`]. That is the bound on how long a first packet waits
 //! while the caller polls.
 //!
-//! The first two receives after an empty one are a `recvmsg`; while packets keep coming it is a
-//! `recvmmsg` for several buffers. Measured on loopback (2 cores, Linux 6.18): a `recvmmsg` adds
-//! about 0.1 us to a round trip; 1, 2, 4 or 8 full buffers per call carry the same within 5 %, one
-//! sender being slower than either; so `recvmmsg` is for several senders at once. A buffer of GRO
-//! is up to 64 KiB: [`BULK_BUFFERS`] of them stay in the second-level cache until they are
+//! The first two receives after an empty one are a `recvmsg`. While packets keep coming, a
+//! `recvmmsg` receives several buffers. Measured on loopback (2 cores, Linux 6.18), a `recvmmsg`
+//! adds about 0.1 us to a round trip. 1, 2, 4 or 8 full buffers per call carry the same within 5 %,
+//! since one sender is slower than any of them. So `recvmmsg` is for several senders at once. A GRO
+//! buffer is up to 64 KiB: [`BULK_BUFFERS`] of them stay in the second-level cache until they are
 //! consumed. Small datagrams come [`SMALL_BUFFERS`] at a time.
 //!
 //! A packet on port 4791 whose QPN is in another process's slot is handed over to that process
-//! (`exchange.rs`). What others hand over to this one is taken before anything else. A process that
-//! ends hands over what its sockets hold, too, after it has stepped aside: a socket that is
-//! connected to a peer from which nothing comes is not chosen any more among those that share the
-//! port, and keeps what it has.
+//! (`exchange.rs`). Packets that others hand over to this process are taken before anything else.
+//!
+//! A process that ends also hands over what its sockets hold, after it has left the shared ports.
+//! To leave a shared port, a socket connects to a peer that sends nothing. The kernel then no
+//! longer chooses the socket among those that share the port, and the socket keeps the packets that
+//! it has.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
@@ -37,54 +39,54 @@ use crate::udp::{UdpConfig, socket};
 /// How long a socket is hot after a packet: two milliseconds, far more than a round trip.
 const HOT_NANOS: u64 = 2_000_000;
 
-/// Longest time between two looks at the cold sockets while some are hot and the caller polls:
+/// The longest time between two polls of the cold sockets while some are hot and the caller polls:
 /// fifty microseconds, the time of some 200 empty receives.
 const COLD_NANOS: u64 = 50_000;
 
-/// Buffers per receive while they come in full.
+/// Buffers per receive while large ones come in.
 const BULK_BUFFERS: usize = 4;
 
-/// Buffers per receive while they come in small.
+/// Buffers per receive while small ones come in.
 const SMALL_BUFFERS: usize = 16;
 
-/// A buffer with more bytes than this is a full one.
+/// The bytes above which a buffer counts as large.
 const BULK_BYTES: usize = 16 * 1024;
 
 /// Hand-over messages taken per call and socket: as many as a socket's queue holds by default.
 const TAKE_OVERS: usize = 10;
 
-/// How long a slot that had no owner is taken to have none: ten milliseconds.
+/// How long a slot that had no owner is assumed to have none: ten milliseconds.
 const ABSENT_NANOS: u64 = 10_000_000;
 
-/// For how long a link steps aside: far longer than a process takes to end when nothing is left to
-/// do.
+/// How long a link leaves shared ports to others: far longer than a process takes to end when
+/// nothing is left to do.
 pub(crate) const ASIDE_NANOS: u64 = 100_000_000;
 
-/// What a socket is for.
+/// The kind of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     /// Port 4791 of an address.
     Public,
-    /// A port that peers on this host were told.
+    /// A private port, for peers on this host.
     Private,
-    /// Port 4791 of an address, one peer only.
+    /// Port 4791 of an address, for packets of one peer only.
     Steered,
     /// A multicast group.
     Group,
     /// Packets from other processes of this host, one by one.
     HandOver,
-    /// Other processes of this host that have packets for this slot.
+    /// Connections of other processes of this host that have packets for this slot.
     Door(Slot),
     /// Questions from other processes of this host.
     Questions,
 }
 
-/// Whose a socket is.
+/// The descriptor of a socket, with its owner.
 #[derive(Debug)]
 enum Fd {
-    /// Ours.
+    /// A socket of this link.
     Own(OwnFd),
-    /// The slot table's.
+    /// A socket of the slot table.
     Lent(LentFd),
 }
 
@@ -101,13 +103,13 @@ impl Fd {
 struct Socket {
     kind: Kind,
     fd: Fd,
-    /// The active address it belongs to; `None` for the sockets of slots.
+    /// The active address that the socket belongs to; `None` for the sockets of slots.
     owner: Option<LocalAddr>,
-    /// Where its packets are sent to.
+    /// The address that the socket's packets are sent to.
     bound: LocalAddr,
     port: u16,
     hot_until: Nanos,
-    /// Buffers to ask for next time.
+    /// Buffers to ask for in the next receive.
     appetite: usize,
     overflow: u32,
 }
@@ -128,7 +130,7 @@ pub(crate) struct Receive {
     fds: Vec<RawFd>,
     polls: Vec<sys::PollFd>,
     generation: u64,
-    /// It has stepped aside, until then.
+    /// The time at which the link returns to shared ports, while it has left them.
     back_at: Option<Nanos>,
 }
 
@@ -152,15 +154,15 @@ impl Receive {
         }
     }
 
-    /// When it must be called to be back after it has stepped aside.
+    /// The time at which [`recv`](Self::recv) must be called to return to shared ports.
     pub(crate) fn back_at(&self) -> Option<Nanos> {
         self.back_at
     }
 
-    /// Leaves what comes to shared ports from now on to other processes.
+    /// Leaves packets that come to shared ports from now on to other processes.
     pub(crate) fn step_aside(&mut self, now: Nanos) {
         for socket in &self.sockets {
-            // Nothing is sent from port 4791, so nothing comes from there.
+            // Nothing is sent from port 4791, so nothing comes to a socket that is connected to it.
             if let (Kind::Public | Kind::Steered, Fd::Own(fd)) = (socket.kind, &socket.fd)
                 && let Err(error) = sys::connect(fd.as_fd(), &socket.bound.with_port(socket.port))
             {
@@ -171,13 +173,12 @@ impl Receive {
         self.changed();
     }
 
-    /// The process is still there: takes its part of what comes to shared ports again. By new
-    /// sockets, since some kernels do not put one that was connected back among those that share
-    /// its port.
+    /// Returns to shared ports, since the process still runs. Opens new sockets, since some kernels
+    /// do not put a socket that was connected back among those that share its port.
     #[cold]
     fn step_back(&mut self, now: Nanos, config: &UdpConfig) {
         self.back_at = None;
-        // Their flows are steered again if they go on.
+        // Steered flows are steered again if they go on.
         self.sockets.retain(|socket| socket.kind != Kind::Steered);
         for socket in self.sockets.iter_mut().filter(|socket| socket.kind == Kind::Public) {
             match socket::public(socket.bound, config) {
@@ -238,14 +239,14 @@ impl Receive {
         self.changed();
     }
 
-    /// Rebuilds what depends on the list of sockets.
+    /// Rebuilds the lists that depend on the list of sockets.
     fn changed(&mut self) {
         self.hot.clear();
         self.next_cold = Nanos(0);
         self.exchange_generation = self.exchange.generation();
         let is_deaf = self.exchange.is_deaf();
         let is_shut = |s: &Socket| is_deaf && matches!(s.kind, Kind::Door(_));
-        // The kernel leaves out descriptors that are negative.
+        // The kernel ignores negative descriptors.
         let raw = |s: &Socket| if is_shut(s) { -1 } else { s.fd.raw() };
         let all = self.sockets.iter().map(raw).chain(self.exchange.fds());
         self.polls.clear();
@@ -255,7 +256,7 @@ impl Receive {
         self.generation += 1;
     }
 
-    /// Follows the slots that were claimed or released.
+    /// Updates the list of sockets after slots were claimed or released.
     fn refresh_slots(&mut self) {
         self.slots_generation = self.slots.generation();
         self.sockets.retain(|s| s.owner.is_some());
@@ -333,7 +334,7 @@ impl Receive {
         }
         for at in 0..self.sockets.len() {
             if batch.free() == 0 {
-                // What is left is found next time.
+                // The remaining sockets are polled next time.
                 self.next_cold = now;
                 break;
             }
@@ -348,12 +349,12 @@ impl Receive {
             self.exchange.listen(poll.fd(), counters);
         }
         if self.exchange.generation() != self.exchange_generation {
-            // Who has just come has brought something.
+            // A process that has just connected has brought packets.
             self.exchange.take(batch, counters);
         }
     }
 
-    /// Closes steered sockets that had no packet for long, and such queues.
+    /// Closes steered sockets and queues that had no packet for long.
     fn close_idle(&mut self, now: Nanos) {
         self.exchange.close_idle(now);
         let before = self.sockets.len();
@@ -411,7 +412,7 @@ impl Receive {
             Ok(received) => received,
             Err(e) => {
                 socket.appetite = 0;
-                // A steered socket hears of ICMP errors; they concern the peer, not us.
+                // A steered socket reports ICMP errors; they concern the peer, not us.
                 counters.rx_errors += u64::from(e.kind() != std::io::ErrorKind::WouldBlock);
                 return;
             }
@@ -419,7 +420,7 @@ impl Receive {
         socket.hot_until = now.plus(HOT_NANOS);
         let incoming = &incoming[..received];
         let bulk = incoming.iter().any(|one| one.len > BULK_BYTES);
-        // One packet, then none, is a round trip; it takes two in a row to make a stream.
+        // One packet, then none, is a round trip; two receives in a row make a stream.
         socket.appetite = match (socket.appetite, bulk) {
             (0, _) => 1,
             (_, true) => BULK_BUFFERS,
@@ -451,7 +452,7 @@ impl Receive {
         }
     }
 
-    /// Commits what is ours in the first free buffer, and hands the rest over.
+    /// Commits the packets of this process in the first free buffer, and hands the rest over.
     #[expect(clippy::too_many_arguments, reason = "one call, on the data path")]
     fn sort(
         &mut self,
@@ -475,7 +476,7 @@ impl Receive {
         }
         let mut start = 0;
         while start < len {
-            // A group: neighbours with the same owner.
+            // A group: adjacent packets with the same owner.
             let buffer = &batch.spare()[..len];
             let owner = foreign(&buffer[start..len.min(start + stride)]);
             let count = buffer[start..].chunks(stride).take_while(|b| foreign(b) == owner).count();
@@ -483,7 +484,7 @@ impl Receive {
             let first_segment = (start / stride) as u16;
             let keep = match owner {
                 None => true,
-                // Nobody has it: let the engine count a packet for an unknown QPN.
+                // No process has the slot: let the engine count a packet for an unknown QPN.
                 Some(slot) if now < self.absent_until[usize::from(slot.value())] => true,
                 Some(slot) => {
                     let head = Head { stride: stride.min(end - start) as u16, first_segment, meta };
@@ -520,7 +521,7 @@ impl Receive {
         counters: &mut LinkCounters,
     ) {
         let Fd::Lent(fd) = &self.sockets[at].fd else { return };
-        // Given back: the list of sockets is made anew the next time.
+        // If the slot was given back, the list of sockets is made anew the next time.
         let Some(fd) = fd.get() else { return };
         for _ in 0..TAKE_OVERS.min(batch.free()) {
             counters.rx_calls += 1;
@@ -540,8 +541,8 @@ impl Receive {
         }
     }
 
-    /// The engine has taken packets that another process handed over: a flow that goes on coming by
-    /// that way is steered to this process.
+    /// Notes that the engine has accepted packets that another process handed over. A flow that
+    /// keeps coming through another process is steered to this process.
     pub(crate) fn note_accepted(
         &mut self,
         meta: &RxMeta,
@@ -555,7 +556,7 @@ impl Receive {
         }
     }
 
-    /// Opens a socket for a flow, if there may be one more.
+    /// Opens a socket for a flow, unless there are [`MAX_STEERED`] already.
     fn steer(
         &mut self,
         src: std::net::SocketAddr,
@@ -574,7 +575,7 @@ impl Receive {
             Ok(fd) => {
                 self.add(Kind::Steered, local, local, crate::ROCE_PORT, fd);
                 if let Some(socket) = self.sockets.last_mut() {
-                    // Hot from the start: packets are on their way.
+                    // The socket is hot from the start: packets are on their way.
                     socket.hot_until = now.plus(HOT_NANOS);
                     self.hot.push(self.sockets.len() - 1);
                 }

@@ -45,12 +45,12 @@ fn bind_error(local: LocalAddr, source: io::Error) -> LinkError {
     }
 }
 
-/// What packets leave from.
+/// A socket that packets are sent from.
 #[derive(Debug)]
 pub(crate) struct Transmitter {
     pub(crate) fd: OwnFd,
     pub(crate) port: u16,
-    /// Keeps the port from others: see [`guard`].
+    /// The socket that keeps the port from others: see [`guard`].
     _guard: Option<OwnFd>,
 }
 
@@ -69,7 +69,7 @@ pub(crate) fn transmit(
     })?;
     ecn::set_send_defaults(fd.as_fd(), v4);
     buffer::set_send(fd.as_fd(), config.send_buffer_bytes);
-    // Nobody has a reason to send to this port; what arrives is not kept.
+    // No peer has a reason to send to this port; what arrives is not kept.
     let _ = sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 0);
     set_multicast_device(&fd, local);
     for i in 0..SOURCE_PORT_TRIES {
@@ -89,19 +89,19 @@ pub(crate) fn transmit(
     Err(LinkError::TooMany { what: "source ports", limit: SOURCE_PORT_TRIES as usize })
 }
 
-/// What became of a [`guard`].
+/// The result of [`guard`].
 enum Guard {
     Kept(OwnFd),
-    /// Somebody has the port, on some address.
+    /// A socket has the port, on some address.
     Taken,
-    /// The system lets nobody bind to all addresses.
+    /// The system lets no process bind to all addresses.
     Forbidden,
 }
 
 /// Takes a port on all addresses, so that no other user sends from it. Peers know us by our address
-/// and port (the engine's `source.rs`), but to be bound to them does not keep others from sending
-/// from them: a socket that has the same port on another of the host's addresses, as 127.0.0.2, may
-/// name ours as the source of a packet (`IP_PKTINFO`).
+/// and port (the engine's `source.rs`). Binding to them alone does not keep others from sending
+/// from them. A socket that has the same port on another address of the host, such as 127.0.0.2,
+/// may name our address as a packet's source (`IP_PKTINFO`).
 fn guard(local: LocalAddr, port: u16) -> Result<Guard, LinkError> {
     let fd = new_socket(local)?;
     let _ = sys::set_option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUF, 0);
@@ -119,8 +119,8 @@ fn guard(local: LocalAddr, port: u16) -> Result<Guard, LinkError> {
     }
 }
 
-/// Binds a socket to a port that its guard has. They share it for the moment, which only sockets of
-/// one user can.
+/// Binds a socket to a port that its guard has. Both share the port for the moment, which only
+/// sockets of one user can.
 fn bind_beside(fd: &OwnFd, addr: SocketAddr, guard: Option<&OwnFd>) -> io::Result<()> {
     let share = |shared| {
         [Some(fd), guard].into_iter().flatten().try_for_each(|fd| {
@@ -136,7 +136,7 @@ fn bind_beside(fd: &OwnFd, addr: SocketAddr, guard: Option<&OwnFd>) -> io::Resul
     bound
 }
 
-/// Multicast leaves through the device that has the address, whatever the routes say; members on
+/// Sends multicast through the device that has the address, whatever the routes say. Members on
 /// this host receive it too (the system's default).
 fn set_multicast_device(fd: &OwnFd, local: LocalAddr) {
     let _ = match local.ip {
@@ -165,7 +165,7 @@ fn set_receive_options(fd: &OwnFd, v4: bool, config: &UdpConfig) {
     let _ = sys::set_option(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
 }
 
-/// Opens the socket for everything sent to `local`, port 4791.
+/// Opens the socket for all packets to `local`, port 4791.
 pub(crate) fn public(local: LocalAddr, config: &UdpConfig) -> Result<OwnFd, LinkError> {
     let fd = new_socket(local)?;
     share_port(&fd, local)?;
@@ -183,7 +183,7 @@ fn share_port(fd: &OwnFd, local: LocalAddr) -> Result<(), LinkError> {
     })
 }
 
-/// Opens a socket for peers on this host that were told its port; returns it with the port.
+/// Opens a socket for peers on this host that are given its port; returns the socket with the port.
 pub(crate) fn private(local: LocalAddr, config: &UdpConfig) -> Result<(OwnFd, u16), LinkError> {
     let fd = new_socket(local)?;
     set_receive_options(&fd, local.ip.is_ipv4(), config);
@@ -192,8 +192,8 @@ pub(crate) fn private(local: LocalAddr, config: &UdpConfig) -> Result<(OwnFd, u1
     Ok((fd, port))
 }
 
-/// Opens a socket that takes all packets from `peer` to `local`, port 4791: a connected socket
-/// goes before an unconnected one when the kernel looks for a receiver. Receive only.
+/// Opens a socket that takes all packets from `peer` to `local`, port 4791. The kernel prefers a
+/// connected socket to an unconnected one when it looks for a receiver. For receiving only.
 pub(crate) fn steered(
     local: LocalAddr,
     peer: &SocketAddr,
@@ -208,11 +208,11 @@ pub(crate) fn steered(
     Ok(fd)
 }
 
-/// Whether the kernel would send packets from `local` to the multicast address `group`: it looks
-/// for a route when a socket is connected.
+/// Checks that the kernel would send packets from `local` to the multicast address `group`: it
+/// looks for a route when a socket is connected.
 ///
 /// # Errors
-/// [`LinkError::NoRoute`] if not; [`LinkError::Os`].
+/// [`LinkError::NoRoute`] if the kernel has no route; [`LinkError::Os`].
 pub fn check_route(local: LocalAddr, group: IpAddr) -> Result<(), LinkError> {
     let fd = new_socket(local)?;
     set_multicast_device(&fd, local);

@@ -1,24 +1,25 @@
-//! Flows that keep coming to the wrong process, and how they are brought home.
+//! Steering: flows that keep coming to the wrong process are moved to the right one.
 //!
 //! The kernel picks among the processes that share port 4791 by a hash of addresses and ports. A
-//! process that was handed [`HAND_OVERS`] buffers of one flow, and accepted a packet of each, opens
-//! a socket that is bound to the same address and port and *connected* to the flow's source: a more
-//! exact match, which the kernel prefers (since Linux 5.0 also among sockets that share a port). It
-//! needs no privilege, takes nothing from other flows, and vanishes with the process.
+//! process may be handed [`HAND_OVERS`] buffers of one flow, and accept a packet of each. It then
+//! opens a socket that is bound to the same address and port and *connected* to the flow's source.
+//! That is a more exact match, which the kernel prefers (since Linux 5.0 also among sockets that
+//! share a port). The socket needs no privilege, takes nothing from other flows, and vanishes with
+//! the process.
 //!
 //! Only packets that the engine accepted count
-//! ([`Link::note_accepted`](crate::Link::note_accepted)): what has a wrong ICRC, no queue pair,
-//! another source or an old sequence number, anybody may have sent in the name of the flow, which
-//! would then be brought to the wrong process for good.
+//! ([`Link::note_accepted`](crate::Link::note_accepted)). Anybody may forge a packet of the flow
+//! that has a wrong ICRC, no queue pair, another source or an old sequence number. If such packets
+//! counted, they could bring the flow to the wrong process for good.
 //!
 //! The alternative is a classic BPF program that picks the process by QPN
-//! (`SO_ATTACH_REUSEPORT_CBPF`). It picks by index in the group of sockets, and the index of the
-//! others changes whenever a process leaves, so it would need all processes to agree anew each
-//! time; and one program serves the whole group, whoever attached it.
+//! (`SO_ATTACH_REUSEPORT_CBPF`). The program picks by index in the group of sockets, and the index
+//! of the others changes whenever a process leaves. So all processes would need to agree anew each
+//! time. Also, one program serves the whole group, whichever process attached it.
 //!
-//! A flow that carries packets for two processes is steered to one and handed over by it to the
-//! other, which by then is not able to steer it: correct, at the price it had before. Senders of
-//! this kind avoid it (`Slot::flow`).
+//! A flow that carries packets for two processes is steered to one of them, which hands packets
+//! over to the other. The other process cannot steer the flow by then. That is correct, at the same
+//! price as before. Senders of this kind avoid such flows (`Slot::flow`).
 //!
 //! Limits: [`MAX_STEERED`] sockets; one that is idle for [`IDLE_NANOS`] is closed. Of more than
 //! [`WAYS`] flows whose ports end in the same bits, those that come most often are counted.
@@ -27,14 +28,14 @@ use std::net::SocketAddr;
 
 use crate::link::Nanos;
 
-/// Buffers of one flow handed over before it is steered: each is copied and may cost two system
-/// calls, a socket costs ten.
+/// Buffers of one flow that are handed over before it is steered. Each is copied and may cost two
+/// system calls; a socket costs ten.
 pub(crate) const HAND_OVERS: u32 = 4;
 
-/// Most flows steered at a time.
+/// The most flows steered at a time.
 pub(crate) const MAX_STEERED: usize = 64;
 
-/// A steered socket that had no packet for this long is closed: ten seconds.
+/// How long a steered socket may have no packet before it is closed: ten seconds.
 pub(crate) const IDLE_NANOS: u64 = 10_000_000_000;
 
 /// Sets of flows counted at a time; by source port, so a power of two.

@@ -8,7 +8,7 @@ use crate::endpoint;
 use crate::path::TxPath;
 use crate::{ROCE_PORT, sys};
 
-/// An address of 127.0.0.0/8 that no other test of this process uses, so that port 4791 is free.
+/// Returns an address of 127.0.0.0/8 that no other test of this process uses, so port 4791 is free.
 fn home() -> IpAddr {
     static NEXT: AtomicU8 = AtomicU8::new(1);
     let [.., high, low] = std::process::id().to_be_bytes();
@@ -19,7 +19,7 @@ fn config(offload: bool) -> UdpConfig {
     UdpConfig { offload, ..UdpConfig::default() }
 }
 
-/// A link without addresses, whose slots are this test process's.
+/// Opens a link without addresses, with slots of its own name space for this test process.
 fn link(offload: bool) -> UdpLink {
     let slots = SlotTable::with_scope(&format!("vt{}", std::process::id())).unwrap();
     UdpLink::open(config(offload), slots)
@@ -35,8 +35,8 @@ fn to_roce(ip: IpAddr) -> SocketAddr {
     (ip, ROCE_PORT).into()
 }
 
-/// Where packets to `ip` reach this link and no other: `::1` is there once, and other programs of
-/// this host may share its port 4791.
+/// Returns the address at which packets to `ip` reach this link and no other. `::1` is there only
+/// once, and other programs of this host may share its port 4791.
 fn to_private(link: &UdpLink, ip: IpAddr) -> SocketAddr {
     let slot = link.slots.clone().claim().unwrap();
     let peer = link.slots.clone().query(ip, slot.qpn(1), std::time::Duration::ZERO).unwrap();
@@ -51,7 +51,7 @@ fn append(batch: &mut TxBatch, path: &TxPath, size: usize, fill: u8) {
     batch.push(path, size);
 }
 
-/// What a test looks at in a received packet.
+/// The fields of a received packet that tests compare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Seen {
     size: usize,
@@ -145,7 +145,7 @@ fn a_path_that_refuses_segmentation_is_served_packet_by_packet() {
         println!("skipped: no UDP_SEGMENT here");
         return;
     }
-    // What a device without checksum offload causes, caused by a socket without checksums: EIO.
+    // A socket without checksums causes the error of a device without checksum offload: EIO.
     link.tx.without_checksums();
     let path = endpoint::path(ip, to_roce(ip));
     let mut batch = TxBatch::new(&link.limits());
@@ -163,7 +163,7 @@ fn a_path_that_refuses_segmentation_is_served_packet_by_packet() {
     wanted[7].icrc = Icrc::Bad;
     assert_eq!(receive(&mut link, 41), wanted);
     assert_eq!(link.counters().downgrades, 1);
-    // From now on, nothing is refused any more.
+    // From now on nothing is refused.
     append(&mut batch, &path, 64, 1);
     append(&mut batch, &path, 64, 2);
     assert_eq!(link.send(Nanos(0), &mut batch).packets, 2);
@@ -242,8 +242,8 @@ fn a_link_that_steps_aside_hands_over_what_it_has_and_gets_nothing_new_for_a_whi
     let (mut leaver, mut stayer, mut sender) = (open(ip, true), open(ip, true), open(home(), true));
     let (slot, from) = (stayer.slots.clone().claim().unwrap(), sender.active[0].local.ip);
     let mut batch = TxBatch::new(&sender.limits());
-    // Some flows to the stayer at a time, fewer than the queue for what is handed over holds: the
-    // kernel divides them among the two.
+    // Sends a few flows to the stayer at a time, fewer packets than a hand-over queue holds. The
+    // kernel divides the flows among the two processes.
     let mut send = |flows: std::ops::Range<u16>| {
         for flow in flows {
             let path = endpoint::path(from, to_roce(ip)).with_flow(flow);
@@ -255,7 +255,7 @@ fn a_link_that_steps_aside_hands_over_what_it_has_and_gets_nothing_new_for_a_whi
         sender.send(Nanos(0), &mut batch);
     };
     let mut now = Nanos(0);
-    // How many the leaver has handed over so far, when all are there.
+    // Returns how many packets the leaver has handed over so far, when all have come.
     let mut all_there = |leaver: &mut UdpLink, wait: u64| {
         let (mut rx, mut count) = (RxBatch::new(), 0);
         now = now.plus(wait);
@@ -274,7 +274,7 @@ fn a_link_that_steps_aside_hands_over_what_it_has_and_gets_nothing_new_for_a_whi
         send(flows.clone());
         let (has, now) = all_there(&mut leaver, 0);
         assert_eq!(has, had, "nothing new came");
-        // Back, it looks first, and then has its share again.
+        // Once back, the leaver polls first, and then has its share again.
         at = now.plus(rx::ASIDE_NANOS);
         leaver.recv(at, &mut RxBatch::new());
         send(flows);
@@ -298,7 +298,7 @@ fn an_address_that_comes_back_sends_from_the_ports_that_it_had() {
     link.deactivate(ip.into());
     assert_eq!(link.departure(&path(0)), None);
     link.activate(ip.into()).unwrap();
-    // In another order than before.
+    // The flows are used in another order than before.
     link.departure(&path(7)).unwrap();
     assert_eq!(ports(&mut link), before);
 }
@@ -328,7 +328,7 @@ fn flows_beyond_the_bound_share_the_ports_of_their_class() {
         link.departure(&path(ip, flow)).expect("each flow has a port").src.port()
     };
     let class_of = |flow: usize| flow % usize::from(Slot::CLASSES);
-    // From the last of all classes on, so that the first of a class comes when there are many.
+    // From the last of all classes on, so that the first flow of a class comes when there are many.
     let mut ports: Vec<_> =
         (0..SOURCE_PORTS).rev().map(|flow| port_of(&mut link, ip, flow)).collect();
     ports.reverse();
@@ -338,13 +338,13 @@ fn flows_beyond_the_bound_share_the_ports_of_their_class() {
     let own = MAX_FLOW_SOCKETS / 2;
     let shared = |flow: &usize| ports[*flow] == ports[class_of(*flow)];
     assert_eq!((0..SOURCE_PORTS).filter(shared).count(), SOURCE_PORTS - own);
-    // Another address has what is left, and each of its flows has a port.
+    // Another address gets the sockets that are left, and each of its flows has a port.
     link.activate(other.into()).unwrap();
     (0..SOURCE_PORTS).for_each(|flow| assert_ne!(port_of(&mut link, other, flow), 0));
     assert!(link.tx.sockets().count() <= 2 + MAX_FLOW_SOCKETS);
     let again: Vec<_> = (0..SOURCE_PORTS).map(|flow| port_of(&mut link, ip, flow)).collect();
     assert_eq!(again, ports, "a flow stays where it is");
-    // What leaves is stamped for the port that it leaves from.
+    // Packets are stamped for the port that they leave from.
     let mut batch = TxBatch::new(&link.limits());
     for flow in 0..SOURCE_PORTS {
         append(&mut batch, &path(ip, flow), 64, 1);
@@ -461,7 +461,7 @@ fn a_hot_link_costs_one_system_call_per_empty_receive() {
     let mut now = Nanos(0);
     while link.recv(now, &mut rx) == 0 {}
     let before = link.counters().rx_calls;
-    // One microsecond per call, for one millisecond: 20 looks at the cold sockets are due.
+    // One microsecond per call, for one millisecond: 20 polls of the cold sockets are due.
     for _ in 0..1000 {
         now = now.plus(1000);
         assert_eq!(link.recv(now, &mut rx), 0);
@@ -557,7 +557,7 @@ fn packets_for_qp1_go_to_whoever_has_the_name_and_their_flow_stays_where_it_is()
     let mut bytes = [0; 280];
     bytes[7] = 1;
     let mut batch = RxBatch::new();
-    // More than it takes to steer a flow, by either way.
+    // More packets than it takes to steer a flow, to the name and to the slot in turn.
     for round in 0..40 {
         let packet = RxPacket { bytes: &bytes, meta: &meta, segment: 0 };
         let handed_over = match round % 2 {

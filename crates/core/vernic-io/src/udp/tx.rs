@@ -1,12 +1,13 @@
-//! Sending: runs to sockets, one system call for as many as a socket takes.
+//! Sending: runs to sockets, with one system call for as many runs as a socket takes.
 //!
-//! A run goes out through the socket of its source address and flow. Consecutive runs of one
-//! socket share a `sendmmsg` (32 at most). Sending stops where a socket is
-//! full: order is kept, what is left stays in the batch.
+//! A run goes out through the socket of its source address and flow. Consecutive runs of one socket
+//! share a `sendmmsg` (32 at most). Sending stops where a socket is full: the order is kept, and
+//! what is left stays in the batch.
 //!
-//! When the kernel refuses a run that is to be cut up, and takes its packets one by one, the
-//! route has no segmentation: the address does without from then on. Packets were stamped for
-//! Identification 0, 1, 2...; one by one they leave with 0, so their ICRCs are changed first.
+//! The kernel may refuse a run that it is to cut up, and yet accept its packets one by one. Then
+//! the route has no segmentation, and the address does without it from then on. Packets were
+//! stamped for Identification 0, 1, 2...; one by one they leave with 0, so their ICRCs are changed
+//! first.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::os::fd::AsFd;
@@ -30,26 +31,26 @@ use crate::udp::{MAX_FLOW_SOCKETS, SOURCE_PORTS, UdpConfig, ecn, gso, socket};
 #[derive(Debug)]
 struct Source {
     local: LocalAddr,
-    /// In the order in which they were opened; the first came with the address.
+    /// The sockets in the order in which they were opened; the first came with the address.
     ports: Vec<Transmitter>,
-    /// Which of them a flow leaves from, once it was asked for: for good, since ICRCs are made for
-    /// its port.
+    /// The index in `ports` of each flow's socket, once the flow was used. It never changes, since
+    /// ICRCs are made for the socket's port.
     by_flow: Box<[Option<u8>; SOURCE_PORTS]>,
     segmented: bool,
 }
 
 impl Source {
-    /// The socket for a flow.
+    /// Returns the socket of a flow.
     fn port(&self, flow: u16) -> Option<&Transmitter> {
         let at = self.by_flow[usize::from(flow) % SOURCE_PORTS].unwrap_or(0);
         self.ports.get(usize::from(at))
     }
 }
 
-/// Paths that stamping remembers: as many queue pairs take turns at no cost. A power of two.
+/// Paths that stamping remembers, so that as many queue pairs alternate at no cost. A power of two.
 const KNOWN_PATHS: usize = 64;
 
-/// What stamping needs to know of a path.
+/// The facts that stamping needs of a path.
 #[derive(Debug)]
 struct KnownPath {
     path: TxPath,
@@ -62,13 +63,13 @@ struct KnownPath {
 #[derive(Debug)]
 pub(crate) struct Transmit {
     sources: Vec<Source>,
-    /// By flow; a path of the same flow takes its place.
+    /// The remembered paths by flow; a path with the same index replaces the one before.
     known: Vec<Option<KnownPath>>,
     segmented: bool,
     seed: u32,
 }
 
-/// How far one attempt to send got.
+/// The result of one attempt to send.
 enum Progress {
     /// This many runs went out.
     Sent(usize),
@@ -84,7 +85,7 @@ impl Transmit {
         Self { sources: Vec::new(), known, segmented, seed }
     }
 
-    /// What is known of paths may be wrong from now on.
+    /// Forgets the remembered paths, whose facts may be wrong from now on.
     fn forget(&mut self) {
         self.known.fill_with(|| None);
     }
@@ -104,7 +105,7 @@ impl Transmit {
         self.forget();
     }
 
-    /// All sockets that are open.
+    /// Returns all sockets that are open.
     #[cfg(test)]
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &OwnFd> {
         self.sources.iter().flat_map(|source| &source.ports).map(|port| &port.fd)
@@ -129,7 +130,7 @@ impl Transmit {
         });
     }
 
-    /// How packets of a path leave.
+    /// Returns how packets of a path leave.
     pub(crate) fn departure(&mut self, path: &TxPath, config: &UdpConfig) -> Option<Departure> {
         let found = self.look_up(path, config)?;
         Some(Departure {
@@ -149,10 +150,10 @@ impl Transmit {
         Some(KnownPath { path: *path, port, flow, segmented: source.segmented })
     }
 
-    /// Says which socket of a source a flow leaves from: its own, unless there are enough, or no
-    /// descriptors or ports for it; else that of the first flow of its class; else the first of
-    /// all. Flows of one class go to the same links, so those that share a socket are steered
-    /// together.
+    /// Returns the index of the socket of a source that a flow leaves from. This is the flow's own
+    /// socket, unless there are enough, or no descriptors or ports for it. Else it is that of the
+    /// first flow of its class, else the first of all. Flows of one class go to the same links, so
+    /// flows that share a socket are steered together.
     fn assign(&mut self, at: usize, flow: u16, config: &UdpConfig) -> u8 {
         let place = usize::from(flow) % SOURCE_PORTS;
         if let Some(known) = self.sources[at].by_flow[place] {
@@ -184,15 +185,15 @@ impl Transmit {
         Some(place)
     }
 
-    /// Says which port is tried first for a flow: the same each time that the address comes back,
-    /// since peers know us by it, and neighbouring ones for neighbouring flows.
+    /// Returns the port that is tried first for a flow. The port is the same each time that the
+    /// address comes back, since peers know us by it. Adjacent flows try adjacent ports.
     fn first_port(&self, local: LocalAddr, flow: usize) -> u32 {
         let mut hasher = DefaultHasher::new();
         (self.seed, local).hash(&mut hasher);
         (hasher.finish() as u32).wrapping_add(flow as u32)
     }
 
-    /// Sends what waits in the batch, which is stamped.
+    /// Sends the waiting packets of the batch, which is stamped.
     pub(crate) fn send(&mut self, batch: &mut TxBatch, counters: &mut LinkCounters) -> SendReport {
         let mut report = SendReport::default();
         while let Some(first) = batch.first_run() {
@@ -229,8 +230,8 @@ impl Transmit {
         report
     }
 
-    /// Deals with a first run that the kernel does not take: gives up segmentation if that may be
-    /// the reason, else the run.
+    /// Handles a first run that the kernel refused: gives up segmentation if that may be the
+    /// reason, else drops the run.
     fn refused(
         &mut self,
         at: usize,
@@ -246,7 +247,7 @@ impl Transmit {
             batch.retire(1);
             return;
         }
-        // Is it segmentation, or these packets? Ask with one packet, whose Identification is 0
+        // Is segmentation refused, or these packets? Try one packet, whose Identification is 0
         // either way. If it goes out, segmentation was the reason.
         let first = TxRun { bytes: &run.bytes[..run.stride], ..run };
         let Some(port) = source.port(run.path.flow()) else { return };
@@ -307,7 +308,8 @@ fn progress_of(result: std::io::Result<usize>) -> Progress {
     match result {
         Ok(n) => Progress::Sent(n),
         Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => Progress::Blocked,
-        // The queue of the device is full: it is the same to us, but not to poll.
+        // The queue of the device is full: to us the same as a full socket, though polling cannot
+        // show it.
         Err(e) if e.raw_os_error() == Some(libc::ENOBUFS) => Progress::Blocked,
         Err(e) => Progress::Refused(e),
     }

@@ -10,10 +10,10 @@
 //!  record: head of a hand-over message (60 bytes), length of the packets (4, big-endian), packets
 //! ```
 //!
-//! One writer, the process that got packets for another one, and one reader, their owner. Positions
-//! count bytes and never go back. A record at position p lies at p - `base`, modulo the size; the
-//! writer moves `base` only while nothing is in the queue, so that one that is never deep touches
-//! little memory.
+//! There is one writer, the process that got packets for another one, and one reader, the packets'
+//! owner. Positions count bytes and never go back. A record at position p lies at p - `base`,
+//! modulo the size. The writer moves `base` only while the queue is empty, so that a queue that is
+//! never deep touches little memory.
 //!
 //! # Waking the reader
 //!
@@ -29,18 +29,18 @@
 //!   W4 bells + 1, a byte
 //! ```
 //!
-//! If R3 does not see a record, its W3 sees R1 and rings; its byte is counted behind R2 and stays.
-//! So as long as something is in the queue a byte is on the connection, or about to be: a thread
-//! that sleeps on it wakes, also if it left records behind for want of room.
+//! If R3 does not see a record, that record's W3 sees R1 and rings; its byte is counted after R2
+//! and stays. So as long as something is in the queue, a byte is on the connection, or about to be.
+//! A thread that sleeps on the connection wakes, even if it left records behind for want of room.
 //!
 //! # Fair shares
 //!
-//! A record is taken only if its flow would not have more of the queue than is free, where a small
-//! record counts as [`LEAST_COST`] bytes. A flow alone gets half of the queue, each of n that all
-//! flood it the n + 1st part, and one that sends little finds room at all times.
+//! A record is accepted only if its flow would not have more of the queue than is free, where a
+//! small record counts as [`LEAST_COST`] bytes. A flow alone gets half of the queue. If n flows
+//! flood the queue, each gets the n + 1st part. A flow that sends little finds room at all times.
 //!
-//! The other end may write anything at any time, as in `neighbour/ring.rs`: headers are copied out
-//! before they are looked at, and what cannot be is [`Broken`].
+//! The other end may write anything at any time, as in `neighbour/ring.rs`. So headers are copied
+//! out before they are checked, and an impossible value is reported as [`Broken`].
 //!
 //! Limits: [`QUEUE_BYTES`], and [`MAX_FLOWS`]; further flows share one share.
 
@@ -55,14 +55,14 @@ use crate::batch::RX_BUFFER_BYTES;
 use crate::circle::Circle;
 use crate::sys::{self, OwnFd, SharedMemory};
 
-/// Bytes of records: half of it, what a flow alone may fill, is more than a socket of an ordinary
-/// user holds (`net.core.rmem_max`, 208 KiB, doubled by the kernel).
+/// Bytes for records. Half of them, what a flow alone may fill, is more than a socket of an
+/// ordinary user holds (`net.core.rmem_max`, 208 KiB, doubled by the kernel).
 pub(crate) const QUEUE_BYTES: u64 = 2 << 20;
 
-/// Bytes that a record counts as at least, so that there are at most [`MAX_RECORDS`].
+/// The least bytes that a record counts as, so that there are at most [`MAX_RECORDS`].
 const LEAST_COST: u64 = 512;
 
-/// Records in a queue.
+/// The most records in a queue.
 const MAX_RECORDS: usize = (QUEUE_BYTES / LEAST_COST) as usize;
 
 /// Flows with a share of their own.
@@ -81,7 +81,7 @@ const BELLS: usize = 1;
 const BASE: usize = 2;
 const HEAD: usize = 32;
 
-/// The other process has written what no process means.
+/// An error: the other process has written what no honest process writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Broken;
 
@@ -106,10 +106,10 @@ impl Memory {
     }
 }
 
-/// A flow: source, its number there, destination.
+/// A flow: source, number of the flow there, destination.
 type Flow = (Address, u16, Address);
 
-/// What a flow has of the queue.
+/// The share that a flow has of the queue.
 #[derive(Clone, Copy, Debug)]
 struct Share {
     flow: Flow,
@@ -129,34 +129,34 @@ impl Waiting {
     }
 }
 
-/// What became of a record.
+/// The result of writing a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Written {
-    /// It is in the queue.
+    /// The record is in the queue.
     Yes,
-    /// It is, and the bell must be rung.
+    /// The record is in the queue, and the bell must be rung.
     MustRing,
-    /// The queue is full, or its flow has its share.
+    /// The queue is full, or the record's flow has its share.
     Full,
 }
 
-/// The end that packets are written to.
+/// The writer's end of a queue.
 #[derive(Debug)]
 pub(crate) struct QueueWriter {
     memory: Memory,
     tail: u64,
-    /// Of the records that are not in `waiting` any more.
+    /// The position behind the records that were taken out of `waiting`.
     head: u64,
     base: u64,
     bells: u64,
-    /// What those in `waiting` count as.
+    /// The cost of the records in `waiting`.
     used: u64,
     waiting: VecDeque<Waiting>,
     flows: Vec<Share>,
 }
 
 impl QueueWriter {
-    /// A new queue, and the file to pass to its reader.
+    /// Makes a new queue, and the file to pass to its reader.
     pub(crate) fn new() -> io::Result<(Self, OwnFd)> {
         let file = sys::memory_file(FILE_BYTES)?;
         let memory = Memory::map(file.as_fd())?;
@@ -164,7 +164,7 @@ impl QueueWriter {
         Ok((Self { memory, tail: 0, head: 0, base: 0, bells: 0, used: 0, waiting, flows }, file))
     }
 
-    /// Learns what the reader has taken.
+    /// Removes from `waiting` the records that the reader has taken.
     fn settle(&mut self) -> Result<(), Broken> {
         let head = self.memory.word(HEAD).load(Ordering::Acquire);
         if head.wrapping_sub(self.head) > self.tail - self.head {
@@ -183,7 +183,8 @@ impl QueueWriter {
         Ok(())
     }
 
-    /// The share of a flow: one that is its own, that of one which has nothing there, or the last.
+    /// Returns the index of a flow's share: its own, else that of a flow with nothing in the queue,
+    /// else the last.
     fn share(&mut self, flow: Flow) -> usize {
         let is_it = |share: &Share| share.flow == flow;
         if let Some(known) = self.flows.iter().position(is_it) {
@@ -232,27 +233,27 @@ impl QueueWriter {
     }
 }
 
-/// The end that packets are read from.
+/// The reader's end of a queue.
 #[derive(Debug)]
 pub(crate) struct QueueReader {
     memory: Memory,
     head: u64,
-    /// As last seen.
+    /// The writer's position as last seen.
     tail: u64,
     base: u64,
     heard: u64,
 }
 
 impl QueueReader {
-    /// Maps what a writer passed.
+    /// Maps the file that a writer passed.
     ///
     /// # Errors
-    /// `InvalidData` if it is no such file.
+    /// `InvalidData` if the file is no such queue.
     pub(crate) fn map(file: BorrowedFd<'_>) -> io::Result<Self> {
         Ok(Self { memory: Memory::map(file)?, head: 0, tail: 0, base: 0, heard: 0 })
     }
 
-    /// Whether there is a record. Looks at the other's memory only where it has to.
+    /// Whether there is a record. Loads the writer's words only where it has to.
     pub(crate) fn has_more(&mut self) -> Result<bool, Broken> {
         if self.head != self.tail {
             return Ok(true);
@@ -267,8 +268,8 @@ impl QueueReader {
         Ok(news != 0)
     }
 
-    /// Copies the packets of the next record to the start of `buffer`, if they fit; else it stays
-    /// where it is.
+    /// Copies the packets of the next record to the start of `buffer`. If they do not fit, the
+    /// record stays in the queue.
     pub(crate) fn next(&mut self, buffer: &mut [u8]) -> Result<Next, Broken> {
         if !self.has_more()? {
             return Ok(Next::Empty);
@@ -290,7 +291,7 @@ impl QueueReader {
     }
 
     /// Lets the writer overwrite what was read. Returns how many bytes of the connection may be
-    /// taken back, if there is nothing left, and `None` if there is more. See the module's head.
+    /// taken back if the queue is empty, and `None` if it is not. See the module's documentation.
     pub(crate) fn release(&mut self) -> Result<Option<u64>, Broken> {
         self.memory.word(HEAD).store(self.head, Ordering::SeqCst);
         fence(Ordering::SeqCst);
@@ -298,20 +299,20 @@ impl QueueReader {
         Ok(if self.has_more()? { None } else { Some(bells.wrapping_sub(self.heard)) })
     }
 
-    /// One byte was taken back.
+    /// Counts one byte that was taken back.
     pub(crate) fn hear(&mut self) {
         self.heard = self.heard.wrapping_add(1);
     }
 }
 
-/// What [`QueueReader::next`] found.
+/// The result of [`QueueReader::next`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Next {
-    /// Packets, this many bytes of them.
+    /// Packets: their head, and how many bytes they have.
     Packets(Head, usize),
-    /// More than the buffer has room for.
+    /// The packets do not fit into the buffer.
     NoRoom,
-    /// Nothing.
+    /// The queue is empty.
     Empty,
 }
 

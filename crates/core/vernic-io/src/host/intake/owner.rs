@@ -1,13 +1,13 @@
-//! What a process says of itself in its [`Intake`], for peers that wait for it: which of its queue
-//! pairs answer requests, and whether it has closed its device in order.
+//! The part of an [`Intake`] that peers read while they wait for its owner. It says which of the
+//! owner's queue pairs answer requests, and whether the owner has closed its device in order.
 //!
-//! A peer that is silent may be stopped, or not scheduled, in which case it is worth waiting for;
-//! or its queue pair is gone, in which case it is not. The process itself cannot be asked while it
-//! is stopped, so it says so beforehand, in memory. It is a hint: whoever writes the page wrongly
-//! makes its peers wait for longer, which they bound, or for as long as for a peer on another host.
+//! A silent peer may be stopped or not scheduled, and then it is worth waiting for. If its queue
+//! pair is gone, it is not. The process itself cannot be asked while it is stopped, so it says so
+//! beforehand, in memory. The page is a hint. A process that writes it wrongly makes its peers wait
+//! longer, which they bound, or for as long as for a peer on another host.
 //!
-//! Limits: the queue pairs of the first slot. Of others nothing is said, nor of whom a queue pair
-//! answers.
+//! Limits: the page covers only the queue pairs of the first slot. It does not say which peer a
+//! queue pair answers.
 
 use std::sync::atomic::Ordering;
 
@@ -18,13 +18,13 @@ use super::Intake;
 
 /// Not 0 once the process has closed its device in order.
 const LEFT: usize = 48;
-/// The slot whose queue pairs the bits are of, 0 for none.
+/// The slot that the bits are about, 0 for none.
 const SLOT: usize = 49;
-/// The first word of the bits, one for each queue pair of the slot.
+/// The first word of the bits, one bit for each queue pair of the slot.
 const BITS: usize = 256;
 
 impl Intake {
-    /// Where the bit of a queue pair of the slot is.
+    /// Returns the word and the bit of a queue pair of the slot.
     fn place(qpn: Qpn) -> (usize, u64) {
         let index = qpn.value() & (Slot::QPNS - 1);
         (BITS + index as usize / 64, 1 << (index % 64))
@@ -34,14 +34,14 @@ impl Intake {
         self.load(SLOT) == u64::from(Slot::of(qpn).value())
     }
 
-    /// For the owner: it has this slot. The first is that whose queue pairs are spoken of.
+    /// For the owner: notes that it has this slot. Only the first slot's queue pairs are recorded.
     pub(crate) fn set_slot(&self, slot: Slot) {
         if self.load(SLOT) == 0 {
             self.page.word(SLOT).store(slot.value().into(), Ordering::Release);
         }
     }
 
-    /// For the owner: whether a queue pair of its answers requests from now on.
+    /// For the owner: sets whether one of its queue pairs answers requests from now on.
     pub(crate) fn set_answering(&self, qpn: Qpn, answers: bool) {
         if !self.speaks_of(qpn) {
             return;
@@ -59,7 +59,7 @@ impl Intake {
         self.speaks_of(qpn).then(|| self.page.word(word).load(Ordering::Acquire) & bit != 0)
     }
 
-    /// For the owner: it closes its device in order, or ends.
+    /// For the owner: says that it closes its device in order, or ends.
     pub(crate) fn leave(&self) {
         self.page.word(LEFT).store(1, Ordering::Release);
     }

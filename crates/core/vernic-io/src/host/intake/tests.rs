@@ -69,7 +69,7 @@ fn what_never_comes_is_forgotten_once_nothing_comes_for_a_while() {
     assert_eq!(intake.reserve(WANTED), None, "it may still come");
     intake.settle(&mut seen, 1_000 + SETTLE_NANOS);
     assert_eq!(intake.reserve(WANTED), Some(WANTED.min((1 << 20) * 3 / 8 / 4)));
-    // That was news: the wait begins again.
+    // The sent count has changed: the wait begins again.
     intake.settle(&mut seen, 1_000 + 2 * SETTLE_NANOS);
     assert_ne!(intake.load(SENT), intake.received());
 }

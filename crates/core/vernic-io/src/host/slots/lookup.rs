@@ -1,7 +1,7 @@
-//! Finding the process that has a slot: the one that asks.
+//! Finding the process that has a slot: the asking side.
 //!
-//! Part of [`SlotTable`]. [`SlotTable::query`] waits for the answer, for the control path;
-//! [`SlotTable::lookup`] never does and remembers answers, for the data path.
+//! Part of [`SlotTable`]. [`SlotTable::query`] waits for the answer, for the control path.
+//! [`SlotTable::lookup`] never waits and remembers answers, for the data path.
 
 use std::io;
 use std::net::IpAddr;
@@ -17,32 +17,32 @@ use crate::path::{IntakeId, ProcessId};
 use crate::sys::{self, Gate, OwnFd};
 use crate::user;
 
-/// Answers that [`SlotTable::lookup`] remembers.
+/// The most answers that [`SlotTable::lookup`] remembers.
 pub(super) const MAX_LOOKUPS: usize = 256;
-/// How long an answer is believed, and how long one is waited for.
+/// How long an answer is valid, and how long an asker waits for one.
 pub(super) const LOOKUP_LIFE: Duration = Duration::from_secs(1);
-/// Longest pause between two looks at the sockets while waiting.
+/// The longest pause between two polls of the sockets while waiting.
 const QUERY_PAUSE: Duration = Duration::from_millis(20);
 
 /// A process of this host that serves an address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerProcess {
-    /// Its process id, as the kernel names it.
+    /// The process id, as the kernel names it.
     pub pid: u32,
     /// UDP port, on the address asked for, that only this process receives on.
     pub private_port: u16,
-    /// How much is on its way there, if it says so.
+    /// The receiver page of the process, if the process passed one.
     pub intake: Option<IntakeId>,
 }
 
 impl PeerProcess {
-    /// As the path to it names it.
+    /// Returns the id by which a path to the process names it.
     pub fn id(&self) -> ProcessId {
         ProcessId { door: self.private_port, intake: self.intake }
     }
 }
 
-/// What [`SlotTable::lookup`] knows so far.
+/// The present result of [`SlotTable::lookup`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
     /// The peer is this process of this host.
@@ -64,9 +64,9 @@ pub(super) struct Remembered {
 }
 
 impl SlotTable {
-    /// Looks for the process that has `qpn` on the address `ip`, if it is one of this host and
-    /// this user; waits up to `timeout` for its answer. A slot that no process of this host has
-    /// is told by one system call, without waiting.
+    /// Looks for the process that has `qpn` on the address `ip`, if it is one of this host and this
+    /// user. Waits up to `timeout` for its answer. If no process of this host has the slot, one
+    /// system call finds that out, without waiting.
     ///
     /// To be called when a QP goes to RTR; [`lookup`](Self::lookup) is for the data path.
     pub fn query(&self, ip: IpAddr, qpn: Qpn, timeout: Duration) -> Option<PeerProcess> {
@@ -81,12 +81,12 @@ impl SlotTable {
         let name = self.control_name(slot);
         match new_socket(b"") {
             Ok(socket) => self.ask_by(&socket, name.as_bytes(), Question { ip, slot }, timeout),
-            // No descriptor is left: the one that every table has answers, too.
+            // No descriptor is left: the table's own socket can ask, too.
             Err(_) => self.await_lookup(ip, qpn, timeout),
         }
     }
 
-    /// Looks until there is an answer.
+    /// Calls [`lookup`](Self::lookup) until there is an answer.
     fn await_lookup(&self, ip: IpAddr, qpn: Qpn, timeout: Duration) -> Option<PeerProcess> {
         let end = Instant::now() + timeout;
         loop {
@@ -98,8 +98,8 @@ impl SlotTable {
         }
     }
 
-    /// Asks the process that has the socket called `name`, and waits for its answer: `timeout` at
-    /// most, and not at all if there is no such socket.
+    /// Asks the process that has the socket called `name`. Waits `timeout` at most for its answer,
+    /// and not at all if there is no such socket.
     pub(super) fn ask(
         &self,
         name: &[u8],
@@ -129,9 +129,9 @@ impl SlotTable {
         }
     }
 
-    /// As [`query`](Self::query), but never waits: the first call sends the question, a later one
-    /// finds the answer. An answer is asked for again after a second, and holds until the new one
-    /// is there or its process is gone.
+    /// Does what [`query`](Self::query) does, but never waits: the first call sends the question,
+    /// and a later one finds the answer. An answer is asked for again after a second. It stays
+    /// valid until the new one is there or its process is gone.
     pub fn lookup(&self, ip: IpAddr, qpn: Qpn) -> Lookup {
         let slot = Slot::of(qpn);
         if !slot.is_ordinary() {
@@ -164,16 +164,17 @@ impl SlotTable {
         let sent = sys::send_abstract(socket.as_fd(), name.as_bytes(), &question, &[]);
         let answer = match sent {
             Ok(()) => before,
-            // Nobody has the name.
+            // No process has the name.
             Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Lookup::NotHere,
-            // Its queue is full of questions, or this process lacks something: not asked now.
+            // The peer's queue is full of questions, or this process lacks something: not asked
+            // now.
             Err(_) if before == Lookup::Asked => return Lookup::Pending,
             Err(_) => before,
         };
         let state_now = if answer == Lookup::Asked { Lookup::Pending } else { answer };
         if state_now == Lookup::NotHere {
-            // A name that nobody has is asked for by one system call, and needs no memory: whoever
-            // sends packets may name any slot.
+            // A name that no process has costs one system call to ask for, and is not remembered: a
+            // sender may name any slot in its packets.
             return answer;
         }
         if state.lookups.len() == MAX_LOOKUPS {
@@ -184,7 +185,8 @@ impl SlotTable {
         answer
     }
 
-    /// The next answer of a process of this user, and the process if it serves the address.
+    /// Receives the next answer of a process of this user, and the process if it serves the
+    /// address.
     fn receive_answer(&self, fd: BorrowedFd<'_>) -> Option<(Answer, Option<PeerProcess>)> {
         for _ in 0..MAX_SERVED {
             let mut buf = [0; MAX_MESSAGE_BYTES];
@@ -204,7 +206,8 @@ impl SlotTable {
         None
     }
 
-    /// `None` if the slot is not of this process; `Some(None)` if it is, but the address is not.
+    /// Looks for the slot in this process. `None` if the slot is not of this process; `Some(None)`
+    /// if it is, but the address is not.
     fn find_in_this_process(&self, ip: IpAddr, slot: Slot) -> Option<Option<PeerProcess>> {
         if self.is_ours(slot) {
             return Some(self.port_in(self, ip));
@@ -214,7 +217,8 @@ impl SlotTable {
         Some(self.port_in(owner, ip))
     }
 
-    /// This process as a peer: where another of its tables, or this one, receives for `ip`.
+    /// Returns this process as a peer: where `table`, one of this process's tables, receives for
+    /// `ip`.
     pub(super) fn port_in(&self, table: &Self, ip: IpAddr) -> Option<PeerProcess> {
         let private_port = find_port(&table.state().served, ip)?;
         let intake = table.intake().map(|intake| self.intakes.add(intake));
@@ -222,8 +226,8 @@ impl SlotTable {
     }
 }
 
-/// Waits a while for an answer at `socket`, and serves those who ask meanwhile: whoever is asked
-/// may be asking us, and wait as we do. `None` once `end` is reached.
+/// Waits a while for an answer at `socket`, and answers others' questions meanwhile: the process
+/// that is asked may be asking us, and wait as we do. `None` once `end` is reached.
 fn wait_at(socket: BorrowedFd<'_>, end: Instant) -> Option<()> {
     let tables = tables();
     tables.iter().for_each(|table| table.serve());

@@ -7,11 +7,11 @@
 //!       +-------+----------------+--------+--------------+
 //! ```
 //!
-//! With an answer that names a port comes a descriptor, if the process has shared memory:
-//! `intake.rs`.
+//! With an answer that names a port comes the descriptor of the receiver page (`intake.rs`), if the
+//! process has shared memory.
 //!
-//! The last byte of the magic is the version: processes with different versions of Vernic do not
-//! understand each other, and meet on port 4791.
+//! The last byte of the magic is the version. Processes with different versions of Vernic do not
+//! understand each other, and use port 4791.
 
 use std::net::IpAddr;
 
@@ -25,7 +25,7 @@ const ANSWER: [u8; 4] = *b"VA\x00\x01";
 /// Longest message.
 pub(super) const MAX_MESSAGE_BYTES: usize = 24;
 
-/// Do you serve this address?
+/// A question: does the process serve this address?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Question {
     pub(super) ip: IpAddr,
@@ -47,7 +47,7 @@ impl Question {
     }
 }
 
-/// I do, on this port; or (port 0) I do not.
+/// An answer: the process serves the address on this port, or not at all (port 0).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Answer {
     pub(super) ip: IpAddr,
@@ -78,7 +78,7 @@ fn parse_head(magic: [u8; 4], bytes: &[u8]) -> Option<(IpAddr, Slot, &[u8])> {
     Some((Gid(*gid).to_ip(), Slot::new(u16::from_be_bytes(*slot))?, rest))
 }
 
-/// A message that parses, emitted again.
+/// Parses a message and emits it again.
 #[cfg(fuzzing)]
 pub(crate) fn parse_and_emit(bytes: &[u8]) -> Option<Vec<u8>> {
     let question = Question::parse(bytes).map(|question| question.emit().to_vec());

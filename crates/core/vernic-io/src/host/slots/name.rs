@@ -3,23 +3,23 @@
 //!
 //! Part of [`SlotTable`]. Processes share QP1 as they share port 4791, so a connection request may
 //! reach any of them. Its service id (IBTA A11.2) and the address that it came to make the name of
-//! an abstract socket, `\0vernic/service/<service id>/<address>`, or `.../netdev<index>` for a
-//! listener on all addresses of a netdev. As with slots the kernel keeps the list: who binds the
-//! name first has it, and it vanishes with the process.
+//! an abstract socket, `\0vernic/service/<service id>/<address>`. For a listener on all addresses
+//! of a netdev the last part is `netdev<index>`. As with slots the kernel keeps the list: the first
+//! process to bind the name has it, and the name vanishes with the process.
 //!
 //! A name has two stages:
-//! - *claimed*: nobody else on the host can take it. Its socket is bound, and nobody reads it: a
-//!   port that is bound and not listened on.
-//! - *open*: as with a slot, a second socket, `.../questions`, answers them ("on which private UDP
-//!   port do you receive for this address?"), and a third, `.../packets`, takes packets that
+//! - *claimed*: no other process of the host can take the name. Its socket is bound, and not read,
+//!   like a port that is bound and not listened on.
+//! - *open*: as with a slot, a second socket, `.../questions`, answers questions ("on which private
+//!   UDP port do you receive for this address?"). A third, `.../packets`, takes packets that
 //!   reached another process.
 //!
-//! A thread that sleeps on a socket keeps it bound for some microseconds after it was closed.
-//! Nobody sleeps on the first one, so a name is free as soon as it is given back; who opens it then
-//! waits for the other two.
+//! A thread that sleeps on a socket keeps it bound for some microseconds after it was closed. No
+//! thread sleeps on the first socket, so a name is free as soon as it is given back. The process
+//! that opens the name then waits until the other two sockets are free.
 //!
-//! Questions and packets of other users are ignored. Names of services hold no user id: an
-//! address's port 4791, without which a name is of no use, belongs to one user.
+//! Questions and packets of other users are ignored. Names of services hold no user id: a name is
+//! of no use without port 4791 of its address, and that port belongs to one user.
 //!
 //! Limits: [`MAX_NAMES`] names per table; a descriptor for each, three if it is open.
 
@@ -39,27 +39,27 @@ use crate::address::LocalAddr;
 use crate::batch::RxPacket;
 use crate::sys::OwnFd;
 
-/// Most names that a table has at a time: as many as a process may have descriptors where the
-/// system's limit is a high one (4096 is the usual hard limit).
+/// The most names that a table has at a time. It is the number of descriptors that a process may
+/// have where the system's limit is a high one (4096 is the usual hard limit).
 pub const MAX_NAMES: usize = 4096;
 
-/// How long the sockets of whoever had a name before are waited for: until a thread of theirs has
-/// come round, which may have to wait for a core.
+/// How long `open_name` waits for the sockets of a name's former owner to close. A thread of that
+/// owner that sleeps on them must run once, for which it may have to wait for a core.
 const CLOSING: Duration = Duration::from_millis(100);
-/// Pause between two looks.
+/// The pause between two tries.
 const CLOSING_PAUSE: Duration = Duration::from_micros(100);
 
-/// Ends the name of the socket for questions.
+/// The suffix of the name of the socket for questions.
 const QUESTIONS: &str = "/questions";
-/// Ends that of the socket for packets.
+/// The suffix of the name of the socket for packets.
 const PACKETS: &str = "/packets";
 
-/// Where a service is offered.
+/// The place where a service is offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
-    /// At one address.
+    /// One address.
     Address(LocalAddr),
-    /// At all addresses of the netdev of this index, those it will be given too.
+    /// All addresses of the netdev of this index, later ones included.
     Netdev(u32),
 }
 
@@ -72,12 +72,12 @@ impl fmt::Display for Place {
     }
 }
 
-/// What a listener is found by.
+/// A name by which a listener is found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ServiceName {
-    /// What is offered.
+    /// The service that is offered.
     pub service: ServiceId,
-    /// Where.
+    /// The place where it is offered.
     pub place: Place,
 }
 
@@ -87,11 +87,11 @@ impl fmt::Display for ServiceName {
     }
 }
 
-/// Why a name cannot be had.
+/// The reason why a name cannot be had.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NameError {
-    /// A process of this host has it, perhaps this one.
+    /// A process of this host has the name, perhaps this one.
     #[error(
         "{service} is taken at {place}: `ss -xap | grep vernic/service/{name}` names the process",
         service = .0.service, place = .0.place, name = .0
@@ -106,7 +106,7 @@ pub enum NameError {
         /// The name wanted.
         name: ServiceName,
     },
-    /// It was not claimed before it was opened.
+    /// The name was not claimed before it was opened.
     #[error("{} was not claimed at {}", .0.service, .0.place)]
     NotClaimed(ServiceName),
     /// The operating system refused.
@@ -134,23 +134,23 @@ pub(super) struct Named {
     name: ServiceName,
     /// Bound as long as the name is claimed.
     _claim: OwnFd,
-    /// There while it is open: for questions, and for packets.
+    /// The sockets for questions and for packets, while the name is open.
     open: Option<(Arc<OwnFd>, Arc<OwnFd>)>,
 }
 
 impl Named {
-    /// Both sockets, of an open name.
+    /// Returns both sockets of an open name.
     pub(super) fn sockets(&self) -> Option<(&Arc<OwnFd>, &Arc<OwnFd>)> {
         self.open.as_ref().map(|(questions, packets)| (questions, packets))
     }
 
-    /// The socket for questions, of an open name.
+    /// Returns the socket for questions of an open name.
     pub(super) fn control(&self) -> Option<&Arc<OwnFd>> {
         self.sockets().map(|(questions, _)| questions)
     }
 }
 
-/// A process that has a name, as it said.
+/// A process that has a name, as the process answered.
 #[derive(Debug)]
 pub(super) struct Server {
     name: ServiceName,
@@ -168,7 +168,7 @@ impl SlotTable {
         text
     }
 
-    /// Takes a name, so that no other process of this host, and no other table of this one, can.
+    /// Claims a name, so that no other process of this host, and no other table of this one, can.
     ///
     /// # Errors
     /// [`NameError::InUse`], [`NameError::TooMany`], [`NameError::Os`].
@@ -184,13 +184,13 @@ impl SlotTable {
         Ok(())
     }
 
-    /// From now on this table's link receives what others hand over to the name, and answers
-    /// questions about it. A name that is open stays so. May wait for a moment for whoever had it
-    /// before.
+    /// Opens a claimed name. From now on this table's link receives the packets that others hand
+    /// over to the name, and answers questions about it. A name that is open stays open. May wait
+    /// for a moment for the sockets of the name's former owner.
     ///
     /// # Errors
-    /// [`NameError::NotClaimed`]; [`NameError::InUse`] if somebody has it open who did not claim
-    /// it; [`NameError::Os`].
+    /// [`NameError::NotClaimed`]; [`NameError::InUse`] if a process has the name open that did not
+    /// claim it; [`NameError::Os`].
     pub fn open_name(&self, name: &ServiceName) -> Result<(), NameError> {
         let is_open = |state: &State| {
             let named = state.names.iter().find(|named| named.name == *name);
@@ -245,7 +245,7 @@ impl SlotTable {
         }
     }
 
-    /// True if anybody on this host has claimed the name: this table, or any process of any user.
+    /// Whether the name is claimed on this host: by this table, or by any process of any user.
     ///
     /// # Errors
     /// [`NameError::Os`] when the process has no descriptor left to ask with.
@@ -255,8 +255,8 @@ impl SlotTable {
     }
 
     /// Looks for the process of this host and user that has the name open, and where it receives
-    /// for `ip`; waits up to `timeout` for its answer, which is believed for a second. A name that
-    /// nobody has is told by one system call, without waiting. For the control path.
+    /// for `ip`. Waits up to `timeout` for its answer, which is valid for a second. If no process
+    /// has the name, one system call finds that out, without waiting. For the control path.
     pub fn find_server(
         &self,
         name: &ServiceName,
@@ -279,8 +279,8 @@ impl SlotTable {
         Some(peer)
     }
 
-    /// As [`find_server`](Self::find_server), but asks nobody: knows what this process has, and for
-    /// a second what it was answered.
+    /// Does what [`find_server`](Self::find_server) does, but sends no question: knows the names of
+    /// this process, and for a second the answers of others.
     pub fn known_server(&self, name: &ServiceName, ip: IpAddr) -> Option<PeerProcess> {
         let tables = tables();
         if let Some(owner) = tables.iter().find(|t| t.scope == self.scope && t.has_open(name)) {
@@ -296,8 +296,8 @@ impl SlotTable {
         self.state().names.iter().any(|named| named.name == *name && named.open.is_some())
     }
 
-    /// Sends a packet on to the process that has the name open. Its ICRC must have been found good:
-    /// the receiver believes it. Never blocks or allocates.
+    /// Sends a packet on to the process that has the name open. The packet's ICRC must have been
+    /// found good: the receiver does not check it. Never blocks or allocates.
     pub fn hand_over_to_name(&self, name: &ServiceName, packet: &RxPacket<'_>) -> HandedOver {
         let to = self.service_name(name, PACKETS);
         self.send(&to, &Head::of_verified(packet), packet.bytes)

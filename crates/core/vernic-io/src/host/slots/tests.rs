@@ -59,7 +59,7 @@ fn a_closed_table_has_given_everything_back_and_takes_nothing_more() {
     let other = SlotTable::with_scope(&scope("close")).unwrap();
     other.claim_name(&service).expect("another table has the name");
     new_socket(table.control_name(slot).as_bytes()).expect("and the slot is free");
-    // Questions and packets that were on their way find nobody.
+    // The sockets that questions and packets were on their way to are gone.
     table.serve();
 }
 
@@ -79,7 +79,7 @@ fn a_slot_whose_second_name_is_still_taken_is_passed_over() {
 fn slots_of_a_table_are_of_one_class_and_those_of_several_tables_of_several() {
     let name = scope("class");
     let tables: Vec<_> = (0..3).map(|_| SlotTable::with_scope(&name).unwrap()).collect();
-    // Another process has all of the first one's class but one.
+    // Another process has all slots of the first table's class but one.
     let class = tables[0].class;
     let alike: Vec<_> = (Slot::FIRST.value()..=Slot::LAST.value())
         .filter_map(Slot::new)

@@ -21,17 +21,17 @@ impl Word for AtomicU64 {
     }
 }
 
-/// Places of the ring, one of which is kept for the mark behind the last: so few that the writer
+/// Positions of the ring, one of which is kept for the mark behind the last: so few that the writer
 /// must wait.
 const PLACES: u64 = 3;
-/// The first packet: not what is in a place that nobody wrote.
+/// The first packet's value: not what is in a position that was never written.
 const FIRST: u64 = 100;
 /// Any mark.
 const MARK: u64 = 7;
 /// Packets that are sent.
 const PACKETS: u64 = 4;
 
-/// An eventfd: what was rung is heard later.
+/// A model of an eventfd: what was rung is noticed later.
 #[derive(Default)]
 struct Bell {
     rung: Mutex<bool>,
@@ -57,8 +57,8 @@ struct Shared {
     head: AtomicU64,
     asleep: AtomicU64,
     bell: Bell,
-    /// The mark of each place, and a word of the packet there, relaxed as in a ring: who looks too
-    /// early or too late sees another value.
+    /// The mark at each position, and a word of the packet there, relaxed as in a ring: a reader
+    /// that loads too early or too late sees another value.
     places: [[AtomicU64; 2]; PLACES as usize],
 }
 
@@ -72,7 +72,7 @@ impl Shared {
         })
     }
 
-    /// The mark of a place, and the word of its packet.
+    /// Returns the mark at a position, and the word of its packet.
     fn at(&self, position: u64) -> &[AtomicU64; 2] {
         &self.places[(position % PLACES) as usize]
     }
@@ -84,7 +84,7 @@ impl Shared {
         cursor.advance(1, MARK, mark, &self.at(cursor.at() + 1)[0]);
     }
 
-    /// True if the bell must be rung.
+    /// Publishes what was written. Returns true if the bell must be rung.
     fn publish(&self, cursor: &mut WriteCursor) -> bool {
         let first = &self.at(cursor.first())[0];
         cursor.publish(first, || self.asleep.load(Ordering::Relaxed))
@@ -94,7 +94,7 @@ impl Shared {
         cursor.mark(&self.at(cursor.at())[0]).is_some()
     }
 
-    /// Writes as many of the packets from `next` on as there is room for; returns the next.
+    /// Writes as many of the packets from `next` on as there is room for. Returns the next one.
     fn write(&self, cursor: &mut WriteCursor, mut next: u64) -> u64 {
         while next < PACKETS && cursor.has_room(2, &self.head).unwrap() {
             self.push(cursor, FIRST + next);
@@ -106,7 +106,7 @@ impl Shared {
         next
     }
 
-    /// Reads what is there; returns what comes next.
+    /// Reads the packets that are there. Returns the number of the next one.
     fn read(&self, cursor: &mut ReadCursor, mut next: u64) -> u64 {
         while self.has_news(cursor) {
             let value = self.at(cursor.at())[1].load(Ordering::Relaxed);
@@ -153,7 +153,7 @@ fn who_sleeps_is_woken_though_the_bell_fails_at_first() {
     wakes_by_every_packet(1);
 }
 
-/// So many times ringing the bell fails, and is tried again later.
+/// Checks the wake-up where ringing the bell fails so many times, and is tried again later.
 fn wakes_by_every_packet(failures: u32) {
     loom::model(move || {
         let shared = Shared::new();

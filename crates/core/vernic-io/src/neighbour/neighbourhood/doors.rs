@@ -1,5 +1,5 @@
-//! The sockets that neighbours connect to, one for each slot of the device: opened, listened at,
-//! shut for a while where there is no descriptor for who calls.
+//! Listening sockets for local peers, one for each slot of the device. This module opens them,
+//! accepts calls, and stops accepting for a while where there is no descriptor for a caller.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,13 +15,13 @@ use crate::sys::{self, EpollOp, OwnFd};
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
-/// How long calls are not taken where the system had no descriptor for one: a caller waits for a
+/// How long no calls are accepted after the system had no descriptor for one. A caller waits for a
 /// second.
 const SHUT_NANOS: u64 = 200_000_000;
-/// How long after it a slot's socket that could not be opened is tried again at first, and at last.
+/// The first and the longest pause before a slot's socket that could not be opened is tried again.
 const DOOR_PAUSE_NANOS: [u64; 2] = [1_000_000_000, 64_000_000_000];
 
-/// A socket that neighbours connect to.
+/// A listening socket that local peers connect to.
 #[derive(Debug)]
 pub(super) struct Door {
     pub(super) slot: Slot,
@@ -30,7 +30,7 @@ pub(super) struct Door {
 }
 
 impl Neighbourhood {
-    /// Opens a socket for each new slot of this device and closes those of former ones. To be
+    /// Opens a socket for each new slot of this device and closes those of former slots. To be
     /// called when there is something that can be connected to in a slot.
     pub fn follow_slots(&mut self, now: Nanos) {
         let generation = self.slots.generation();
@@ -44,7 +44,7 @@ impl Neighbourhood {
         self.pay_slots();
     }
 
-    /// Opens what is missing; if that fails it is tried again after `pause`.
+    /// Opens the sockets that are missing; if that fails, another try is due after `pause`.
     fn open_doors(&mut self, pause: u64, now: Nanos) {
         let own = self.slots.own_slots();
         self.doors.retain(|door| own.contains(&door.slot));
@@ -52,7 +52,7 @@ impl Neighbourhood {
             if self.doors.iter().all(|door| door.slot != slot)
                 && let Err(error) = self.open_door(slot)
             {
-                // Whoever had it before may be about to end; others send by UDP until then.
+                // The slot's former owner may be about to end; others send by UDP until then.
                 tracing::debug!(slot = slot.value(), %error, "neighbours cannot find this slot");
                 let why = Hindrance::of(&error);
                 if why.is_shortage() {
@@ -64,7 +64,7 @@ impl Neighbourhood {
         }
     }
 
-    /// What could not be done at the doors before, and may be possible now.
+    /// Tries again what could not be done at the sockets before and may be possible now.
     pub(super) fn try_doors(&mut self, now: Nanos) {
         if let Some((pause, _)) = self.doors_due.filter(|(_, due)| *due <= now) {
             self.doors_due = None;
@@ -79,7 +79,7 @@ impl Neighbourhood {
     fn set_doors(&self, events: u32) {
         for door in &self.doors {
             let (epoll, op, fd) = (self.epoll.as_fd(), EpollOp::Change, door.socket.as_fd());
-            // Possible for what is watched.
+            // This cannot fail for a socket that is watched.
             let _ = sys::epoll_watch(epoll, op, fd, door.key, events);
         }
     }
@@ -94,8 +94,8 @@ impl Neighbourhood {
         Ok(())
     }
 
-    /// Takes one call; those behind it keep the socket readable. (Without a descriptor the kernel
-    /// refuses to look whether there is another.)
+    /// Accepts one call; the calls behind it keep the socket readable. (Without a free descriptor
+    /// the kernel refuses even to say whether there is another call.)
     pub(super) fn accept(&mut self, door: usize, now: Nanos) {
         let connection = match sys::accept(self.doors[door].socket.as_fd()) {
             Ok(connection) => connection,
@@ -115,15 +115,15 @@ impl Neighbourhood {
             return;
         }
         if self.strangers.len() >= MAX_STRANGERS {
-            // The oldest comes first.
+            // The oldest pending peer comes first.
             self.strangers.remove(0);
             self.counters.refused += 1;
         }
         self.strangers.push(Stranger { key, connection, pid, since: now, call: None });
     }
 
-    /// No calls are taken for a while: there is no descriptor for them, and who sleeps until
-    /// somebody calls would not sleep.
+    /// Stops accepting calls for a while: there is no descriptor for them. A thread that sleeps
+    /// until a call comes would otherwise wake all the time.
     fn shut(&mut self, error: &io::Error, now: Nanos) {
         tracing::debug!(%error, "processes that call cannot be answered");
         let why = Hindrance::of(error);

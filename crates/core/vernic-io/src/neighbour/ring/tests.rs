@@ -7,7 +7,8 @@ use crate::{ROCE_PORT, endpoint};
 
 const CAPACITY: u32 = MIN_RING_BYTES;
 
-/// Both ends of a ring, its memory, the page of the reader, and where its bell is heard.
+/// Both ends of a ring, its memory, the page of the reader, and the socket at which its bell
+/// arrives.
 struct Ring {
     writer: RingWriter,
     reader: RingReader,
@@ -225,7 +226,7 @@ fn a_writer_that_goes_on_where_nothing_is_released_breaks_the_ring() {
 #[test]
 fn what_an_older_packet_left_is_taken_for_no_packet() {
     let mut ring = ring();
-    // Every line of these packets looks like the begin of a record.
+    // Every line of these packets looks like the start of a record.
     let lines: Vec<u8> = 20_u64.to_ne_bytes().repeat(4000 / 8);
     for round in 0..4 * u64::from(CAPACITY) / MAX_RECORD {
         let bytes = if round % 3 == 0 { &lines[..8] } else { &lines };
@@ -261,7 +262,7 @@ fn whatever_is_scribbled_over_a_ring_is_a_packet_or_the_end_of_it() {
         }
         memory.word(HEAD).store(random() % 4096, Ordering::Relaxed);
         let _ = ring.writer.has_room(0);
-        // Bounded by what the ring holds.
+        // The loop ends, since a ring holds at most so many packets.
         for _ in 0..=CAPACITY / 64 {
             match ring.next() {
                 Ok(Some(_)) => packets += 1,
@@ -278,7 +279,7 @@ fn whatever_is_scribbled_over_a_ring_is_a_packet_or_the_end_of_it() {
     assert!(packets > 100 && broken > 100, "{packets} packets, {broken} times broken");
 }
 
-/// New ends over old memory: what an engine would not do.
+/// Puts new ends over old memory, which an engine would not do.
 fn ring_over(memory: &Arc<RingMemory>) -> Ring {
     let mut ring = ring();
     ring.memory = memory.clone();
@@ -291,7 +292,8 @@ fn ring_over(memory: &Arc<RingMemory>) -> Ring {
 fn a_bell_that_could_not_be_rung_is_rung_later_if_the_reader_sleeps_still() {
     let mut ring = ring();
     let page = || PeerPage::map(ring.page.file().unwrap().as_fd()).unwrap();
-    // What is no socket fails as a socket does for whose message the system has no memory.
+    // A descriptor that is no socket fails as a socket does when the system has no memory for a
+    // message.
     let broken = ClosableFd::new(sys::memory_file(4096).unwrap());
     let broken = Arc::new(Bell { page: page(), connection: Arc::new(broken) });
     let working = std::mem::replace(&mut ring.writer.bell, broken.clone());
@@ -305,7 +307,7 @@ fn a_bell_that_could_not_be_rung_is_rung_later_if_the_reader_sleeps_still() {
     assert_eq!(ring.rings(), 1);
     assert!(ring.writer.wake_again());
     assert_eq!(ring.rings(), 0, "once is enough");
-    // Who is awake by then needs no bell.
+    // A reader that is awake by then needs no bell.
     ring.page.announce();
     ring.writer.bell = broken;
     ring.writer.push(&path(), b"third", false);

@@ -16,7 +16,7 @@ fn pair() -> (QueueWriter, QueueReader) {
     (writer, reader)
 }
 
-/// All records: source port and length of each.
+/// Reads all records. Returns the source port and length of each.
 fn drain(reader: &mut QueueReader) -> Vec<(u16, usize)> {
     let mut buffer = vec![0; RX_BUFFER_BYTES];
     let mut seen = Vec::new();
@@ -87,7 +87,7 @@ fn a_flow_that_floods_the_queue_loses_its_own_packets_and_not_those_of_another()
             lost += usize::from(writer.push(&head(6666), &vec![6; size]) == Ok(Written::Full));
         }
         assert!(lost > 0);
-        // Three floods more.
+        // Three more flows flood the queue.
         for _ in 0..2 * MAX_RECORDS {
             for port in 6667..6670 {
                 let _ = writer.push(&head(port), &vec![6; size]);
@@ -168,7 +168,7 @@ fn a_reader_that_sleeps_only_with_nothing_to_hear_misses_no_record() {
     let (mut next, mut buffer) = (0, [0; 4]);
     let mut pending = 0;
     while next < RECORDS {
-        // As long as a bell is there that was not taken back, it would wake at once.
+        // As long as there is a bell that was not taken back, the reader would wake at once.
         if pending == 0 {
             hears.recv_timeout(std::time::Duration::from_secs(60)).expect("a bell");
             pending += 1;
@@ -176,7 +176,7 @@ fn a_reader_that_sleeps_only_with_nothing_to_hear_misses_no_record() {
         while let Next::Packets(..) = reader.next(&mut buffer).unwrap() {
             assert_eq!(u32::from_be_bytes(buffer), next);
             next += 1;
-            // Leaves some for want of room.
+            // The reader leaves some records for want of room.
             if next % 5 == 0 {
                 break;
             }

@@ -102,7 +102,7 @@ fn a_packet_is_handed_over_to_who_has_the_name_open_and_to_nobody_else() {
     };
     assert_eq!((&buffer[..len], head.stride, head.first_segment), (packet.bytes, 280, 3));
     assert_eq!((head.meta.icrc, head.meta.handed_over), (Icrc::Good, true));
-    // It does not keep up: told apart from a name that nobody has.
+    // The owner does not keep up, which is another result than a name that no process has.
     let sent = (0..10_000).find(|_| b.hand_over_to_name(&name, &packet) != HandedOver::Yes);
     assert!(sent.is_some());
     assert_eq!(b.hand_over_to_name(&name, &packet), HandedOver::Full);
