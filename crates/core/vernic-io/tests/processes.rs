@@ -178,7 +178,7 @@ fn obey(node: &mut Node, line: &str) -> bool {
     true
 }
 
-/// The other process, as its parent sees it. Ends with it.
+/// A child process as its parent sees it: dropping this ends the child.
 struct Peer {
     child: Child,
     stdin: ChildStdin,

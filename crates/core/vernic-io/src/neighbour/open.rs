@@ -29,7 +29,7 @@ pub(super) struct Open {
     pub(super) slots: Vec<Slot>,
     /// The ring to the local peer, until the peer says that it is ready.
     pub(super) writer: Option<RingWriter>,
-    /// The other end of the connection, at which messages are read. Only for the connection of this
+    /// The far end of the connection, where messages are read. Only for the connection of this
     /// process with itself.
     pub(super) ear: Option<Arc<OwnFd>>,
     /// Whether the local peer has not been sent our present slots yet.
