@@ -1,9 +1,8 @@
-//! Connections of iWARP: TCP connections, their MPA start-up, and the queue pairs that take them
-//! over.
+//! iWARP connections: TCP connections, their MPA start-up, and the queue pairs that take them over.
 //!
-//! Owns a connection from its making until [`Handshake::start`] gives it to a queue pair; from then
-//! on the lane has it (`streams.rs`). Called by connection managers; nothing here waits but
-//! [`Handshake::wait`] and [`Listener::wait`].
+//! Owns a connection until [`Handshake::start`] gives it to a queue pair; from then on the lane
+//! owns the connection (`streams.rs`). Called by connection managers. Nothing here waits except
+//! [`Handshake::wait`], [`Listener::wait`] and [`Listener::wait_request`].
 //!
 //! ```text
 //!   Handshake::connect                        Listener::accept
@@ -12,9 +11,9 @@
 //!     start(qp)             == FPDUs ===        start(qp)
 //! ```
 //!
-//! A queue pair of an iWARP device is created like any other, of service RC; it is brought to Init,
-//! and [`Handshake::start`] brings it to RTS. Which peer it has, and over which addresses, is the
-//! connection's.
+//! A queue pair of an iWARP device is created like any other, with service RC. The application
+//! brings it to Init, and [`Handshake::start`] brings it to RTS. The connection determines its peer
+//! and the addresses.
 
 use std::io;
 use std::net::SocketAddr;
@@ -50,31 +49,31 @@ pub use listener::Listener;
 
 use leaving::say_last;
 
-/// Nanoseconds before the first word of an initiator is repeated to a silent peer: longer than
-/// answers take, and short beside what connecting takes.
+/// Nanoseconds before an initiator's ready-to-receive indication is repeated to a silent peer:
+/// longer than responses take, and short compared to connecting.
 const RTR_REPEAT_NANOS: u64 = 10_000_000;
 
-/// Nanoseconds that a responder waits for an initiator that has not agreed to speak first: far
-/// longer than a reply is on its way.
+/// Nanoseconds that a responder waits for an initiator that has not agreed to send first: far
+/// longer than a reply travels.
 const FENCE_NANOS: u64 = 100_000_000;
 
-/// Bytes received at once during the start-up: a whole frame, and some of what follows it.
+/// Bytes received at once during the start-up: a whole frame, and some of what follows the frame.
 const START_BYTES: usize = 1024;
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The device's transport is another.
+    /// The device has another transport.
     #[error("{device} is no iWARP device: open one with Context::open_iwarp")]
     NotIwarp {
-        /// Its name.
+        /// The name of the device.
         device: String,
     },
     /// The device is closed, or was opened before this process was forked.
     #[error("{device} is closed here, or belongs to the process that this one was forked from")]
     Gone {
-        /// Its name.
+        /// The name of the device.
         device: String,
     },
     /// The peer is outside of the setting `peers`.
@@ -83,9 +82,9 @@ pub enum ConnectError {
     /// The system refused.
     #[error("cannot {what} {addr}: {source}")]
     Os {
-        /// What was tried.
+        /// The operation that was tried.
         what: &'static str,
-        /// With which address.
+        /// The address of the operation.
         addr: SocketAddr,
         /// The system's error.
         source: io::Error,
@@ -98,25 +97,25 @@ pub enum ConnectError {
     Startup(#[from] StartupError),
 }
 
-/// Why a queue pair did not take a connection over.
+/// The reason why a queue pair did not take a connection over.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// The start-up is not complete.
     #[error("the start-up is not complete: {0:?}")]
     NotAgreed(HandshakeState),
-    /// It is of another device than the connection.
+    /// The queue pair belongs to another device than the connection.
     #[error("queue pair {0} is of another device than the connection")]
     OtherDevice(vernic_wire::Qpn),
-    /// It is destroyed, or its device is closed.
+    /// The queue pair is destroyed, or its device is closed.
     #[error("queue pair {0} is destroyed")]
     Destroyed(vernic_wire::Qpn),
-    /// Its state, or it has a stream.
+    /// The queue pair's state does not allow it, or the queue pair has a stream.
     #[error("queue pair {qpn}: {source}")]
     Refused {
         /// The queue pair.
         qpn: vernic_wire::Qpn,
-        /// Why.
+        /// The reason.
         source: StreamRefusal,
     },
     /// The system cannot watch one more descriptor.
@@ -141,7 +140,7 @@ fn sleep_on(fd: RawFd, timeout: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// How far a connection has come.
+/// The progress of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandshakeState {
     /// TCP connects.
@@ -153,7 +152,7 @@ pub enum HandshakeState {
 }
 
 impl HandshakeState {
-    /// Whether nothing more happens by itself.
+    /// Whether nothing more happens without a call.
     pub fn is_settled(&self) -> bool {
         !matches!(
             self,
