@@ -126,8 +126,8 @@ impl Engine {
     }
 
     /// Leaves port 4791 to other processes of the host, because the process or the device ends.
-    /// Handles what is in the sockets already, since some of it may belong to those processes. Does
-    /// nothing for an iWARP device.
+    /// Handles what is in the sockets already, since some of it may belong to those processes. The
+    /// sockets of an iWARP device are not read.
     pub(crate) fn leave_port(&self) {
         let until = Instant::now() + PATIENCE;
         let aside = self.with_lane_until(until, |lane| {
