@@ -1,14 +1,15 @@
 //! The agent of communication management (CM): the calls of the layers above.
 //!
-//! Called through [`CmAgent`] by `vernic-cm`. A command changes the machine (`cm.rs`), lets go of
-//! it, and has the lane send what is to be sent before it returns (`Engine::send_promised`).
+//! `vernic-cm` calls it through [`CmAgent`]. A command changes the machine (`cm.rs`) and unlocks
+//! it. Before the command returns, the lane sends the resulting messages (`Engine::send_promised`).
 //!
 //! | file | what |
 //! |---|---|
 //! | `agent.rs` | the commands |
-//! | `agent/impatient.rs` | requests that shall not wait for a listener |
+//! | `agent/impatient.rs` | requests that must not wait for a listener |
 //! | `agent/listen.rs` | listeners and their names among the processes of this host |
-//! | `agent/promise.rs` | what was sent when a call returns, and what the end of the process repeats |
+//! | `agent/promise.rs` | what is sent before a call returns, and what a process repeats when it
+//! ends |
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,32 +33,32 @@ mod promise;
 
 pub use listen::ListenError;
 
-/// Why the agent does not do something.
+/// The reason why the agent refuses a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CmCallError {
     /// The device was opened before this process was forked.
     #[error("the device was {ORPHAN}")]
     Orphan,
-    /// Nobody listens to its events.
+    /// No sink is attached for the device's events.
     #[error("no sink is attached to the device's connection manager: CmAgent::attach comes first")]
     NotAttached,
     /// The peer is outside of the setting `peers`.
     #[error(transparent)]
     NotAllowed(#[from] PeerRefused),
-    /// The machine refuses.
+    /// The CM machine refuses.
     #[error(transparent)]
     Cm(#[from] CmError),
 }
 
-/// Why a sink cannot be attached.
+/// The reason why a sink cannot be attached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CmAttachError {
     /// The device was opened before this process was forked.
     #[error("the device was {ORPHAN}")]
     Orphan,
-    /// There is one already.
+    /// A sink is attached already.
     #[error("the device's connection manager tells its events to somebody else")]
     Busy,
     /// There is no process slot for the communication ids.
@@ -66,8 +67,8 @@ pub enum CmAttachError {
 }
 
 impl Engine {
-    /// Gives the machine a command, tells what happened, and sends what is to be sent, as far as
-    /// that is possible soon.
+    /// Gives the machine a command, reports the resulting events, and sends the resulting messages
+    /// as far as that is possible soon.
     fn command<T>(
         &self,
         f: impl FnOnce(&mut Cm, Time) -> Result<T, CmError>,
@@ -94,12 +95,15 @@ impl Engine {
     }
 }
 
-/// The connection manager of a device: `vernic_proto::cm::Cm`, in the world. Its calls do not wait
-/// for peers; those that send a message may wait for another process of this host to say where it
-/// receives, for the `peer_query_us` of the settings at most. The message of a call is with the
-/// kernel when the call returns, as from a driver in a kernel: it arrives though the process is
-/// killed then, or ends by `_exit`. Only where nobody lets go of the lane for 100 ms, or the socket
-/// is full for as long, it leaves later.
+/// The connection manager of a device: the machine `vernic_proto::cm::Cm`, connected to the
+/// network.
+///
+/// Its calls do not wait for peers. A call that sends a message may wait until another process of
+/// this host says where it receives, for the setting `peer_query_us` at most.
+///
+/// When a call returns, the kernel has its message, as with a kernel driver. The message arrives
+/// even if the process is then killed or ends by `_exit`. The message leaves later only if the lane
+/// stays taken for 100 ms, or the socket stays full for as long.
 pub struct CmAgent {
     engine: Arc<Engine>,
 }
@@ -115,8 +119,8 @@ impl CmAgent {
         Self { engine }
     }
 
-    /// Events go to `sink` from now on; all other calls need one. The device keeps it until it is
-    /// closed, so a sink that holds the device keeps it open for ever.
+    /// Sends events to `sink` from now on; all other calls need a sink. The device keeps the sink
+    /// until it is closed, so a sink that holds the device keeps it open for ever.
     ///
     /// # Errors
     /// [`CmAttachError`].
@@ -139,7 +143,7 @@ impl CmAgent {
         Ok(())
     }
 
-    /// Asks for a connection: REQ.
+    /// Requests a connection: REQ.
     ///
     /// # Errors
     /// [`CmCallError`].
@@ -149,7 +153,7 @@ impl CmAgent {
         self.engine.command(|machine, now| machine.connect(now, params))
     }
 
-    /// Accepts a connection that was asked for: REP.
+    /// Accepts a requested connection: REP.
     ///
     /// # Errors
     /// [`CmCallError`].
@@ -158,7 +162,7 @@ impl CmAgent {
         self.engine.command(|machine, now| machine.accept(now, conn, params))
     }
 
-    /// The queue pair of a connection that was accepted is up: RTU.
+    /// Reports to the peer that the queue pair of an accepted connection is up: RTU.
     ///
     /// # Errors
     /// [`CmCallError`].
@@ -167,7 +171,7 @@ impl CmAgent {
         self.engine.command(|machine, _| machine.ready_to_use(conn, private_data))
     }
 
-    /// Rejects a connection that was asked for, or was accepted: REJ.
+    /// Rejects a connection that was requested or accepted: REJ.
     ///
     /// # Errors
     /// [`CmCallError`].
@@ -182,7 +186,7 @@ impl CmAgent {
         self.engine.command(|machine, now| machine.reject(now, conn, reason, info, private_data))
     }
 
-    /// Ends a connection, or answers its end by the peer: DREQ or DREP.
+    /// Ends a connection, or answers the peer's end of it: DREQ or DREP.
     ///
     /// # Errors
     /// [`CmCallError`].
@@ -191,7 +195,7 @@ impl CmAgent {
         self.engine.command(|machine, now| machine.disconnect(now, conn, private_data))
     }
 
-    /// The queue pair has received its first message, so the RTU will not be waited for.
+    /// Notes that the queue pair has received its first message, so that the RTU is not waited for.
     ///
     /// # Errors
     /// [`CmCallError`].
@@ -199,7 +203,7 @@ impl CmAgent {
         self.engine.command(|machine, _| machine.notify_established(conn))
     }
 
-    /// Asks for the datagram queue pair of a service: SIDR_REQ.
+    /// Requests the datagram queue pair of a service: SIDR_REQ.
     ///
     /// # Errors
     /// [`CmCallError`].
@@ -209,7 +213,7 @@ impl CmAgent {
         self.engine.command(|machine, now| machine.sidr_request(now, params))
     }
 
-    /// Answers such a question: SIDR_REP.
+    /// Answers such a request: SIDR_REP.
     ///
     /// # Errors
     /// [`CmCallError`].
@@ -217,8 +221,8 @@ impl CmAgent {
         self.engine.command(|machine, now| machine.sidr_reply(now, conn, reply))
     }
 
-    /// The application has heard of the request: it no longer counts in its listener's backlog.
-    /// Unknown connections are ignored.
+    /// Notes that the application has taken the request, which no longer counts in its listener's
+    /// backlog. Unknown connections are ignored.
     pub fn request_taken(&self, conn: ConnId) {
         let _ = self.engine.command(|machine, _| {
             machine.request_taken(conn);
@@ -226,8 +230,8 @@ impl CmAgent {
         });
     }
 
-    /// The application has no room for the request: it is as if it had not come, and the peer asks
-    /// again. Unknown connections are ignored.
+    /// Drops a request for which the application has no room, as if the request had not come. The
+    /// peer asks again. Unknown connections are ignored.
     pub fn ignore(&self, conn: ConnId) {
         let _ = self.engine.command(|machine, _| {
             machine.ignore(conn);
@@ -235,7 +239,7 @@ impl CmAgent {
         });
     }
 
-    /// Forgets a connection or exchange, and tells the peer where that is due. Unknown ones are
+    /// Forgets a connection or exchange, and notifies the peer where necessary. Unknown ones are
     /// ignored.
     pub fn destroy(&self, conn: ConnId) {
         let _ = self.engine.command(|machine, now| {
@@ -244,16 +248,16 @@ impl CmAgent {
         });
     }
 
-    /// To be called by a thread before it waits for an event. A thread that polled completions
-    /// until now has kept the background thread away from the sockets; this brings it back at once,
-    /// not after the `takeover_us` of the settings. Costs nothing where nobody polls.
+    /// Brings the background thread back to the sockets at once. A thread calls this before it
+    /// waits for an event. While a thread polls completions, the background thread stays away, and
+    /// otherwise returns only after the setting `takeover_us`. Costs nothing if no thread polls.
     pub fn about_to_wait(&self) {
         if !self.engine.is_orphan() {
             self.engine.caller_rests();
         }
     }
 
-    /// How many connections, exchanges and listeners there are.
+    /// Returns how many connections, exchanges and listeners there are.
     pub fn occupancy(&self) -> CmOccupancy {
         if self.engine.is_orphan() {
             return CmOccupancy::default();

@@ -1,30 +1,32 @@
-//! Communication management (CM): the machine, and what brings it the world.
+//! Communication management (CM): the machine, and its connection to the network.
 //!
-//! Owns the machine ([`Cm`], `vernic_proto::cm`), which knows all about messages and nothing about
-//! the world, and brings it datagrams from QP1 (`lane/gsi.rs`) and time. What it has to say goes to
-//! one [`CmSink`]; what it has to send, out through the lane. The commands of the layers above are
-//! in `agent.rs`.
+//! Owns the machine ([`Cm`], `vernic_proto::cm`), which knows all about messages and does no I/O.
+//! This module gives the machine the time, and datagrams from QP1 (`lane/gsi.rs`). The machine's
+//! events go to one [`CmSink`], and its messages go out through the lane. The commands of the
+//! layers above are in `agent.rs`.
 //!
 //! | file | what |
 //! |---|---|
 //! | `cm.rs` | the machine behind its lock |
-//! | `cm/early.rs` | requests that came before somebody listens |
+//! | `cm/early.rs` | requests that came before a listener was there |
 //! | `cm/forwarded.rs` | requests that were handed to other processes |
 //! | `cm/host.rs` | the addresses of this host |
-//! | `cm/neighbours.rs` | processes of this host at the other end, and which of them are gone |
-//! | `cm/route.rs` | whose a datagram is that came in, and by which path one goes out |
+//! | `cm/neighbours.rs` | processes of this host that have connections with this one, and which of
+//! them are gone |
+//! | `cm/route.rs` | which process a received datagram belongs to, and the path of a sent one |
 //!
 //! # Locks
 //!
-//! The machine has a lock of its own, taken by commands alone or by the holder of the lane: lane,
-//! then machine, and from there a queue pair's core, to look when it heard its peer; never the
-//! other way. Events are told under the machine's lock, so that they are in order; a sink may only
-//! take note of them.
+//! The machine has a lock of its own. Commands take it alone; the lane's holder takes it after the
+//! lane. From there the core of a queue pair is locked, to check when that queue pair last heard
+//! its peer. The reverse order never occurs. Events are reported under the machine's lock, so that
+//! they are in order; a sink may only take note of them.
 //!
 //! # Communication ids
 //!
-//! An id is a process slot (10 high bits), as a QPN is, and a number (22 bits) that nobody can tell
-//! beforehand. So a datagram that reached the wrong process of this host says whose it is.
+//! Like a QPN, an id has a process slot in its 10 high bits. The other 22 bits are a number that
+//! cannot be predicted. So a datagram that reached the wrong process of this host shows which
+//! process it belongs to.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -51,30 +53,30 @@ use forwarded::Forwarded;
 use host::HostAddresses;
 use neighbours::Neighbours;
 
-/// Bits of a communication id that are a number; those above are the slot.
+/// Number of low bits of a communication id that are its number; the bits above are the slot.
 pub(crate) const NUMBER_BITS: u32 = 32 - Slot::BITS;
 
-/// The slot of the process (more exactly, of the device) that made an id.
+/// Returns the slot of the process (more exactly, of the device) that made an id.
 pub(crate) fn slot_of(id: CommId) -> Slot {
-    // A slot is the high bits of a QPN's 24 as well.
+    // A slot is the high bits of a 24-bit QPN as well.
     Slot::of(Qpn::new(id.value() >> 8))
 }
 
-/// Where the events of connections go.
+/// The receiver of connection events.
 ///
-/// Called under locks of the engine, on any thread: it may take note of the event and wake
-/// somebody, but must not call the engine or wait.
+/// Called under locks of the engine, on any thread. An implementation may take note of the event
+/// and wake a thread, but must not call the engine or wait.
 pub trait CmSink: Send + Sync {
-    /// Something happened to a connection or an exchange.
+    /// Reports that something happened to a connection or an exchange.
     fn event(&self, event: Event);
-    /// The device's netdev is gone, for good. Told once.
+    /// Reports that the device's netdev is gone for good. Called once.
     fn removed(&self) {}
 }
 
-/// The machine and whom it tells.
+/// The machine, and the sink of its events.
 #[derive(Default)]
 pub(crate) struct State {
-    /// Made when it is first needed: it needs a process slot.
+    /// The machine, made when it is first needed, because it needs a process slot.
     pub(crate) machine: Option<Cm>,
     pub(crate) sink: Option<Arc<dyn CmSink>>,
 }
@@ -93,10 +95,10 @@ impl State {
         self.machine.as_ref().map(|machine| *machine.counters()).unwrap_or_default()
     }
 
-    /// Tells what has happened.
+    /// Reports the events that have happened.
     pub(crate) fn tell(&mut self) {
         let Some(machine) = &mut self.machine else { return };
-        // Bounded: the machine makes events when it is called only.
+        // Bounded: the machine makes events only when it is called.
         while let Some(event) = machine.poll_event() {
             if let Some(sink) = &self.sink {
                 sink.event(event);
@@ -105,22 +107,22 @@ impl State {
     }
 }
 
-/// A name that this device has among the processes of the host.
+/// A name that this device has claimed among the processes of the host.
 #[derive(Debug)]
 pub(crate) struct Claimed {
     pub(crate) name: ServiceName,
     pub(crate) listener: Option<ListenerId>,
 }
 
-/// What threads share of the device's communication management.
+/// The state of the device's communication management that threads share.
 pub(crate) struct CmShared {
     device: Arc<Device>,
     pub(crate) state: Mutex<State>,
-    /// A command has changed the machine since the lane last looked.
+    /// Whether a command has changed the machine since the lane last checked.
     work: AtomicBool,
-    /// Datagrams that went to port 4791 of this host.
+    /// The number of datagrams sent to port 4791 of this host.
     pub(crate) sent_home: AtomicU64,
-    /// The names that this device has.
+    /// The names that this device has claimed.
     pub(crate) listening: Mutex<Vec<Claimed>>,
     early: Mutex<EarlyRequests>,
     forwarded: Mutex<Forwarded>,
@@ -143,7 +145,7 @@ impl CmShared {
         }
     }
 
-    /// A datagram goes out by that path.
+    /// Counts a datagram that goes out by `path`, if it goes to port 4791 of this host.
     pub(crate) fn note_sent(&self, path: &TxPath) {
         let ip = path.remote().to_ip();
         if !path.is_local() && (ip.is_loopback() || self.device.has_address(ip)) {
@@ -151,24 +153,24 @@ impl CmShared {
         }
     }
 
-    /// Step P1 of the proof at the head of `progress.rs`.
+    /// Notes that there is work: step P1 of the proof at the head of `progress.rs`.
     pub(crate) fn leave_work(&self) {
         self.work.store(true, Ordering::Release);
     }
 
-    /// The netdev is gone.
+    /// Reports that the netdev is gone.
     pub(crate) fn tell_removed(&self) {
         if let Some(sink) = &lock(&self.state).sink {
             sink.removed();
         }
     }
 
-    /// Whether work was left.
+    /// Whether there was work; clears the note.
     pub(crate) fn take_work(&self) -> bool {
         self.work.swap(false, Ordering::AcqRel)
     }
 
-    /// For the holder of the lane: the deadline has come.
+    /// Handles a deadline of the machine. For the holder of the lane.
     pub(crate) fn handle_timeout(&self, table: &QpTable, now: Time) {
         let mut state = lock(&self.state);
         if let Some(machine) = &mut state.machine {
@@ -177,8 +179,8 @@ impl CmShared {
         }
     }
 
-    /// For the holder of the lane: `send` calls what it is given for the next datagram to send,
-    /// until there is none. Returns when the machine wants to be called next.
+    /// Passes `send` a function that returns the next datagram to send, or `None`. Returns when
+    /// this module must be called next. For the holder of the lane.
     pub(crate) fn drain(
         &self,
         send: impl FnOnce(&mut dyn FnMut() -> Option<Datagram>),
@@ -206,14 +208,15 @@ impl CmShared {
         lock(&self.state).counters()
     }
 
-    /// As [`counters`](Self::counters), without waiting.
+    /// Returns the [`counters`](Self::counters), or `None` if the lock is taken.
     pub(crate) fn try_counters(&self) -> Option<CmCounters> {
         try_lock(&self.state).map(|state| state.counters())
     }
 }
 
 impl CmShared {
-    /// The machine, for the holder of the lane: for a datagram that nobody may have waited for.
+    /// Calls `f` with the machine, and makes the machine if there is none yet. For the holder of
+    /// the lane, when a datagram may come before any command.
     fn with_machine<T>(
         &self,
         table: &mut QpTable,

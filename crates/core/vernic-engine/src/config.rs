@@ -24,7 +24,7 @@ pub const CONFIG_VARIABLE: &str = "VERNIC_CONFIG";
 /// Longest time a setting in microseconds may name: 10 s.
 const MAX_US: u64 = 10_000_000;
 
-/// Which of the two devices of a netdev programs get that name none.
+/// The device of a netdev that programs get if they name none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum TransportChoice {
     /// RoCE: `vernic0`...
@@ -32,7 +32,7 @@ pub enum TransportChoice {
     Roce,
     /// iWARP: `viw0`...
     Iwarp,
-    /// The list of devices has both; whatever names no device takes RoCE.
+    /// Both are listed; a program that names no device gets RoCE.
     Both,
 }
 
@@ -45,16 +45,16 @@ pub struct Key {
     pub variable: &'static str,
     /// Unit or form of the value, in words.
     pub unit: &'static str,
-    /// What it does.
+    /// What the setting does.
     pub doc: &'static str,
     set: fn(&mut Config, &str) -> Result<(), Refusal>,
     show: fn(&Config) -> String,
 }
 
-/// Why a value was refused.
+/// The reason why a value was refused.
 struct Refusal {
     reason: String,
-    /// It says what would be right: the row's own words would say it again.
+    /// Whether `reason` says what would be right, so that the row's own words would repeat it.
     tells_what_is_right: bool,
 }
 
@@ -221,7 +221,8 @@ fn show_transport(value: &TransportChoice) -> String {
     .to_owned()
 }
 
-/// Kept as text; what it cannot mean is refused here and not when a device is opened.
+/// Checks the value and returns it as text, so that a bad value is refused here and not when a
+/// device is opened.
 fn fault(value: &str) -> Result<String, Refusal> {
     match value.parse::<FaultConfig>() {
         Ok(_) => Ok(value.to_owned()),
@@ -263,7 +264,7 @@ fn micros_or_none(value: &str) -> Result<u64, String> {
     number(value, 0, MAX_US)
 }
 
-/// As far as the kernel takes it.
+/// Parses seconds within the kernel's range.
 fn keep_alive(value: &str) -> Result<u32, String> {
     number(value, 0, 32767).map(|n| n as u32)
 }
@@ -284,7 +285,7 @@ fn bytes(value: &str) -> Result<u64, String> {
     number(value, 0, 1 << 63)
 }
 
-/// Decimal, or hexadecimal after 0x.
+/// Parses a decimal number, or a hexadecimal one after 0x.
 fn identifier(value: &str, min: u64, max: u64) -> Result<u32, String> {
     let n = match value.strip_prefix("0x") {
         Some(digits) => u64::from_str_radix(digits, 16).map_err(|_| "not a number")?,
@@ -301,7 +302,7 @@ fn vendor_part_id(value: &str) -> Result<u32, String> {
     identifier(value, 0, u32::MAX.into())
 }
 
-/// The kernel doubles it, in 31 bits.
+/// Parses a buffer size, which the kernel doubles in 31 bits.
 fn socket_buffer(value: &str) -> Result<u32, String> {
     number(value, 4096, (1 << 30) - 1).map(|n| n as u32)
 }
@@ -334,7 +335,7 @@ fn show_mtu(value: &Option<Mtu>) -> String {
     value.map_or(0, Mtu::bytes).to_string()
 }
 
-/// Why a configuration was refused.
+/// The reason why a configuration was refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -343,7 +344,7 @@ pub enum ConfigError {
     UnknownKey {
         /// Name that was given.
         name: String,
-        /// Where: a file and line, a variable, or code.
+        /// The place of the name: a file and line, a variable, or code.
         origin: String,
     },
     /// A value that the row does not take.
@@ -351,21 +352,21 @@ pub enum ConfigError {
     BadValue {
         /// The setting.
         name: &'static str,
-        /// What was given.
+        /// The value given.
         value: String,
         /// What is wrong.
         reason: String,
         /// What is allowed, where the reason does not say it.
         allowed: Option<&'static str>,
-        /// Where.
+        /// The place of the value.
         origin: String,
     },
-    /// A line of the file that is no `key = value`.
+    /// A line of the file is not of the form `key = value`.
     #[error("{origin}: {line:?} is not of the form key = value")]
     BadLine {
         /// The line.
         line: String,
-        /// Where.
+        /// The place of the line.
         origin: String,
     },
     /// The file that the environment names cannot be read.
@@ -378,7 +379,7 @@ pub enum ConfigError {
     },
 }
 
-/// The end of a reason.
+/// The end of an error message, which says what is allowed.
 struct Allowed(Option<&'static str>);
 
 impl std::fmt::Display for Allowed {
@@ -387,20 +388,21 @@ impl std::fmt::Display for Allowed {
     }
 }
 
-/// How long our answers take at most where no floor says so, as exponent of 4.096 us: 2.1 ms, for a
-/// process that polls nothing and whose background thread must be woken on a busy machine.
+/// Longest time that our responses take if no floor is set, as an exponent of 4.096 us: 2.1 ms.
+/// That suits a process that does not poll and whose background thread must be woken on a busy
+/// machine.
 const LEAST_ACK_DELAY: u8 = 9;
 
 impl Config {
-    /// How long our answers may take, as peers are told: an exponent of 4.096 us, of what we grant
-    /// them.
+    /// Returns how long our responses may take, as reported to peers: an exponent of 4.096 us. The
+    /// smallest one is returned that covers the ACK timeout floor, which we grant to peers too.
     pub fn ack_delay(&self) -> u8 {
         let floor = u128::from(self.ack_timeout_floor_us) * 1000;
         let covers = |n: &u8| 4096_u128 << n >= floor;
         (LEAST_ACK_DELAY..31).find(covers).unwrap_or(31)
     }
 
-    /// Defaults, then the file, then the environment: [`Settings::load`] without the origins.
+    /// Reads defaults, then the file, then the environment: [`Settings::load`] without the origins.
     ///
     /// # Errors
     /// [`ConfigError`] for the first setting that is unknown or has a bad value.
@@ -416,7 +418,7 @@ impl Config {
         self.set_from(name, value, || Origin::Code.to_string()).map(drop)
     }
 
-    /// Every setting with its present value, in the order of [`KEYS`].
+    /// Returns every setting with its present value, in the order of [`KEYS`].
     pub fn values(&self) -> impl Iterator<Item = (&'static Key, String)> + '_ {
         KEYS.iter().map(|key| (key, (key.show)(self)))
     }
@@ -431,7 +433,7 @@ impl Config {
         })
     }
 
-    /// Sets one setting by name and returns its place in [`KEYS`]; `origin` is for the error.
+    /// Sets one setting by name and returns its index in [`KEYS`]; `origin` is for the error.
     fn set_from(
         &mut self,
         name: &str,

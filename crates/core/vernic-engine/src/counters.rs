@@ -1,7 +1,8 @@
-//! Counters of a device: one per drop reason, beside those of the link and of each queue pair.
+//! Counters of a device: one per drop reason, in addition to those of the link and of each queue
+//! pair.
 //!
-//! Owns [`Counters`], added to by whoever runs the lane, read by anyone. The lane is single-writer,
-//! so each add is a relaxed load and store, not a locked instruction.
+//! Owns [`Counters`]. Only the lane's holder adds to them, and any thread reads them. Since there
+//! is a single writer, each add is a relaxed load and store, not a locked instruction.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -105,7 +106,8 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// Counts what a queue pair's timer led to: its counters before and after.
+    /// Counts what a queue pair's timer caused: the difference between its counters before and
+    /// after.
     pub(crate) fn timer_fired(&self, before: &QpCounters, after: &QpCounters) {
         self.ack_timeouts.add(after.ack_timeouts - before.ack_timeouts);
         self.patient_timeouts.add(after.patient_timeouts - before.patient_timeouts);
@@ -121,7 +123,7 @@ impl Counters {
         self.drops[reason as usize].value()
     }
 
-    /// Adds what was counted here to the totals of the device.
+    /// Adds these counters to the totals of the device.
     pub(crate) fn add_to(&self, total: &mut DeviceCounters) {
         for (reason, dropped) in &mut total.drops {
             *dropped += self.drops(*reason);
@@ -158,7 +160,7 @@ impl Counters {
 /// Totals of a device since it was opened.
 #[derive(Clone, Debug)]
 pub struct DeviceCounters {
-    /// What the link counted: packets, bytes, system calls, hand-overs, errors.
+    /// Counters of the link: packets, bytes, system calls, hand-overs, errors.
     pub link: LinkCounters,
     /// Packets dropped without an answer, by reason; every reason is listed.
     pub drops: Vec<(DropReason, u64)>,
@@ -166,19 +168,18 @@ pub struct DeviceCounters {
     pub duplicates: u64,
     /// NAKs sent.
     pub naks_sent: u64,
-    /// Those of the NAKs after which the queue pair is in error.
+    /// NAKs sent after which the queue pair is in error; among `naks_sent`.
     pub fatal_naks_sent: u64,
-    /// Packets with a wrong P_Key, Q_Key or R_Key, or that leave bounds or rights of memory.
+    /// Packets with a wrong P_Key, Q_Key or R_Key, or that exceed the bounds or rights of memory.
     pub bad_keys: u64,
     /// "Receiver not ready" answers sent.
     pub rnr_naks_sent: u64,
-    /// ACK timeouts: nothing was answered for the whole of it, and everything was sent again.
+    /// ACK timeouts: no response came for the whole timeout, and everything was sent again.
     pub ack_timeouts: u64,
-    /// ACK timeouts that used up no retry, since the peer is known to be there: a process of this
+    /// ACK timeouts that used up no retry, since the peer is known to be alive: a process of this
     /// host that does not run.
     pub patient_timeouts: u64,
-    /// Tail-loss probes: nothing was answered for some round trips, and two packets were sent
-    /// again.
+    /// Tail-loss probes: no response came for some round trips, and two packets were sent again.
     pub tail_probes: u64,
     /// Congestion notifications received.
     pub cnps_received: u64,
@@ -186,50 +187,49 @@ pub struct DeviceCounters {
     pub ecn_marked_received: u64,
     /// Queue pairs that failed.
     pub qp_failures: u64,
-    /// Connections of TCP that were closed because they came from outside of the setting `peers`.
+    /// TCP connections that were closed because they came from outside of the setting `peers`.
     pub refused_peers: u64,
     /// Completion queues that overflowed.
     pub cq_overflows: u64,
-    /// Times that a UC or UD queue pair was to send to a process of this host, and had to wait
-    /// because the process had not taken what was sent before.
+    /// Times that a UC or UD queue pair had to wait before it sent to a process of this host,
+    /// because that process had not taken what was sent before.
     pub paced_turns: u64,
-    /// Times that such a process was waited for in vain, and packets were sent regardless.
+    /// Times that such a wait was in vain, and packets were sent regardless.
     pub pace_timeouts: u64,
     /// Management datagrams for another process of this host, handed over to it.
     pub mads_handed_over: u64,
-    /// Requests that came before somebody listened and found no place to wait, or lost theirs to
-    /// others.
+    /// CM requests that came before a listener was there and found no room to wait, or were
+    /// displaced by others.
     pub mads_early_refused: u64,
-    /// What connections of iWARP counted.
+    /// Counters of iWARP connections.
     pub streams: StreamCounters,
-    /// Requests carried out in the memory of processes of this host, without packets.
+    /// Counters of requests carried out in the memory of processes of this host, without packets.
     pub direct: DirectCounters,
-    /// Packets sent to processes of this host through shared memory; not among those of the link.
+    /// Packets sent to processes of this host through shared memory; not counted by the link.
     pub near_tx_packets: u64,
-    /// Their bytes, headers included.
+    /// Bytes of the packets sent through shared memory, headers included.
     pub near_tx_bytes: u64,
-    /// Packets received from processes of this host through shared memory; not among those of the
-    /// link.
+    /// Packets received from processes of this host through shared memory; not counted by the link.
     pub near_rx_packets: u64,
-    /// Their bytes, headers included.
+    /// Bytes of the packets received through shared memory, headers included.
     pub near_rx_bytes: u64,
-    /// Times that a queue pair was to send to such a process, and had to wait because the memory
+    /// Times that a queue pair had to wait before it sent through shared memory, because the memory
     /// was full.
     pub near_full_turns: u64,
-    /// Packets that such a process did not take for so long that they were dropped; RC repeats
-    /// them.
+    /// Packets that a process of this host did not take for so long that they were dropped; RC
+    /// repeats them.
     pub near_lost: u64,
-    /// Packets received so that stand for some hundred packets of a SEND, whose bytes were copied
-    /// out of the sender's memory.
+    /// Packets received through shared memory that stand for some hundred packets of a SEND. The
+    /// bytes were copied out of the sender's memory.
     pub near_pulled_runs: u64,
-    /// The bytes that were copied so; not among those of packets.
+    /// Bytes that were copied for such packets; not among the bytes of packets.
     pub near_pulled_bytes: u64,
-    /// Such packets that were refused: their bytes could not be copied, so that they come in
-    /// packets, or they break the rules.
+    /// Such packets that were refused, because they break the rules or their bytes could not be
+    /// copied. In the latter case the bytes come in packets.
     pub near_pulls_refused: u64,
-    /// Processes of this host that memory was shared with.
+    /// Counters of the processes of this host that memory was shared with.
     pub neighbours: NeighbourCounters,
-    /// What communication management counted.
+    /// Counters of communication management.
     pub cm: CmCounters,
     /// Asynchronous events lost because the application did not read them.
     pub async_events_dropped: u64,
@@ -276,8 +276,8 @@ impl Default for DeviceCounters {
 }
 
 impl DeviceCounters {
-    /// Each counter with its name: those of the link, of the device, of iWARP's connections, one
-    /// per drop reason, those of communication management.
+    /// Returns each counter with its name: those of the link, of the device, of iWARP connections
+    /// and of direct access, one per drop reason, and those of communication management.
     pub fn iter(&self) -> impl Iterator<Item = (Cow<'static, str>, u64)> {
         let device = [
             ("duplicates", self.duplicates),
@@ -323,7 +323,7 @@ impl DeviceCounters {
     }
 }
 
-/// Those that are not 0, as `rx_packets=7 drop_icrc=2`.
+/// Shows the counters that are not 0, as `rx_packets=7 drop_icrc=2`.
 impl fmt::Display for DeviceCounters {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut counted = self.iter().filter(|(_, value)| *value > 0);

@@ -1,7 +1,8 @@
-//! Errors of the control path: whose fault, with the values, and what to do about it.
+//! Errors of the control path. Each message says what caused the error, with the values, and what
+//! to do about it.
 //!
-//! Owns the error types that several objects share. Data-path refusals (posting) are in `qp.rs`
-//! and `recv_queue.rs` beside what raises them; configuration errors in `config.rs`.
+//! Owns the error types that several objects share. Data-path refusals (posting) are in `qp.rs` and
+//! `recv_queue.rs` beside the code that raises them; configuration errors are in `config.rs`.
 
 use std::io;
 use std::net::IpAddr;
@@ -14,20 +15,20 @@ use vernic_wire::{Gid, Mtu, Qpn, Service};
 
 use crate::config::{ConfigError, PeerRefused};
 
-/// What everything says that was made before this process was forked.
+/// The message of every object that was made before this process was forked.
 pub(crate) const ORPHAN: &str = "made by the process that this one was forked from, and unusable \
                                  here: open the device again in this process";
 
-/// What says that the device of an object was closed.
+/// The message of every object whose device was closed.
 pub(crate) const CLOSED: &str =
     "the device was closed: nothing is left to do but to destroy what is left of it";
 
-/// [`ORPHAN`] where only the system's errors fit: EIO.
+/// Returns EIO, which stands for [`ORPHAN`] where only system errors fit.
 pub(crate) fn orphan_io() -> io::Error {
     nix::errno::Errno::EIO.into()
 }
 
-/// Why a device was not opened, or devices were not listed.
+/// The reason why a device was not opened, or devices were not listed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
@@ -53,16 +54,16 @@ pub enum OpenError {
     /// The netdev asked for exists, but is down or has no address.
     #[error("there is no device on {}: {netdev}", netdev.name)]
     Unusable {
-        /// The netdev, with what is in its way.
+        /// The netdev, with the obstacle to using it.
         netdev: Unusable,
     },
     /// There is no device at all.
     #[error("there is no device, for no netdev is up and has an address: {netdevs}")]
     NoDevice {
-        /// The netdevs, each with what is in its way.
+        /// The netdevs, each with the obstacle to using it.
         netdevs: String,
     },
-    /// The netdev is there but has nothing to be addressed by.
+    /// The netdev is there but has no usable IP address.
     #[error(
         "{device} ({netdev}) has no usable IP address: give it one, as `ip address add ADDR dev {netdev}`"
     )]
@@ -72,7 +73,7 @@ pub enum OpenError {
         /// Its netdev.
         netdev: String,
     },
-    /// The netdev carries no path MTU at all.
+    /// The netdev's MTU is too small for any path MTU.
     #[error(
         "{device}: the MTU of {netdev} is {netdev_mtu_bytes} bytes, but the smallest path MTU, 256, needs {needed_bytes}: raise it with `ip link set {netdev} mtu 1500`"
     )]
@@ -83,7 +84,7 @@ pub enum OpenError {
         netdev: String,
         /// MTU of the netdev.
         netdev_mtu_bytes: u32,
-        /// What it would need.
+        /// MTU that the netdev would need.
         needed_bytes: u32,
     },
     /// The configuration asks for a larger MTU than fits.
@@ -95,14 +96,14 @@ pub enum OpenError {
         device: String,
         /// Its netdev.
         netdev: String,
-        /// Asked for.
+        /// The MTU asked for.
         wanted: Mtu,
         /// Largest that fits.
         fits: Mtu,
         /// MTU of the netdev.
         netdev_mtu_bytes: u32,
     },
-    /// A setting about packets, for a device whose bytes are TCP's.
+    /// A setting about packets was given for an iWARP device, whose bytes TCP carries.
     #[error(
         "{device} is an iWARP device, whose bytes the system's TCP carries: the setting {setting} (VERNIC_{}) is about packets of RoCE; unset it ({instead})",
         setting.to_uppercase()
@@ -112,7 +113,7 @@ pub enum OpenError {
         device: String,
         /// The setting.
         setting: &'static str,
-        /// What does it instead.
+        /// The alternative to the setting.
         instead: &'static str,
     },
     /// The port or an address cannot be used.
@@ -154,7 +155,7 @@ pub enum OpenError {
     },
 }
 
-/// Why an object was not created. Nothing changed.
+/// The reason why an object was not created. Nothing changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
@@ -169,11 +170,11 @@ pub enum CreateError {
     Limit {
         /// The attribute.
         what: &'static str,
-        /// Asked for.
+        /// The value asked for.
         value: u64,
-        /// Least.
+        /// The smallest value allowed.
         min: u64,
-        /// Most.
+        /// The largest value allowed.
         max: u64,
     },
     /// A service that queue pairs cannot have.
@@ -182,9 +183,9 @@ pub enum CreateError {
     /// Something that an iWARP device does not have.
     #[error("{device} is an iWARP device, which has no {what}: its queue pairs are Rc")]
     NotOnIwarp {
-        /// Its name.
+        /// The name of the device.
         device: String,
-        /// What.
+        /// The thing that iWARP devices do not have.
         what: &'static str,
     },
     /// A shared receive queue of an XRC domain, given to a queue pair of another service.
@@ -193,7 +194,7 @@ pub enum CreateError {
     /// Two objects of different devices.
     #[error("{what} belongs to another device than its protection domain")]
     OtherDevice {
-        /// Which.
+        /// The object of the other device.
         what: &'static str,
     },
     /// All numbers of the device's slots are in use, and no further slot is free.
@@ -234,24 +235,25 @@ pub(crate) fn os(what: &'static str, source: impl Into<io::Error>) -> CreateErro
 pub struct Busy {
     /// What was to be destroyed.
     pub object: &'static str,
-    /// How many use it.
+    /// The number of users.
     pub users: u32,
-    /// What they are.
+    /// The kind of the users.
     pub by: &'static str,
 }
 
-/// A completion queue was full when a completion came: it is lost, the queue has failed, and so
-/// have the queue pairs whose completions are lost (IBTA 11.6.3.1). It can only be destroyed now.
+/// The error of a completion queue that was full when a completion came. The completion is lost,
+/// and the queue has failed, and so have the queue pairs whose completions are lost (IBTA
+/// 11.6.3.1). The queue can only be destroyed now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the completion queue of {depth} entries overflowed and lost completions: make it as deep as all queues that feed it together"
 )]
 pub struct CqOverrun {
-    /// Completions that it holds.
+    /// Completions that the queue holds.
     pub depth: u32,
 }
 
-/// Why an address vector cannot be used.
+/// The reason why an address vector cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathError {
@@ -263,10 +265,10 @@ pub enum PathError {
         /// Rows that are filled.
         rows: usize,
     },
-    /// No destination.
+    /// The destination GID is zero.
     #[error("the destination GID is zero: a RoCE address vector needs the peer's GID")]
     NoDestination,
-    /// IPv4 to IPv6 or the reverse.
+    /// Source and destination have different IP versions.
     #[error(
         "source GID {sgid} (row {index}) and destination {dgid} are of different IP versions; choose a row of the peer's kind"
     )]
@@ -278,7 +280,7 @@ pub enum PathError {
         /// Destination.
         dgid: Gid,
     },
-    /// A connected queue pair cannot go to a group.
+    /// A connected queue pair cannot send to a multicast group.
     #[error("destination {dgid} is a multicast group, which only UD can reach")]
     Multicast {
         /// Destination.
@@ -292,9 +294,9 @@ pub enum PathError {
         "path MTU {wanted} exceeds the port's active MTU {active}: use that, or `ip link set {netdev} mtu {needed_bytes}` at both ends"
     )]
     Mtu {
-        /// Asked for.
+        /// The path MTU asked for.
         wanted: Mtu,
-        /// Active.
+        /// The port's active MTU.
         active: Mtu,
         /// The netdev.
         netdev: String,
@@ -306,7 +308,7 @@ pub enum PathError {
         "path MTU {wanted} exceeds {allowed}, which the setting mtu (VERNIC_MTU) allows: use that, or raise the setting (0 takes the largest that fits {netdev})"
     )]
     MtuSetting {
-        /// Asked for.
+        /// The path MTU asked for.
         wanted: Mtu,
         /// The setting.
         allowed: Mtu,
@@ -318,7 +320,7 @@ pub enum PathError {
     Port(u8),
 }
 
-/// Why a queue pair was not modified. Nothing changed.
+/// The reason why a queue pair was not modified. Nothing changed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModifyError {
@@ -357,39 +359,39 @@ pub enum ModifyError {
     Destroyed(Qpn),
 }
 
-/// Why a completion queue was not resized, or a shared receive queue not modified.
+/// The reason why a completion queue was not resized, or a shared receive queue not modified.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ResizeError {
     /// The device was opened before this process was forked.
     #[error("{}", ORPHAN)]
     Orphan,
-    /// Beyond the device's limit.
+    /// The size is beyond the device's limit.
     #[error("{value} entries, the device allows 1 to {max}")]
     Limit {
-        /// Asked for.
+        /// The size asked for.
         value: u32,
-        /// Most.
+        /// The largest size allowed.
         max: u32,
     },
-    /// It holds more than would fit.
+    /// The queue holds more entries than would fit.
     #[error("{held} entries are queued, {value} would not hold them: poll first")]
     Held {
-        /// Asked for.
+        /// The size asked for.
         value: u32,
-        /// Entries in it.
+        /// Entries in the queue.
         held: u32,
     },
     /// The limit of a shared receive queue is beyond its size.
     #[error("SRQ limit {limit} exceeds its size {size}")]
     SrqLimit {
-        /// Asked for.
+        /// The limit asked for.
         limit: u32,
-        /// Size.
+        /// The size of the queue.
         size: u32,
     },
 }
 
-/// Why a memory region or window was not freed. Nothing changed.
+/// The reason why a memory region or window was not freed. Nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FreeError {
     /// The memory layer refused.
@@ -397,14 +399,14 @@ pub enum FreeError {
     Memory(#[from] DeregisterError),
 }
 
-/// Why a queue pair was not attached to a multicast group or not detached.
+/// The reason why a queue pair was not attached to a multicast group or not detached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum McastError {
     /// The device was opened before this process was forked.
     #[error("{}", ORPHAN)]
     Orphan,
-    /// Only datagrams are multicast.
+    /// The queue pair is not UD; only UD queue pairs join multicast groups.
     #[error("queue pair {qpn} is {service:?}: only UD queue pairs join multicast groups")]
     Service {
         /// The queue pair.
@@ -415,7 +417,7 @@ pub enum McastError {
     /// The queue pair was destroyed.
     #[error("queue pair {0} was destroyed")]
     Destroyed(Qpn),
-    /// Not a group.
+    /// The GID is not a multicast GID.
     #[error("{0} is no multicast GID (ff00::/8, or ::ffff:224.0.0.0/4)")]
     NotGroup(Gid),
     /// The device is in as many groups as it can.
@@ -432,7 +434,7 @@ pub enum McastError {
         /// Limit.
         limit: u32,
     },
-    /// Detached without being attached.
+    /// The queue pair was to be detached, but is not attached.
     #[error("queue pair {qpn} is not attached to {group}")]
     NotAttached {
         /// The queue pair.
@@ -440,7 +442,7 @@ pub enum McastError {
         /// The group.
         group: Gid,
     },
-    /// No local address of the group's IP version.
+    /// The device has no address of the group's IP version.
     #[error("the device has no address of the IP version of {0}")]
     NoAddress(Gid),
     /// The link refused.
@@ -452,11 +454,11 @@ pub enum McastError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{len} bytes at {offset} leave the {size} bytes of this device memory")]
 pub struct DmRangeError {
-    /// First byte.
+    /// The first byte of the range.
     pub offset: u64,
-    /// Bytes.
+    /// The length of the range, in bytes.
     pub len: u64,
-    /// Bytes that there are.
+    /// The size of the device memory, in bytes.
     pub size: u64,
 }
 

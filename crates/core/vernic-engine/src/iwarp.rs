@@ -1,9 +1,8 @@
-//! Connections of iWARP: TCP connections, their MPA start-up, and the queue pairs that take them
-//! over.
+//! iWARP connections: TCP connections, their MPA start-up, and the queue pairs that take them over.
 //!
-//! Owns a connection from its making until [`Handshake::start`] gives it to a queue pair; from then
-//! on the lane has it (`streams.rs`). Called by connection managers; nothing here waits but
-//! [`Handshake::wait`] and [`Listener::wait`].
+//! Owns a connection until [`Handshake::start`] gives it to a queue pair; from then on the lane
+//! owns the connection (`streams.rs`). Called by connection managers. Nothing here waits except
+//! [`Handshake::wait`], [`Listener::wait`] and [`Listener::wait_request`].
 //!
 //! ```text
 //!   Handshake::connect                        Listener::accept
@@ -12,9 +11,9 @@
 //!     start(qp)             == FPDUs ===        start(qp)
 //! ```
 //!
-//! A queue pair of an iWARP device is created like any other, of service RC; it is brought to Init,
-//! and [`Handshake::start`] brings it to RTS. Which peer it has, and over which addresses, is the
-//! connection's.
+//! A queue pair of an iWARP device is created like any other, with service RC. The application
+//! brings it to Init, and [`Handshake::start`] brings it to RTS. The connection determines its peer
+//! and the addresses.
 
 use std::io;
 use std::net::SocketAddr;
@@ -49,31 +48,31 @@ pub use listener::Listener;
 
 use leaving::say_last;
 
-/// Nanoseconds before the first word of an initiator is repeated to a silent peer: longer than
-/// answers take, and short beside what connecting takes.
+/// Nanoseconds before an initiator's ready-to-receive indication is repeated to a silent peer:
+/// longer than responses take, and short compared to connecting.
 const RTR_REPEAT_NANOS: u64 = 10_000_000;
 
-/// Nanoseconds that a responder waits for an initiator that has not agreed to speak first: far
-/// longer than a reply is on its way.
+/// Nanoseconds that a responder waits for an initiator that has not agreed to send first: far
+/// longer than a reply travels.
 const FENCE_NANOS: u64 = 100_000_000;
 
-/// Bytes received at once during the start-up: a whole frame, and some of what follows it.
+/// Bytes received at once during the start-up: a whole frame, and some of what follows the frame.
 const START_BYTES: usize = 1024;
 
-/// Why there is no connection.
+/// The reason why there is no connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The device's transport is another.
+    /// The device has another transport.
     #[error("{device} is no iWARP device: open one with Context::open_iwarp")]
     NotIwarp {
-        /// Its name.
+        /// The name of the device.
         device: String,
     },
     /// The device is closed, or was opened before this process was forked.
     #[error("{device} is closed here, or belongs to the process that this one was forked from")]
     Gone {
-        /// Its name.
+        /// The name of the device.
         device: String,
     },
     /// The peer is outside of the setting `peers`.
@@ -82,9 +81,9 @@ pub enum ConnectError {
     /// The system refused.
     #[error("cannot {what} {addr}: {source}")]
     Os {
-        /// What was tried.
+        /// The operation that was tried.
         what: &'static str,
-        /// With which address.
+        /// The address of the operation.
         addr: SocketAddr,
         /// The system's error.
         source: io::Error,
@@ -97,25 +96,25 @@ pub enum ConnectError {
     Startup(#[from] StartupError),
 }
 
-/// Why a queue pair did not take a connection over.
+/// The reason why a queue pair did not take a connection over.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// The start-up is not complete.
     #[error("the start-up is not complete: {0:?}")]
     NotAgreed(HandshakeState),
-    /// It is of another device than the connection.
+    /// The queue pair belongs to another device than the connection.
     #[error("queue pair {0} is of another device than the connection")]
     OtherDevice(vernic_wire::Qpn),
-    /// It is destroyed, or its device is closed.
+    /// The queue pair is destroyed, or its device is closed.
     #[error("queue pair {0} is destroyed")]
     Destroyed(vernic_wire::Qpn),
-    /// Its state, or it has a stream.
+    /// The queue pair's state does not allow it, or the queue pair has a stream.
     #[error("queue pair {qpn}: {source}")]
     Refused {
         /// The queue pair.
         qpn: vernic_wire::Qpn,
-        /// Why.
+        /// The reason.
         source: StreamRefusal,
     },
     /// The system cannot watch one more descriptor.
@@ -140,7 +139,7 @@ fn sleep_on(fd: RawFd, timeout: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// How far a connection has come.
+/// The progress of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandshakeState {
     /// TCP connects.
@@ -152,7 +151,7 @@ pub enum HandshakeState {
 }
 
 impl HandshakeState {
-    /// Whether nothing more happens by itself.
+    /// Whether nothing more happens without a call.
     pub fn is_settled(&self) -> bool {
         !matches!(
             self,
@@ -163,13 +162,13 @@ impl HandshakeState {
 
 #[derive(Debug)]
 enum Phase {
-    /// With the private data of the request to come.
+    /// TCP connects; holds the private data for the request.
     Connecting(Vec<u8>),
     Unreachable(io::ErrorKind),
     Startup(Startup),
 }
 
-/// Where it is heard that a [`Handshake`] has something to do.
+/// The readiness set and key that report when a [`Handshake`] has something to do.
 #[derive(Clone, Debug)]
 pub struct Watch {
     readiness: Arc<Readiness>,
@@ -177,7 +176,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// At a descriptor of its own.
+    /// Makes a watch with a descriptor of its own.
     ///
     /// # Errors
     /// [`ConnectError::Descriptors`].
@@ -186,23 +185,24 @@ impl Watch {
         Ok(Self { readiness: Arc::new(readiness), key: 0 })
     }
 
-    /// At one that others have, too, under this key. There it leaves when it is settled.
+    /// Makes a watch at a shared readiness set, under `key`. A settled handshake leaves the set.
     pub fn shared(readiness: &Arc<Readiness>, key: u64) -> Self {
         Self { readiness: readiness.clone(), key }
     }
 }
 
-/// A connection that no queue pair has yet. Dropping it closes it.
+/// A connection that no queue pair has yet. Dropping the handshake closes the connection.
 #[derive(Debug)]
 pub struct Handshake {
     context: Arc<Context>,
     connection: Connection,
     watch: Watch,
-    /// `None`: not watched at all, so that not even its loss is told.
+    /// The watched readiness; `None` if the connection is not watched at all, so that not even its
+    /// loss is reported.
     watched: Option<Interest>,
     phase: Phase,
     config: StartupConfig,
-    /// Received behind the peer's frame.
+    /// Bytes received behind the peer's frame.
     rest: Vec<u8>,
 }
 
@@ -224,7 +224,8 @@ impl Handshake {
         Self::connect_from(context, socket, peer, config, private, Watch::own()?)
     }
 
-    /// As [`connect`](Self::connect), from a socket that has an address, and watched as wanted.
+    /// Connects like [`connect`](Self::connect), but from a socket that has an address, and with
+    /// the given watch.
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -238,15 +239,15 @@ impl Handshake {
     ) -> Result<Self, ConnectError> {
         check_device(context)?;
         context.config().peers.check(peer.ip())?;
-        // For the check of its length alone: the time counts from when the connection is made.
+        // Checks only the length; the time counts from when the connection is made.
         Startup::initiate(config, private, Time(0))?;
         let os = |source| ConnectError::Os { what: "connect to", addr: peer, source };
         let connection = socket.connect(&peer).map_err(os)?;
         Self::new(context, connection, Phase::Connecting(private.to_vec()), config, watch)
     }
 
-    /// Waits for the request of a peer that has connected; the peer is asked for, and offered, what
-    /// `config` says, until the connection is accepted with something else.
+    /// Waits for the request of a peer that has connected. The start-up uses the terms of `config`,
+    /// unless the connection is accepted with others.
     ///
     /// # Errors
     /// [`ConnectError::Descriptors`], [`ConnectError::Gone`]; [`ConnectError::NotAllowed`], and the
@@ -258,7 +259,7 @@ impl Handshake {
         watch: Watch,
     ) -> Result<Self, ConnectError> {
         check_device(context)?;
-        // One that has gone again has no address.
+        // A connection that is gone again has no peer address.
         if let Ok(peer) = connection.peer_addr() {
             context.engine().check_connection(peer.ip())?;
         }
@@ -280,12 +281,12 @@ impl Handshake {
         Ok(Self { context, connection, watch, watched, phase, config, rest })
     }
 
-    /// Readable while [`poll`](Self::poll) has something to do.
+    /// Returns a descriptor that is readable while [`poll`](Self::poll) has something to do.
     pub fn raw_fd(&self) -> RawFd {
         self.watch.readiness.raw_fd()
     }
 
-    /// Its own address.
+    /// Returns the local address.
     ///
     /// # Errors
     /// Of the system.
@@ -293,7 +294,7 @@ impl Handshake {
         self.connection.local_addr()
     }
 
-    /// The peer's address.
+    /// Returns the peer's address.
     ///
     /// # Errors
     /// Of the system: it is not connected.
@@ -301,7 +302,7 @@ impl Handshake {
         self.connection.peer_addr()
     }
 
-    /// How far it has come.
+    /// Returns how far the connection has come.
     pub fn state(&self) -> HandshakeState {
         match &self.phase {
             Phase::Connecting(_) => HandshakeState::Connecting,
@@ -310,25 +311,25 @@ impl Handshake {
         }
     }
 
-    /// What was agreed, once it is.
+    /// Returns the agreed terms, once both ends have agreed.
     pub fn agreed(&self) -> Option<&Agreed> {
         self.startup().and_then(Startup::agreed)
     }
 
-    /// The peer's private data, once its frame is here: 0 to 512 bytes.
+    /// Returns the peer's private data, once its frame is here: 0 to 512 bytes.
     pub fn private(&self) -> &[u8] {
         self.startup().map_or(&[], Startup::private)
     }
 
-    /// READs and atomics that the peer takes, and wants to have in flight, once its frame is here;
-    /// `None` if it does not say.
+    /// Returns the numbers of READs and atomics that the peer accepts, and wants to have in flight,
+    /// once its frame is here. `None` if the peer does not say.
     pub fn peer_depths(&self) -> Option<(u32, u32)> {
         let enhanced = self.startup()?.peer_enhanced()?;
         Some((enhanced.ird.depth()?, enhanced.ord.depth()?))
     }
 
-    /// How long it may be left alone at most before [`poll`](Self::poll) is called, whatever its
-    /// descriptor says: then the peer's time is over.
+    /// Returns the longest time until [`poll`](Self::poll) must be called, whatever the descriptor
+    /// says. After that, the peer's time is over.
     pub fn patience(&self) -> Option<Duration> {
         let deadline = self.startup()?.next_deadline()?;
         Some(Duration::from_nanos(deadline.since(self.context.now())))
@@ -341,7 +342,8 @@ impl Handshake {
         }
     }
 
-    /// Goes on as far as it can without waiting; nowhere in a child of the process that made it.
+    /// Continues as far as possible without waiting. Does nothing in a child of the process that
+    /// made the handshake.
     pub fn poll(&mut self) -> HandshakeState {
         if self.context.is_orphan() {
             return self.state();
@@ -385,8 +387,8 @@ impl Handshake {
         }
     }
 
-    /// As [`poll`](Self::poll), until it is [settled](HandshakeState::is_settled) or the time is
-    /// over.
+    /// Polls like [`poll`](Self::poll), until the connection is
+    /// [settled](HandshakeState::is_settled) or the time is over.
     ///
     /// # Errors
     /// [`ConnectError::Descriptors`], [`ConnectError::Gone`].
@@ -405,7 +407,8 @@ impl Handshake {
         }
     }
 
-    /// Responder, when asked: accepts, with private data, under the terms of `config`.
+    /// Accepts the peer's request, with private data, under the terms of `config`. For a responder
+    /// that was asked.
     ///
     /// # Errors
     /// [`StartupError::PrivateTooLong`].
@@ -418,7 +421,7 @@ impl Handshake {
         Ok(())
     }
 
-    /// Responder, when asked: rejects, with private data.
+    /// Rejects the peer's request, with private data. For a responder that was asked.
     ///
     /// # Errors
     /// [`StartupError::PrivateTooLong`].
@@ -431,27 +434,28 @@ impl Handshake {
         Ok(())
     }
 
-    /// How its stream is used, if that is what the settings of its device say.
+    /// Returns the stream configuration that follows from the settings of the device.
     pub fn stream_config(&self) -> StreamConfig {
         stream_of(self.context.config())
     }
 
     /// Gives the connection to a queue pair in Init (or RTR, RTS), which is in RTS from then on.
-    /// The size of TCP's segments is put into `config`, whatever it says; and FPDUs longer than a
-    /// segment are sent, whether it says so or not, where both ends are within this host and there
-    /// are no CRCs.
+    /// TCP's segment size replaces the one in `config`. Where both ends are on this host and there
+    /// are no CRCs, FPDUs longer than a segment are sent, whatever `config` says.
     ///
     /// # Errors
-    /// [`StartError`]; the connection is closed, and the peer told why if both ends had agreed.
+    /// [`StartError`]; the connection is closed, and the peer is told the reason if both ends had
+    /// agreed.
     pub fn start(self, qp: &Qp, config: StreamConfig) -> Result<(), StartError> {
         self.start_with(qp, config, None)
     }
 
-    /// As [`start`](Self::start), and `sink` is told how the connection goes on: nothing if this
-    /// fails, else that it has ended, at some time. It is dropped after that.
+    /// Starts like [`start`](Self::start), and reports to `sink` how the connection goes on. If
+    /// this fails, `sink` gets nothing; otherwise it gets the end at some time, and is dropped
+    /// after that.
     ///
     /// # Errors
-    /// As of [`start`](Self::start).
+    /// The same as of [`start`](Self::start).
     pub fn start_with(
         mut self,
         qp: &Qp,
@@ -460,15 +464,16 @@ impl Handshake {
     ) -> Result<(), StartError> {
         let terms = self.check_start(qp);
         if !self.context.is_orphan() {
-            // The lane is about to watch it.
+            // The lane is about to watch the connection.
             self.watch_for(None);
         }
         let Self { context, connection, phase, rest, .. } = self;
         let (error, connection) = match terms {
             Err(error) => (error, Some(connection)),
             Ok((agreed, emss)) => {
-                // Within a host TCP is no network's, and the other end no adapter that takes FPDUs
-                // in whole segments only. CRCs are faster over what stays in the first-level cache.
+                // Within a host, TCP crosses no network, and the other end is no adapter that takes
+                // FPDUs in whole segments only. With CRCs, short FPDUs are faster, since they stay
+                // in the first-level cache.
                 let large_fpdus = config.large_fpdus || !agreed.crc && connection.is_within_host();
                 let config = StreamConfig { emss, large_fpdus, ..config };
                 let terms = StreamTerms { agreed: &agreed, config, sink };
@@ -486,7 +491,8 @@ impl Handshake {
         Err(error)
     }
 
-    /// What both ends agreed upon, and the size of segments, if this queue pair can have it.
+    /// Returns the agreed terms and the size of segments, if this queue pair can take the
+    /// connection.
     fn check_start(&self, qp: &Qp) -> Result<(Agreed, u32), StartError> {
         if self.context.is_orphan() {
             return Err(StartError::Destroyed(qp.qpn()));
@@ -502,7 +508,7 @@ impl Handshake {
     }
 }
 
-/// Gives the lane a connection, or gives it back.
+/// Gives a connection to the lane, or returns it with the error.
 fn bind(
     engine: &Engine,
     qp: &Qp,
@@ -513,7 +519,8 @@ fn bind(
     let qpn = qp.qpn();
     engine
         .with_lane(|lane| {
-            // Destroying and closing pass the lane after they have said so.
+            // Destroying a queue pair and closing a device set their flags before they take the
+            // lane.
             if qp.is_gone() || engine.is_closed() {
                 return Err((BindStreamError::Gone, Some(connection)));
             }
@@ -529,22 +536,22 @@ fn bind(
         })
 }
 
-/// How the connection of a queue pair ended, or why it is about to; nothing without one, and once
-/// the queue pair is reset. A [`StreamSink`] is told the same without asking.
+/// Returns how the connection of a queue pair ended, or why it is about to. `None` without a
+/// connection, and once the queue pair is reset. A [`StreamSink`] gets the same without asking.
 pub fn ending(qp: &Qp) -> Option<Ending> {
     if qp.context().is_orphan() { None } else { lock(&qp.inner().core).machine.ending() }
 }
 
-/// How a stream is used by default.
+/// Returns the default stream configuration.
 pub fn default_stream() -> StreamConfig {
     stream_of(&Config::default())
 }
 
-/// How a stream is used with these settings.
+/// Returns the stream configuration for these settings.
 fn stream_of(config: &Config) -> StreamConfig {
     StreamConfig {
         recv_wait_ns: config.iwarp_recv_wait_us * 1000,
-        // A peer whose host answers may be stopped for as long as it likes.
+        // A peer may be stopped for any time while its host answers.
         stall_ns: 0,
         rtr_repeat_ns: RTR_REPEAT_NANOS,
         fence_ns: FENCE_NANOS,
@@ -552,10 +559,10 @@ fn stream_of(config: &Config) -> StreamConfig {
     }
 }
 
-/// Takes what belongs to the start-up, and what came with it.
+/// Receives the bytes of the start-up, and keeps what came behind them in `rest`.
 fn receive(connection: &Connection, startup: &mut Startup, rest: &mut Vec<u8>) {
     let mut buffer = [0; START_BYTES];
-    // Bounded: a start-up takes a frame.
+    // Bounded: a start-up takes one frame.
     while startup.state() == StartupState::Waiting {
         let end = match connection.recv(&mut buffer) {
             Received::Bytes(len) => {
@@ -571,9 +578,9 @@ fn receive(connection: &Connection, startup: &mut Startup, rest: &mut Vec<u8>) {
     }
 }
 
-/// Sends what the start-up has to say; true if the socket is full.
+/// Sends the bytes of the start-up; true if the socket is full.
 fn send(connection: &Connection, startup: &mut Startup) -> bool {
-    // Bounded: there is a frame, or a Terminate.
+    // Bounded: there is one frame, or a Terminate.
     while !startup.transmit().is_empty() {
         match connection.send(startup.transmit()) {
             Sent::Bytes(len) => startup.handle_sent(len),

@@ -2,29 +2,31 @@
 //!
 //! Owns ports, GIDs, protection domains, memory regions and windows, queue pairs, completion queues
 //! and channels, shared receive queues, address handles, asynchronous events, counters, and the
-//! progress of all of it. Called by the safe verbs API (`vernic`) and by the C ABI; calls
-//! `vernic-proto` for the transport, `vernic-mem` for registered memory, `vernic-io` for packets.
+//! progress of all these objects. Called by the safe verbs API (`vernic`) and by the C ABI. Calls
+//! `vernic-proto` for the transport, `vernic-mem` for registered memory, and `vernic-io` for
+//! packets.
 //!
-//! Start with [`Context::open`]; every object hangs on it by a reference, so nothing can be
+//! Start with [`Context::open`]. Every object holds a reference to the context, so nothing can be
 //! destroyed under its users. `destroy` methods exist for callers (the C ABI) that must learn
-//! whether something is in use; elsewhere dropping is enough.
+//! whether an object is in use; elsewhere dropping is enough.
 //!
-//! | file | what |
+//! | file or folder | what |
 //! |---|---|
-//! | `device.rs` `context.rs` `gid.rs` `limits.rs` `config.rs` | the device, its addresses, limits, settings |
-//! | `pd.rs` `mr.rs` `dm.rs` `qp.rs` `qp_init.rs` `cq.rs` `channel.rs` `srq.rs` `xrc.rs` `ah.rs` | the verbs objects |
-//! | `wr.rs` `send_slots.rs` `recv_queue.rs` | work requests, and what posted ones keep |
-//! | `qp_state.rs` `host.rs` | a queue pair as the lane sees it, the device as its machine sees it |
-//! | `progress.rs` `background.rs` `threads.rs` | who runs the lane when |
-//! | `lane.rs` `rx.rs` `tx.rs` `owing.rs` `wheel.rs` `qp_table.rs` | the lane: receive, transmit, acknowledgements, timers, demultiplexing |
-//! | `near.rs` `near/` | packets to and from processes of this host, through memory |
-//! | `iwarp.rs` `streams.rs` `machine.rs` | connections of TCP, and queue pairs that they carry |
-//! | `gsi.rs` `cm.rs` `cm/` | QP1, and communication management over it |
-//! | `path.rs` `grh.rs` `tables.rs` `middleware.rs` | address vectors to paths, the GRH area, table changes, link stack |
-//! | `events.rs` `counters.rs` `error.rs` `explanation.rs` | what applications are told |
+//! | `verbs/` | the verbs objects, as applications hold them |
+//! | `device/` | the device: its addresses, limits, paths, table changes and link stack |
+//! | `qp/` | a queue pair as the lane sees it, and what posted work requests keep |
+//! | `progress/` `policy/` | which thread runs the lane, and when |
+//! | `sched/` | which queue pair has its turn next, and when the lane must run |
+//! | `lane/` | receiving, sending, timers, acknowledgements and QP1 |
+//! | `local/` | packets to and from processes of this host, through shared memory |
+//! | `iwarp/` `streams/` | TCP connections, and the queue pairs that they carry |
+//! | `cm/` `agent/` | communication management over QP1, and its calls |
+//! | `config/` `counters/` `error.rs` | settings, counters, and the errors of the control path |
+//! | `support/` | locks, event queues, threads and the timer wheel |
 //!
-//! Limits: those of [`limits`]; the data path allocates nothing, takes no lock that queue pairs
-//! share but the lane's (which it only tries), and makes no system call per small packet.
+//! Limits: those of [`limits`]. The data path allocates nothing and makes no system call per small
+//! packet. The only lock that it takes and that queue pairs share is the lane's, which it only
+//! tries.
 #![deny(unsafe_code)]
 
 mod agent;

@@ -1,21 +1,22 @@
-//! The lane's part of iWARP: connections, and the machines that they belong to.
+//! The lane's part of iWARP: TCP connections, and the protocol machines that they belong to.
 //!
-//! Owns the connections of queue pairs, each from [`Streams::bind`] until both ends have closed,
-//! the connection is lost, or the queue pair is reset or destroyed; and tells whoever made a
-//! connection how it ends ([`StreamSink`]). Called by the lane: bytes in
-//! ([`Streams::receive_ready`]), FPDUs out ([`Streams::transmit_ready`]). Runs under the lane's
-//! lock, and takes a queue pair's core after it, as packets do.
+//! Owns the connections of queue pairs. A connection stays here from [`Streams::bind`] until both
+//! ends have closed, the connection is lost, or the queue pair is reset or destroyed. Reports to
+//! the maker of a connection how the connection ends ([`StreamSink`]). The lane calls this module
+//! to receive bytes ([`Streams::receive_ready`]) and to send FPDUs ([`Streams::transmit_ready`]).
+//! Runs under the lane's lock and takes a queue pair's core after that lock, as the packet path
+//! does.
 //!
 //! ```text
-//!   socket -> buffer -> iwarp::Qp::handle_bytes      what is left over waits in Conn::rest
+//!   socket -> buffer -> iwarp::Qp::handle_bytes      unconsumed bytes wait in Conn::rest
 //!          \-> registered memory                     long payload (`streams/receive.rs`)
-//!   iwarp::Qp::write_fpdu -> buffer -> socket        what the socket does not take, in Conn::out
+//!   iwarp::Qp::write_fpdu -> buffer -> socket        unsent bytes wait in Conn::out
 //!            registered memory -/                    long payload (`streams/transmit.rs`)
 //! ```
 //!
 //! Limits: a turn receives and sends [`TURN_BYTES`] of one connection; the rest waits for the next
-//! round. A connection whose message waits for a receive is not read, and is tried again each
-//! round; what all of these hold is bounded (`streams/holding.rs`).
+//! round. A connection whose message waits for a receive is not read, and the message is tried
+//! again each round. The bytes that all such connections hold are bounded (`streams/holding.rs`).
 
 mod holding;
 mod orphan;
@@ -51,44 +52,45 @@ use orphan::{LIMITS, Orphans};
 use ready::Watch;
 use vitals::Vital;
 
-/// Bytes of the buffer that all connections use in turn: eight of the longest FPDUs. Of half as
-/// much the kernel makes shorter segments, which cost a tenth of the throughput; twice as much
-/// leaves the second-level cache.
+/// Size of the buffer that all connections share, in bytes: eight of the longest FPDUs. With half
+/// that size, the kernel makes shorter segments, which cost a tenth of the throughput. With twice
+/// that size, the buffer does not fit the second-level cache.
 const BUFFER_BYTES: usize = 8 * MAX_FPDU;
 
-/// Bytes of one connection and direction in a turn.
+/// Bytes of one connection, in one direction, that a turn moves.
 const TURN_BYTES: usize = BUFFER_BYTES;
 
-/// How soon the background thread tries again to deliver a message that waits for a receive,
-/// nanoseconds: applications that poll do so themselves.
+/// Nanoseconds until the background thread tries again to deliver a message that waits for a
+/// receive. Applications that poll try by themselves.
 pub(crate) const HELD_NANOS: u64 = 1_000_000;
 
-/// Where the news of a connection go.
+/// The receiver of a connection's events.
 ///
-/// Called under locks of the engine, on any thread: it may take note and wake somebody, but must
-/// not call the engine or wait.
+/// Called under locks of the engine, on any thread. An implementation may take note of the event
+/// and wake a thread, but must not call the engine or wait.
 pub trait StreamSink: Send + Sync {
-    /// Both ends may send: the initiator from the start, the responder once the initiator's first
-    /// message is here. Told once, or never.
+    /// Reports that both ends may send. The initiator may from the start, the responder once the
+    /// initiator's first message has arrived. Called once, or never.
     fn established(&self, qpn: Qpn) {
         let _ = qpn;
     }
-    /// The connection is over, or about to be: the queue pair leaves RTS by itself, finishes what
-    /// it can and enters Error, where what is left is flushed. Told exactly once, whatever ends it.
+    /// Reports that the connection is over, or about to be. The queue pair leaves RTS by itself,
+    /// finishes what it can and enters Error, where the remaining requests are flushed. Called
+    /// exactly once, whatever ends the connection.
     fn ended(&self, qpn: Qpn, ending: Ending);
 }
 
-/// Who is told of a connection, and of what it was not told yet.
+/// The sink of a connection's events, and which events were reported already.
 struct Told {
     qpn: Qpn,
-    /// Gone with the last news.
+    /// The sink; `None` after the last event.
     sink: Option<Arc<dyn StreamSink>>,
     established: bool,
     ended: bool,
 }
 
 impl Told {
-    /// Tells what is news.
+    /// Reports events that have not been reported yet.
     fn look(&mut self, engine: &Device, machine: &iwarp::Qp) {
         if !self.established && machine.is_established() {
             self.established = true;
@@ -117,45 +119,46 @@ struct Conn {
     connection: Connection,
     qp: Arc<QpInner>,
     told: Told,
-    /// Received and not consumed: the beginning of an FPDU, or what waits for a receive.
+    /// Bytes received and not consumed: the beginning of an FPDU, or a message that waits for a
+    /// receive.
     rest: Vec<u8>,
-    /// Made and not taken by the socket.
+    /// Bytes of FPDUs that the socket has not taken yet.
     out: Vec<u8>,
     /// Bytes that the socket has taken.
     sent: u64,
-    /// What it is watched for.
+    /// The readiness that the connection is watched for.
     watched: Interest,
-    /// Nothing more comes.
+    /// Whether nothing more can be received.
     ended: bool,
-    /// A message waits for a receive.
+    /// Whether a message waits for a receive.
     held: bool,
-    /// What it holds meanwhile.
+    /// The share of the connection in what all connections hold while messages wait.
     holds: Option<Held>,
-    /// None may wait any more.
+    /// Whether messages may no longer wait for a receive.
     is_impatient: bool,
-    /// The FPDUs that came last are long enough to be received into their places.
+    /// Whether the last FPDUs were long enough to be received directly into their destination.
     is_long: bool,
-    /// FPDUs and bytes when that was found.
+    /// FPDUs and bytes received when `is_long` was determined.
     measured: (u64, u64),
-    /// FPDUs received and sent that the device has counted.
+    /// FPDUs received and sent that the device's counters include already.
     counted: (u64, u64),
-    /// What is to be done when `out` is empty.
+    /// The shutdown to do when `out` is empty.
     shutdown: Option<Shutdown>,
-    /// Whether its peer answers.
+    /// Whether the peer's host answers.
     vital: Vital,
     agreed: Agreed,
-    /// The peer may not be in full operation.
+    /// Whether the peer may not be in full operation yet.
     unheard: bool,
 }
 
-/// The connections of a device.
+/// The iWARP connections of a device.
 pub(crate) struct Streams {
     watch: Watch,
     connections: HashMap<u32, Conn>,
     orphans: Orphans,
-    /// When the peers of connections are looked at next; `None` without connections.
+    /// The time of the next check of all peers; `None` without connections.
     look_at: Option<Time>,
-    /// Those with a message that waits for a receive.
+    /// Queue pair numbers of connections with a message that waits for a receive.
     held: Vec<u32>,
     holding: Holding,
     buffer: Box<[u8]>,
@@ -175,10 +178,10 @@ fn with_stream<T>(
     })
 }
 
-/// How the machine is told of a lost connection.
+/// Returns how a lost connection is reported to the machine.
 fn end_of(error: &io::Error) -> StreamEnd {
     match error.kind() {
-        // The kernel names what the network said last, if it gives up for want of an answer.
+        // When the kernel gives up for want of an answer, it reports the network's last error.
         io::ErrorKind::TimedOut
         | io::ErrorKind::HostUnreachable
         | io::ErrorKind::NetworkUnreachable => StreamEnd::TimedOut,
@@ -200,7 +203,7 @@ impl Streams {
         })
     }
 
-    /// The descriptor that is readable while a connection is ready.
+    /// Returns the descriptor that is readable while a connection is ready.
     pub(crate) fn raw_fd(&self) -> std::os::fd::RawFd {
         self.watch.raw_fd()
     }
@@ -210,7 +213,8 @@ impl Streams {
         !self.held.is_empty()
     }
 
-    /// Takes all connections out: the device is closed. What is posted from now on is flushed.
+    /// Takes all connections out because the device is closed. Requests posted from now on are
+    /// flushed.
     pub(crate) fn close(&mut self, engine: &Device) -> Vec<Orphan> {
         self.held.clear();
         self.look_at = None;
@@ -221,14 +225,14 @@ impl Streams {
         connections.chain(self.orphans.take()).collect()
     }
 
-    /// Takes all connections out: the process ends. Nobody is told.
+    /// Takes all connections out because the process ends. No sink is called.
     pub(crate) fn leave(&mut self, engine: &Device) -> Vec<Orphan> {
         self.connections.values_mut().for_each(|conn| conn.told.sink = None);
         self.close(engine)
     }
 
-    /// Takes a connection out: its queue pair lets go of it, what the connection was given still
-    /// arrives.
+    /// Takes a connection out because its queue pair gives it up. Bytes that the connection was
+    /// given still arrive.
     pub(crate) fn remove(&mut self, engine: &Device, qpn: Qpn, now: Time) {
         let Some(mut conn) = self.connections.remove(&qpn.value()) else { return };
         self.holding.forget(&mut conn);
@@ -238,7 +242,7 @@ impl Streams {
         orphans.adopt(watch, buffer, counts, watched, conn.orphan(engine, now), now);
     }
 
-    /// Takes a connection that no queue pair has taken.
+    /// Adopts a connection that no queue pair has taken.
     fn adopt(&mut self, counts: &StreamCounts, orphan: Orphan, now: Time) {
         let Self { watch, orphans, buffer, .. } = self;
         orphans.adopt(watch, buffer, counts, None, orphan, now);
@@ -252,7 +256,8 @@ impl Streams {
         Some(conn)
     }
 
-    /// Does what the machine wants done with the connection, and watches it for what is due.
+    /// Does to the connection what the machine asks for, and watches the connection for what is
+    /// due.
     fn settle(&mut self, engine: &Device, qp: &QpInner, core: &mut QpCore, now: Time) {
         let key = qp.qpn.value();
         let Some(conn) = self.connections.get_mut(&key) else { return };
@@ -260,7 +265,7 @@ impl Streams {
         if let Some(machine) = core.machine.stream() {
             conn.told.look(engine, machine);
             conn.shutdown = machine.poll_shutdown().or(conn.shutdown);
-            // One that was reset has forgotten.
+            // A machine that was reset no longer knows whether the peer was heard.
             conn.unheard &= machine.is_unheard() || conn.shutdown == Some(Shutdown::Reset);
         }
         match conn.shutdown {
@@ -298,7 +303,8 @@ impl Streams {
         self.let_go_of_held(engine);
     }
 
-    /// Connections wait no longer while too much waits: they end when they are tried again.
+    /// Ends the waiting of connections while too many bytes wait. Their streams end at the next
+    /// try.
     fn let_go_of_held(&mut self, engine: &Device) {
         while let Some(victim) = self.holding.victim() {
             let Some(conn) = self.connections.get_mut(&victim) else { return };
@@ -309,28 +315,28 @@ impl Streams {
     }
 }
 
-/// FPDUs received and sent.
+/// Returns the numbers of FPDUs received and sent.
 fn fpdus(counters: &QpCounters) -> (u64, u64) {
     (counters.rx_packets, counters.tx_packets)
 }
 
 impl Conn {
-    /// Counts the FPDUs that came and went since the last time.
+    /// Adds the FPDUs received and sent since the last call to the device's counters.
     fn count(&mut self, engine: &Device, core: &QpCore) {
         let now = fpdus(core.machine.counters());
         let before = std::mem::replace(&mut self.counted, now);
-        // A queue pair that was reset counts anew.
+        // The counters of a queue pair that was reset start again at 0.
         engine.counts().streams.rx_fpdus.add(now.0.saturating_sub(before.0));
         engine.counts().streams.tx_fpdus.add(now.1.saturating_sub(before.1));
     }
 
-    /// Its owner has heard how it ended, at the latest now: this end lets go of it.
+    /// Gives up the connection. Reports its end to the owner now, if that was not done before.
     fn end(mut self, engine: &Device) -> Connection {
         self.told.end(engine, Ending::Closed);
         self.connection
     }
 
-    /// As [`end`](Self::end), of one that still has something to do.
+    /// Gives up the connection like [`end`](Self::end), but lets it send what is left.
     fn orphan(mut self, engine: &Device, now: Time) -> Orphan {
         let (out, ended) = (std::mem::take(&mut self.out), self.ended);
         let hold = self.unheard.then(|| Hold::new(&self.agreed, Vec::new(), now)).flatten();
@@ -338,7 +344,7 @@ impl Conn {
     }
 }
 
-/// How a connection is to be used, and who wants to know of it.
+/// How a connection is to be used, and the sink of its events.
 pub(crate) struct StreamTerms<'a> {
     pub(crate) agreed: &'a Agreed,
     pub(crate) config: StreamConfig,
@@ -346,7 +352,7 @@ pub(crate) struct StreamTerms<'a> {
 }
 
 impl Streams {
-    /// Binds a connection whose start-up is complete to a queue pair; `rest` is what was received
+    /// Binds a connection whose start-up is complete to a queue pair. `rest` is what was received
     /// behind the start-up.
     pub(crate) fn bind(
         &mut self,
@@ -368,7 +374,7 @@ impl Streams {
         if let Err(error) = machine.start(terms.agreed, terms.config) {
             return Err((BindStreamError::Start(error), Some(connection)));
         }
-        // One that it had before it was reset, if the lane has not seen to that yet.
+        // A shutdown from before the queue pair was reset, if the lane has not handled that yet.
         let _ = machine.poll_shutdown();
         if let Some(old) = self.take_out(key) {
             old.end(engine).reset();
@@ -409,7 +415,8 @@ impl Streams {
         );
         conn.pass(engine, qp, &mut core, now, rest);
         if result.is_err() {
-            // Nobody would ever read it; and who made it is told here.
+            // A connection that is not watched would never be read. The caller learns of it by the
+            // result, so the sink is not called.
             conn.told.sink = None;
             with_stream(engine, qp, now, &mut core, |machine, host| {
                 machine.handle_end(now, StreamEnd::Reset, 0, host);
@@ -419,8 +426,8 @@ impl Streams {
         result.map_err(|error| (BindStreamError::Os(error), None))
     }
 
-    /// Takes over a connection whose start-up is complete, but that no queue pair has taken: its
-    /// first words are said, and then the last ones.
+    /// Takes over a connection whose start-up is complete, but that no queue pair has taken. Sends
+    /// its ready-to-receive indication, if there is one, and then `last`.
     pub(crate) fn adopt_agreed(
         &mut self,
         engine: &Device,
@@ -438,8 +445,8 @@ impl Streams {
         self.adopt(&engine.counts().streams, orphan, now);
     }
 
-    /// Takes over a connection that its owner has left before the peer's reply: where that accepts,
-    /// the first word is said, and then it is left.
+    /// Takes over a connection that its owner gave up before the peer's reply. If the peer accepts,
+    /// sends the ready-to-receive indication and then closes.
     pub(crate) fn adopt_unanswered(
         &mut self,
         engine: &Device,
@@ -450,8 +457,9 @@ impl Streams {
         self.adopt(&engine.counts().streams, orphan, engine.now());
     }
 
-    /// Receives from connections that are ready, and tries again what waits for receives; returns
-    /// how many had something. Not all are asked each time, unless `all` of them shall be.
+    /// Receives from connections that are ready, and tries again messages that wait for receives.
+    /// Returns how many connections had something. Not every call asks epoll about all connections,
+    /// unless `all` is set.
     pub(crate) fn receive_ready(
         &mut self,
         engine: &Device,
@@ -493,7 +501,7 @@ impl Streams {
         count
     }
 
-    /// Sends for the queue pairs that are ready, each a turn.
+    /// Sends for the queue pairs that are ready, one turn each.
     pub(crate) fn transmit_ready(&mut self, engine: &Device, sched: &mut Scheduler, now: Time) {
         for _ in 0..sched.ready_len() {
             let Some(qp) = sched.take() else { return };
@@ -503,8 +511,8 @@ impl Streams {
         }
     }
 
-    /// After a turn: the connection, the state, the timer, and another turn if there is more to
-    /// send.
+    /// Ends a turn: updates the connection, the state and the timer, and schedules another turn if
+    /// there is more to send.
     fn end_turn(
         &mut self,
         engine: &Device,
@@ -519,12 +527,12 @@ impl Streams {
     }
 }
 
-/// Why a connection was not bound to a queue pair.
+/// The reason why a connection was not bound to a queue pair.
 #[derive(Debug)]
 pub(crate) enum BindStreamError {
-    /// The queue pair is destroyed, or its device closed.
+    /// The queue pair is destroyed, or its device is closed.
     Gone,
-    /// The queue pair's state, or it has a stream.
+    /// The queue pair's state does not allow a start, or the queue pair has a stream already.
     Start(StartError),
     /// The system cannot watch one more descriptor.
     Os(io::Error),

@@ -1,4 +1,4 @@
-//! What every floor above uses: locks, queues with a descriptor, threads, the timer wheel.
+//! Basics that all other modules use: locks, queues with a descriptor, threads, the timer wheel.
 
 pub(crate) mod events;
 pub(crate) mod packets;

@@ -1,15 +1,15 @@
-//! Requests that shall not wait for somebody to listen: who asks has another way, as a program of
-//! TCP that tries RDMA first.
+//! Requests that must not wait for a listener, because the requester has an alternative. An example
+//! is a TCP program that tries RDMA first.
 //!
-//! A request that nobody hears is repeated for seconds, and one that somebody hears before anybody
-//! listens waits for a moment (`early.rs`). Where it can be known that nobody listens, both are in
-//! vain:
+//! A request without an answer is repeated for seconds. A request that reaches a host before
+//! anything listens there waits for a moment (`early.rs`). Where it is known that nothing listens,
+//! both are in vain:
 //!
-//! - *Here*, at an address of this device, the names of services tell before anything is sent: a
-//!   listener has claimed its name, or that of the netdev, since it was bound. With `force_wire`
-//!   names are not looked at.
-//! - On another host nobody can tell by names; that nothing there takes RoCE at all the connection
-//!   manager hears by ICMP, and then calls [`CmAgent::refuse`].
+//! - *On this host*, at an address of this device, the names of services show it before anything is
+//!   sent. A listener has claimed its name, or that of the netdev, since it was bound. With
+//!   `force_wire` the names are not checked.
+//! - On another host the names show nothing. If that host does not take RoCE at all, the connection
+//!   manager learns it by ICMP, and then calls [`CmAgent::refuse`].
 
 use vernic_proto::cm::{CmPath, ConnId, ConnectParams};
 use vernic_wire::cm::ServiceId;
@@ -30,9 +30,10 @@ impl Engine {
 }
 
 impl CmAgent {
-    /// As [`connect`](Self::connect), but where nobody listens now the request is rejected as soon
-    /// as that is known (invalid service id), even if somebody would in a moment: at an address of
-    /// this device, before anything is sent.
+    /// Connects like [`connect`](Self::connect), but does not wait for a listener. If nothing
+    /// listens now, the request is rejected (invalid service id) as soon as that is known, even if
+    /// a listener would come in a moment. At an address of this device, that is before anything is
+    /// sent.
     ///
     /// # Errors
     /// [`CmCallError`].
@@ -52,9 +53,9 @@ impl CmAgent {
         self.connect(params)
     }
 
-    /// Ends a request that has no answer, as if the peer had rejected it (invalid service id): its
-    /// host is known to have nobody who hears it. False, and nothing is done, if there was an
-    /// answer.
+    /// Ends a request that has no answer, as if the peer had rejected it (invalid service id). For
+    /// requests to a host that is known not to receive them. Returns false, and does nothing, if
+    /// there was an answer.
     ///
     /// # Errors
     /// [`CmCallError`].

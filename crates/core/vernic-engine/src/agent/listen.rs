@@ -1,9 +1,9 @@
 //! Listeners, and their names among the processes of this host.
 //!
-//! Part of [`CmAgent`]. A service at a place belongs to one process of the host: whoever claims its
-//! name first (`vernic_io::host`). The name of an address and that of its netdev are two, and each
-//! is taken while the other is: a claim is made first and looked for overlaps then, so of two that
-//! are made at once at most one lasts.
+//! Part of [`CmAgent`]. A service at an address or netdev belongs to the process of the host that
+//! claims its name first (`vernic_io::host`). The name of an address and that of its netdev differ,
+//! but each counts as taken while the other is. So a claim is made first, and then overlapping
+//! names are checked. Of two claims made at the same time, at most one lasts.
 //!
 //! Limits: as many listeners and claims as the link has names ([`MAX_NAMES`]).
 //!
@@ -22,11 +22,12 @@ use crate::error::ORPHAN;
 use crate::progress::engine::Engine;
 use crate::support::events::lock;
 
-/// Why a service cannot be listened for, or claimed.
+/// The reason why a service cannot be listened for, or claimed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// A process of this host has the service there, or at a place that overlaps: perhaps this one.
+    /// A process of this host, perhaps this one, has the service there or at an overlapping address
+    /// or netdev.
     #[error(
         "{service} is taken at {place}: `ss -xap | grep vernic/service/{name}` names the process",
         service = .0.service, place = .0.place, name = .0
@@ -37,28 +38,28 @@ pub enum ListenError {
     NoSuchAddress {
         /// The device.
         device: String,
-        /// Address asked for.
+        /// The address asked for.
         address: IpAddr,
-        /// Its addresses.
+        /// The addresses of the device.
         present: String,
     },
-    /// The netdev is another device's.
+    /// The netdev belongs to another device.
     #[error("netdev {index} is not that of {device}, whose index is {own}")]
     OtherNetdev {
         /// The device.
         device: String,
-        /// Index asked for.
+        /// The index asked for.
         index: u32,
-        /// Index of the device's netdev.
+        /// The index of the device's netdev.
         own: u32,
     },
-    /// The name cannot be had.
+    /// The name cannot be claimed.
     #[error(transparent)]
     Name(NameError),
-    /// The machine refuses.
+    /// The CM machine refuses.
     #[error(transparent)]
     Cm(#[from] CmError),
-    /// Nobody listens to the events of the agent.
+    /// No sink is attached for the events of the agent.
     #[error("no sink is attached to the device's connection manager: CmAgent::attach comes first")]
     NotAttached,
     /// The device was opened before this process was forked.
@@ -80,8 +81,8 @@ fn place_of(listening: &[Claimed], name: &ServiceName) -> Option<usize> {
 }
 
 impl Engine {
-    /// The name of a service at a place of this device, and the GID that a listener there has, if
-    /// one.
+    /// Returns the name of a service at an address or netdev of this device. Also returns the GID
+    /// of a listener there; `None` for a netdev.
     fn name_of(
         &self,
         service: ServiceId,
@@ -104,14 +105,14 @@ impl Engine {
                     let present = all.join(", ");
                     return Err(ListenError::NoSuchAddress { device: device(), address, present });
                 };
-                // With its scope, whether or not the caller gave it.
+                // The address with its scope, whether or not the caller gave the scope.
                 let place = Place::Address(row.local);
                 Ok((ServiceName { service, place }, Some(row.gid)))
             }
         }
     }
 
-    /// The names that hold some of the addresses of `name`, but not its own.
+    /// Returns the names that share addresses with `name`, without `name` itself.
     fn overlapping(&self, name: &ServiceName) -> Vec<ServiceName> {
         let at = |place| ServiceName { place, ..*name };
         match name.place {
@@ -142,8 +143,9 @@ impl CmAgent {
         if self.engine.is_orphan() { Err(ListenError::Orphan) } else { Ok(()) }
     }
 
-    /// Claims a service at a place of this device without listening for it: a port that is bound.
-    /// Nobody else on this host can claim it or listen there; requests for it are rejected.
+    /// Claims a service at an address or netdev of this device without listening, like a port that
+    /// is bound. No other process on this host can claim it or listen there, and requests for it
+    /// are rejected.
     ///
     /// # Errors
     /// [`ListenError`]; also [`ListenError::InUse`] if this device has it already.
@@ -156,7 +158,8 @@ impl CmAgent {
         Ok(())
     }
 
-    /// Gives back what was reserved. Ignored if it is not, or is listened for meanwhile.
+    /// Releases a reserved service. Ignored if the service is not reserved, or is listened for
+    /// meanwhile.
     pub fn release(&self, service: ServiceId, place: Place) {
         if self.engine.is_orphan() {
             return;
@@ -176,8 +179,8 @@ impl CmAgent {
         }
     }
 
-    /// Whether a process of this host, perhaps this one, has claimed the service at the place or at
-    /// one that overlaps.
+    /// Whether a process of this host, perhaps this one, has claimed the service at `place` or at
+    /// an overlapping address or netdev.
     ///
     /// # Errors
     /// [`ListenError`].
@@ -192,9 +195,9 @@ impl CmAgent {
         Ok(false)
     }
 
-    /// Listens for requests: at one address of this device, or at all that it has and will have. At
+    /// Listens for requests, at one address of this device or at all that it has and will have. At
     /// most `backlog` requests wait to be taken ([`request_taken`](Self::request_taken)) or
-    /// answered. Claims the service, unless it is reserved by this device.
+    /// answered. Claims the service, unless this device has reserved it.
     ///
     /// # Errors
     /// [`ListenError`].
@@ -227,7 +230,7 @@ impl CmAgent {
         listener
     }
 
-    /// Makes the listener, and takes what others hand over to it.
+    /// Makes the listener, and opens its name for requests that other processes hand over.
     fn open(
         &self,
         name: &ServiceName,
@@ -256,8 +259,8 @@ impl CmAgent {
         }
     }
 
-    /// Ends a listener and gives its service back, reserved or not. Its requests stay. Unknown ones
-    /// are ignored.
+    /// Ends a listener and releases its service, reserved or not. The requests that it received
+    /// stay. Unknown listeners are ignored.
     pub fn stop_listening(&self, listener: ListenerId) {
         if self.engine.is_orphan() {
             return;
@@ -270,7 +273,7 @@ impl CmAgent {
         self.engine.slots().release_name(&claimed.name);
         self.close(listener);
         drop(listening);
-        // The background thread no longer watches its sockets.
+        // The background thread must stop watching the listener's sockets.
         self.engine.waker().wake();
     }
 }

@@ -1,22 +1,23 @@
-//! What was sent when a call returns, and what is still repeated when the process ends.
+//! Guarantees that a call's message is sent when the call returns, and repeats DREQs when the
+//! process ends.
 //!
-//! With a device of hardware the kernel has sent the message of a call when the call returns, so a
-//! program may end by `_exit`, or be killed, in the next moment. Here the lane sends, and somebody
-//! else may have it. So a call that has a message waits for the lane, and for room in the socket
+//! With a hardware device, the kernel has sent the message of a call when the call returns. So a
+//! program may end by `_exit`, or be killed, in the next moment. Here the lane sends, and another
+//! thread may hold it. So a call that has a message waits for the lane, and for room in the socket
 //! ([`Engine::send_promised`]).
 //!
-//! The kernel may choose any process's socket for a message to port 4791 of this host, the sender's
-//! among them, and what lies there ends with the sender. So the sender looks into its sockets
-//! before the call returns, and hands over what it finds. That is the rule with `force_wire`; else
-//! a message to a process of this host goes straight to that process.
+//! For a message to port 4791 of this host, the kernel may choose any process's socket, even the
+//! sender's. What lies in a socket is lost when its process ends. So the sender reads its sockets
+//! before the call returns, and hands over what it finds. That applies with `force_wire`; otherwise
+//! a message to a process of this host goes directly to that process.
 //!
-//! A kernel repeats a DREQ when the process is gone, until the peer answers. Here the process waits
-//! for that when it ends by `exit`, or closes the device: [`FAREWELL`] at most, with repeats that
-//! come soon ([`CmAgent::await_farewells`]). One that is killed, or ends by `_exit`, has sent its
-//! DREQ once if it disconnected, else never.
+//! A kernel repeats a DREQ after the process is gone, until the peer answers. Here the process
+//! waits for the answer when it ends by `exit`, or closes the device. It waits [`FAREWELL`] at
+//! most, and repeats its DREQs soon ([`CmAgent::await_farewells`]). A process that is killed, or
+//! ends by `_exit`, has sent its DREQ once if it disconnected, and otherwise never.
 //!
-//! Limits: a call waits [`PATIENCE`] at most, since whoever has the lane may be what this very
-//! thread was interrupted in, by a handler of a signal.
+//! Limits: a call waits [`PATIENCE`] at most. The lane's holder may be this very thread,
+//! interrupted by a signal handler that makes the call.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -29,49 +30,48 @@ use crate::lane::core::Lane;
 use crate::progress::engine::Engine;
 use crate::support::events::lock;
 
-/// Longest wait of a call for its message to be sent: whoever has the lane is done in microseconds,
-/// if it runs.
+/// The longest wait of a call for its message to be sent. The lane's holder needs only
+/// microseconds, if it runs.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How soon a call tries again what it could not do: a full socket has room then, and a link looks
-/// at sockets that had no traffic lately.
+/// How soon a call tries again. By then a full socket has room, and a link polls sockets that had
+/// no traffic lately.
 const AGAIN: Duration = Duration::from_micros(60);
 
-/// Looks in a row that find nothing, after which nothing is in any socket of a link: one may leave
-/// out those that had no traffic lately.
+/// Polls in a row that must find nothing before all sockets of a link count as empty. A single poll
+/// may leave out sockets that had no traffic lately.
 const QUIET_LOOKS: u32 = 2;
 
-/// Batches that a call takes from the sockets at most: its own datagram is in one of the first, and
-/// traffic that goes on is not waited for.
+/// The most batches that a call takes from the sockets. Its own datagram is in one of the first,
+/// and ongoing traffic is not waited for.
 const LOOKS_OF_A_CALL: u32 = 8;
 
-/// The same at the end of a process, to which nothing new comes by then: more than the sockets
-/// hold.
+/// The same limit at the end of a process, when nothing new comes: more than the sockets hold.
 const LOOKS_AT_THE_END: u32 = 4096;
 
-/// How long the end of a process waits for peers to say that they know of it: the repeats of a DREQ
-/// within this time reach a peer that hears nine of ten datagrams.
+/// How long the end of a process waits for peers to acknowledge it. The repeats of a DREQ within
+/// this time reach a peer that receives nine of ten datagrams.
 const FAREWELL: Duration = Duration::from_millis(200);
 
-/// How often it looks whether they did: within a site they answer at once.
+/// The interval at which the answers are checked; within a site, peers answer at once.
 const FAREWELL_LOOK: Duration = Duration::from_micros(500);
 
 impl CmAgent {
-    /// For a process that ends: what says that connections are over is repeated soon from now on.
-    /// See [`await_farewells`](Self::await_farewells).
+    /// Makes DREQs repeat soon from now on, for a process that ends. See
+    /// [`await_farewells`](Self::await_farewells).
     pub fn hasten_farewells(&self) {
         self.engine.hasten_farewells();
     }
 
-    /// Returns when each peer has answered that, or after 200 ms. A peer that is not there is
-    /// waited for as long. True if all have answered.
+    /// Waits until each peer has answered its DREQ, or for 200 ms. A peer that is not there is
+    /// waited for as long. Returns whether all have answered.
     pub fn await_farewells(&self) -> bool {
         self.engine.await_farewells()
     }
 }
 
 impl Engine {
-    /// As [`CmAgent::hasten_farewells`].
+    /// See [`CmAgent::hasten_farewells`].
     pub(crate) fn hasten_farewells(&self) {
         if self.is_orphan() || self.farewells() == 0 {
             return;
@@ -82,7 +82,7 @@ impl Engine {
         self.kick_cm();
     }
 
-    /// As [`CmAgent::await_farewells`].
+    /// See [`CmAgent::await_farewells`].
     pub(crate) fn await_farewells(&self) -> bool {
         let until = Instant::now() + FAREWELL;
         while !self.is_orphan() && self.farewells() != 0 {
@@ -95,24 +95,24 @@ impl Engine {
                 );
                 return false;
             }
-            // Another thread may be at it, which is as good.
+            // Another thread may hold the lane and make progress, which serves as well.
             self.progress_inline();
             std::thread::sleep(FAREWELL_LOOK);
         }
         true
     }
 
-    /// DREQs of ours that were not answered.
+    /// Returns the number of our DREQs that are not answered.
     fn farewells(&self) -> usize {
         lock(&self.cm.state).machine.as_ref().map_or(0, Cm::farewells)
     }
 
-    /// The machine has messages: hands them to the kernel before this returns, if that is possible
+    /// Hands the machine's messages to the kernel before the call returns, if that is possible
     /// soon.
     pub(super) fn send_promised(&self) {
         let sent_home = &self.cm.sent_home;
         let before = sent_home.load(Ordering::Acquire);
-        // If the time is up, whoever has the lane sends them all the same.
+        // If the time runs out, the lane's holder still sends the messages.
         self.ring_cm();
         let until = Instant::now() + PATIENCE;
         if !self.patiently(until, |lane| lane.send_mads(self)) {
@@ -120,14 +120,14 @@ impl Engine {
             tracing::debug!(device, "a message of the connection manager is still to be sent");
         }
         if sent_home.load(Ordering::Acquire) != before {
-            // They share the port.
+            // Sender and receivers share the port, so the messages may be in our own sockets.
             self.empty_sockets(until, LOOKS_OF_A_CALL);
         }
     }
 
-    /// The process or the device ends: leaves what comes to port 4791 to other processes of the
-    /// host, and handles what is there already, of which some may be theirs. Not for an iWARP
-    /// device.
+    /// Leaves port 4791 to other processes of the host, because the process or the device ends.
+    /// Handles what is in the sockets already, since some of it may belong to those processes. The
+    /// sockets of an iWARP device are not read.
     pub(crate) fn leave_port(&self) {
         let until = Instant::now() + PATIENCE;
         let aside = self.with_lane_until(until, |lane| {
@@ -139,9 +139,9 @@ impl Engine {
         }
     }
 
-    /// Handles what lies in the sockets now, and hands over what is for other processes: until
-    /// there is nothing, or so many batches were taken, since more may come all the time. Gives up
-    /// at that time.
+    /// Handles what lies in the sockets now, and hands over what belongs to other processes. Stops
+    /// when there is nothing, or after `batches` batches, since more may come all the time. Gives
+    /// up at `until`.
     fn empty_sockets(&self, until: Instant, batches: u32) {
         let (mut looks, mut quiet) = (0, 0);
         self.patiently(until, |lane| {
@@ -151,7 +151,8 @@ impl Engine {
         });
     }
 
-    /// Calls `f` with the lane, again and again until it is true or the time is up; returns which.
+    /// Calls `f` with the lane repeatedly, until `f` returns true or the time is up. Returns
+    /// whether `f` returned true.
     fn patiently(&self, until: Instant, mut f: impl FnMut(&mut Lane) -> bool) -> bool {
         loop {
             let done = self.with_lane_until(until, |lane| {
@@ -170,14 +171,14 @@ impl Engine {
 }
 
 impl Lane {
-    /// Sends what the machine has to send; true if all of it is with the kernel.
+    /// Sends the machine's messages. Returns whether the kernel has all of them.
     fn send_mads(&mut self, engine: &Engine) -> bool {
         self.transmit(engine, engine.now());
         !self.gsi.pending && self.tx.is_empty()
     }
 
-    /// Handles a batch of what came to the sockets; true if there was nothing, and no datagram
-    /// waits for another process.
+    /// Handles a batch from the sockets. Returns whether there was nothing, and no datagram waits
+    /// for another process.
     fn look_at_sockets(&mut self, engine: &Engine) -> bool {
         let now = engine.now();
         self.near.link_had(1);

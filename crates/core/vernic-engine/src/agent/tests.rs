@@ -1,4 +1,4 @@
-//! Ways of datagrams, without a peer.
+//! Tests of how CM datagrams are routed, without a peer.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -72,7 +72,7 @@ fn messages_to_a_process_of_this_host_go_straight_there_but_not_each_time() {
     }
 }
 
-/// A packet for QP1, without ICRC.
+/// Makes a packet for QP1, without ICRC.
 fn packet_with(message: impl Into<CmMessage>) -> Vec<u8> {
     let Datagram { mad, .. } = datagram(message, 0);
     let mut headers = Headers::new(Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, Psn::new(0)));
@@ -83,8 +83,8 @@ fn packet_with(message: impl Into<CmMessage>) -> Vec<u8> {
     bytes
 }
 
-/// Messages for a connection of `owner` reach `other`, more than the queue between the two holds;
-/// returns how many of them. Neither has a background thread.
+/// Sends `other` more messages for a connection of `owner` than the queue between the two holds.
+/// Returns the number of messages. Neither has a background thread.
 fn overrun(other: &Context, owner: &Context) -> u64 {
     let queue = std::fs::read_to_string("/proc/sys/net/unix/max_dgram_qlen").unwrap();
     let count = queue.trim().parse::<u64>().unwrap() + 30;
@@ -103,12 +103,12 @@ fn overrun(other: &Context, owner: &Context) -> u64 {
     count
 }
 
-/// A message reaches QP1 of `context`.
+/// Delivers a message to QP1 of `context`.
 fn receive(context: &Context, message: impl Into<CmMessage>) {
     receive_from(HOME, context, message);
 }
 
-/// The same, from another address.
+/// Delivers a message from the address `ip`.
 fn receive_from(ip: IpAddr, context: &Context, message: impl Into<CmMessage>) {
     let bytes = packet_with(message);
     let (src, dst) = ((ip, 50_000).into(), (HOME, ROCE_PORT).into());
@@ -141,12 +141,12 @@ fn a_request_that_its_sender_takes_back_is_found_by_the_way_that_it_took() {
     };
     receive(&other, req);
     becomes(1);
-    // Not that of another connection.
+    // A REJ of another connection changes nothing.
     receive(&other, Rej { local_comm_id: CommId(6), ..rej });
     receive(&other, rej);
     becomes(0);
     assert_eq!(other.counters().mads_handed_over, 2);
-    // The one who was asked needs no way.
+    // The process that was asked itself takes the REJ without forwarding it.
     receive(&owner, Req { local_comm_id: CommId(7), local_qpn: Qpn::new(9), ..req });
     becomes(1);
     receive(&owner, Rej { local_comm_id: CommId(7), ..rej });
@@ -156,7 +156,7 @@ fn a_request_that_its_sender_takes_back_is_found_by_the_way_that_it_took() {
 #[test]
 fn no_process_of_this_host_is_asked_for_peers_of_other_hosts() {
     let context = open();
-    // In the place of a process that has a slot: one that no other test has.
+    // A slot of a process: one that no other test has.
     let bind = |number: u32| {
         let name = format!("vernic/{number}");
         let name = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
@@ -189,7 +189,7 @@ fn datagrams_wait_for_the_process_they_are_for_while_its_queue_is_full() {
     let count = overrun(&other, &owner);
     let handed_over = || other.counters().mads_handed_over;
     assert!(handed_over() < count, "{} of {count}", handed_over());
-    // An RTU of no connection is answered by a REJ.
+    // A REJ answers an RTU of an unknown connection.
     let start = std::time::Instant::now();
     while owner.counters().cm.sent.iter().sum::<u64>() < count {
         assert!(start.elapsed().as_secs() < 10, "{:?}", owner.counters());
@@ -222,7 +222,7 @@ fn who_may_have_interrupted_a_call_of_the_connection_manager_waits_for_no_counte
     let state = lock(&context.engine().cm.state);
     assert!(context.try_counters().is_none());
     drop(state);
-    // The thread of the device has the lane at times.
+    // The thread of the device holds the lane at times.
     let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while context.try_counters().is_none() {
         assert!(std::time::Instant::now() < until);

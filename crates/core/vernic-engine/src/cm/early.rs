@@ -1,32 +1,34 @@
-//! Requests that came before somebody listens.
+//! Requests that came before a listener was there.
 //!
-//! Programs tell each other by other means that one of them will connect, and the one that will
-//! listen does so a moment later: qperf tells its port before it listens on it, perftest stops
-//! listening after its first connection and listens anew for the next. With hardware, where
-//! resolving an address and making a queue pair takes a millisecond, nobody notices. Here the
-//! request is faster, and would be rejected.
+//! Programs agree by other means that one of them will connect, and the other listens only a moment
+//! later. For example, qperf announces its port before it listens on it. perftest stops listening
+//! after its first connection and listens again for the next. With hardware this is not noticed,
+//! because resolving an address and making a queue pair takes a millisecond. Here the request is
+//! faster, and would be rejected.
 //!
-//! So a request for a service that nobody on this host listens for waits here. It is looked for
-//! again after [`FIRST_LOOK_NANOS`] and then each time after twice as long, [`LOOKS`] times, and
-//! rejected only then, 127 ms after it came: too late to be of use to anybody, long before the
-//! requester asks again (0.5 s unless it says otherwise).
+//! So a request for a service without a listener on this host waits here. A listener is looked for
+//! after [`FIRST_LOOK_NANOS`], and then again after twice as long each time, [`LOOKS`] times. Only
+//! then is the request rejected, 127 ms after it came. By then a listener would be of no use, but
+//! the requester has not asked again yet (0.5 s unless it says otherwise).
 //!
-//! Limits: [`MAX_EARLY`] requests wait. Of one more and those that wait, the oldest of the address
-//! that has most is rejected at once, so nobody's flood takes the places of others.
+//! Limits: [`MAX_EARLY`] requests wait. If one more comes, the oldest request of the address that
+//! has most is rejected at once. So a flood from one address does not displace the requests of
+//! others.
 
 use std::collections::VecDeque;
 
 use vernic_io::{RxMeta, RxPacket};
 use vernic_proto::{Shares, Source, Time};
 
-/// Requests that wait at a time: more than one program starts at once, far less than harm.
+/// The most requests that wait at a time: more than a program sends at once, and too few to do
+/// harm.
 const MAX_EARLY: usize = 64;
 
-/// When a request is looked at for the first time after it came, in nanoseconds: a few system calls
-/// of the process that is about to listen.
+/// Nanoseconds from a request's arrival to the first try: a few system calls of the process that is
+/// about to listen.
 const FIRST_LOOK_NANOS: u64 = 1_000_000;
 
-/// How often it is looked at.
+/// The number of tries.
 const LOOKS: u32 = 7;
 
 /// A request that waits.
@@ -39,29 +41,29 @@ pub(crate) struct Early {
     looks: u32,
 }
 
-/// What becomes of a request that comes too early.
+/// The result of keeping a request that came too early.
 #[derive(Debug)]
 pub(crate) enum Kept {
     /// The request waits.
     Here,
-    /// The request waits in the place of this one.
+    /// The request waits, and displaced this one.
     Instead(Early),
-    /// There is no place for it.
+    /// There is no room for the request.
     Not,
 }
 
 impl Early {
-    /// Whose it is.
+    /// Returns the source of the request.
     fn source(&self) -> Source {
         source_of(&self.meta)
     }
 
-    /// The packet that it came in.
+    /// Returns the packet that the request came in.
     pub(crate) fn packet(&self) -> RxPacket<'_> {
         RxPacket { bytes: &self.bytes, meta: &self.meta, segment: self.segment }
     }
 
-    /// Whether this was the last look.
+    /// Whether this was the last try.
     pub(crate) fn is_late(&self) -> bool {
         self.looks >= LOOKS
     }
@@ -88,7 +90,8 @@ impl EarlyRequests {
         kept
     }
 
-    /// Takes out the request that makes room for one more of a source, unless it has most itself.
+    /// Takes out the request that makes room for one more of `source`, unless `source` itself has
+    /// most.
     fn displace(&mut self, source: Source) -> Option<Early> {
         let mut shares = Shares::default();
         for (age, early) in (0..).zip(&self.0) {
@@ -101,7 +104,7 @@ impl EarlyRequests {
         self.0.remove(victim)
     }
 
-    /// Takes the next one that is due.
+    /// Takes the next request that is due.
     pub(crate) fn take_due(&mut self, now: Time) -> Option<Early> {
         let at = self.0.iter().position(|early| early.due <= now)?;
         let mut early = self.0.remove(at)?;
@@ -109,13 +112,13 @@ impl EarlyRequests {
         Some(early)
     }
 
-    /// Puts one back that still nobody listens for. It was taken from here, so there is room.
+    /// Puts a request back that still has no listener. There is room, since it was taken from here.
     pub(crate) fn put_back(&mut self, mut early: Early, now: Time) {
         early.due = now + (FIRST_LOOK_NANOS << early.looks);
         self.0.push_back(early);
     }
 
-    /// When the next one is due.
+    /// Returns when the next request is due.
     pub(crate) fn next_due(&self) -> Option<Time> {
         self.0.iter().map(|early| early.due).min()
     }
@@ -165,8 +168,8 @@ mod tests {
         let packet = RxPacket { bytes: &[], meta: &meta, segment: 0 };
         let here = |_: &usize| matches!(early.keep(&packet, Time(0)), Kept::Here);
         assert_eq!((0..2 * MAX_EARLY).filter(here).count(), MAX_EARLY);
-        // One of somebody else takes the place of the oldest; so does the next, and one of the many
-        // does not.
+        // A request of another source displaces the oldest, and so does a second one. A further
+        // request of the flooding source does not.
         for last in 2..4 {
             let src = std::net::IpAddr::from([192, 0, 2, last]).into();
             let other = RxMeta { src, ..meta };

@@ -1,11 +1,13 @@
-//! Requests that this process has handed to others, so that what their sender takes back follows
+//! Requests that this process has handed to others, so that a withdrawal by their sender can follow
 //! them.
 //!
-//! A peer that no longer waits for the answer to its REQ says so by a REJ, and cannot name whom it
-//! is for: it has never heard an id of ours. Its datagrams about one connection leave from one
-//! port, so they all reach the process that the REQ has reached; that knows here to whom it went.
-//! Where the REJ reaches another process, because one has come or gone meanwhile, it is a counted
-//! drop: the request that it was about stays until its owner answers it, and the peer refuses that
+//! A peer that no longer waits for the answer to its REQ sends a REJ. The REJ cannot name its
+//! receiver, since the peer has never seen an id of ours. A peer's datagrams about one connection
+//! leave from one port, so they all reach the process that the REQ reached. That process knows from
+//! this record which service the REQ went to.
+//!
+//! If processes have come or gone meanwhile, the REJ may reach another process, where it is a
+//! counted drop. Then the request stays until its owner answers it and the peer refuses that
 //! answer, or until it expires.
 //!
 //! Limits: the last [`MAX_FORWARDED`] requests.
@@ -15,7 +17,7 @@ use std::collections::VecDeque;
 use vernic_wire::Gid;
 use vernic_wire::cm::{CommId, ServiceId};
 
-/// Requests that are remembered: as many as one burst brings, at 32 bytes each.
+/// The number of requests remembered: as many as one burst brings, at 32 bytes each.
 const MAX_FORWARDED: usize = 1024;
 
 /// Requests that were handed over, the oldest first.
@@ -23,7 +25,8 @@ const MAX_FORWARDED: usize = 1024;
 pub(crate) struct Forwarded(VecDeque<(Gid, CommId, ServiceId)>);
 
 impl Forwarded {
-    /// The REQ of connection `id` of the peer at `from` went to whoever listens for `service`.
+    /// Records that the REQ of connection `id` of the peer at `from` went to the listener for
+    /// `service`.
     pub(super) fn note(&mut self, from: Gid, id: CommId, service: ServiceId) {
         if self.service(from, id) == Some(service) {
             return;
@@ -34,7 +37,7 @@ impl Forwarded {
         self.0.push_back((from, id, service));
     }
 
-    /// For which service the last REQ was that the peer at `from` sent for its connection `id`.
+    /// Returns the service of the last REQ that the peer at `from` sent for its connection `id`.
     pub(super) fn service(&self, from: Gid, id: CommId) -> Option<ServiceId> {
         let noted = self.0.iter().rev().find(|noted| (noted.0, noted.1) == (from, id));
         noted.map(|noted| noted.2)

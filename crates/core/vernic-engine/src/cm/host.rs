@@ -1,7 +1,8 @@
-//! The addresses of this host, of all its netdevs: what comes from another cannot be a neighbour's.
+//! The addresses of this host, of all its netdevs. A packet from any other address cannot come from
+//! a process of this host.
 //!
-//! Limits: they are read from the system when somebody asks, once a second at most; a new one may
-//! be unknown for so long, and its processes are reached by the shared port until then.
+//! Limits: addresses are read from the system on demand, once a second at most. A new address may
+//! be unknown for as long, and until then its processes are reached by the shared port.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -9,7 +10,7 @@ use std::net::IpAddr;
 use vernic_io::netdev;
 use vernic_proto::Time;
 
-/// How long they count as they are, in nanoseconds: as long as what is known of processes.
+/// Nanoseconds that the addresses count as current: as long as what is known of processes.
 const LIFE_NANOS: u64 = 1_000_000_000;
 
 /// The addresses as they were last read.
@@ -20,14 +21,14 @@ pub(super) struct HostAddresses {
 }
 
 impl HostAddresses {
-    /// Whether one is of this host.
+    /// Whether `ip` is an address of this host.
     pub(super) fn has(&mut self, ip: IpAddr, now: Time) -> bool {
         let ip = ip.to_canonical();
         if ip.is_loopback() {
             return true;
         }
         if self.until.is_none_or(|until| until <= now) {
-            // A system that does not tell them has those that it told before.
+            // If the system does not list the addresses, those read before still count.
             if let Ok(all) = netdev::addresses() {
                 self.all = all.collect();
             }

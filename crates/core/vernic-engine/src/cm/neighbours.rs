@@ -1,23 +1,23 @@
-//! Processes of this host that have connections with this one, and what becomes of those when one
-//! is gone.
+//! Processes of this host that have connections with this one, and the end of those connections
+//! when such a process is gone.
 //!
-//! A process that is killed says nothing, and there is nobody who would for it: with hardware the
-//! kernel ends its connections. But its slots go with it, which every other process of this host
-//! can see. So whoever has connections to such a process looks every [`LOOK_NANOS`] whether its
-//! slot is there still, and ends the connections if it is not ([`Cm::end_gone`]). What it said
-//! before it went lies in our sockets and counts: its connections end only when they have been
-//! looked at, [`GRACE_NANOS`] later.
+//! With hardware, the kernel ends the connections of a process that is killed. Here a killed
+//! process sends nothing, and nothing sends in its place. But its slots go with it, which every
+//! other process of this host can see. So a process with connections to another one checks every
+//! [`LOOK_NANOS`] whether that slot is still taken. If not, it ends the connections
+//! ([`Cm::end_gone`]). Messages that the process sent before its end lie in our sockets and still
+//! count. So its connections end only [`GRACE_NANOS`] later, when the sockets have been read.
 //!
-//! Peers on other hosts learn it from their queue pairs' retries. What they then send about the
-//! connection is answered by any process of this host that is there (`route.rs`).
+//! Peers on other hosts learn of the end from their queue pairs' retries. Any process of this host
+//! answers what they then send about the connection (`route.rs`).
 //!
-//! A peer counts as one of this host only after the process has said that it serves the address:
-//! the numbers of slots are other hosts' as well. With `force_wire` nobody is asked for it, and
-//! nobody noticed.
+//! A peer counts as a process of this host only after it has said that it serves the address, since
+//! other hosts use the same slot numbers. With `force_wire` no process is asked, so no end is
+//! noticed.
 //!
-//! Limits: a process that takes the same slot before the next look hides that the former one is
-//! gone. Costs four system calls per such process and look, and nothing while there are no such
-//! connections.
+//! Limits: if another process takes the same slot before the next check, the end of the former is
+//! not noticed. A check costs four system calls per such process, and nothing while there are no
+//! such connections.
 //!
 //! [`Cm::end_gone`]: vernic_proto::cm::Cm::end_gone
 
@@ -31,22 +31,22 @@ use vernic_wire::Gid;
 use super::{CmShared, slot_of};
 use crate::support::events::lock;
 
-/// Time between two looks: half of what a program's user would call prompt.
+/// Nanoseconds between two checks: half of what a user would call prompt.
 const LOOK_NANOS: u64 = 500_000_000;
 
-/// From when a slot was found to be free until its process counts as gone: some looks of a link at
-/// all of its sockets.
+/// Nanoseconds from when a slot was found free until its process counts as gone. In this time a
+/// link polls all of its sockets several times.
 const GRACE_NANOS: u64 = 2_000_000;
 
-/// A process of this host, or one that may be.
+/// A process of this host, or a peer that may be one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Neighbour {
-    /// Where its connections are.
+    /// The address of its connections.
     at: Gid,
     slot: Slot,
-    /// Whether the process has said that it is there.
+    /// Whether the process has said that it serves the address.
     is_sure: bool,
-    /// Whether its slot was free at the last look.
+    /// Whether its slot was free at the last check.
     is_missed: bool,
 }
 
@@ -54,13 +54,13 @@ struct Neighbour {
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
     all: Vec<Neighbour>,
-    /// When they are looked at next.
+    /// The time of the next check.
     due: Option<Time>,
 }
 
 impl Neighbours {
-    /// A connection has its other end `at` an address, with the process that has `slot`, of which
-    /// `found` is known.
+    /// Records that a connection has its other end at the address `at`, in the process with `slot`.
+    /// `found` is what a lookup of that process returned.
     pub(super) fn meet(&mut self, at: Gid, slot: Slot, found: Lookup, now: Time) {
         let is_sure = match found {
             Lookup::Here(process) if process.pid != std::process::id() => true,
@@ -78,19 +78,19 @@ impl Neighbours {
         self.due
     }
 
-    /// How long after a look the next one is due, if there is any.
+    /// Returns the nanoseconds until the next check; `None` if there is no such process.
     fn pause(&self) -> Option<u64> {
         let is_missed = self.all.iter().any(|known| known.is_missed);
         let pause = if is_missed { GRACE_NANOS } else { LOOK_NANOS };
         (!self.all.is_empty()).then_some(pause)
     }
 
-    /// Looks at all of them; returns those that are gone.
+    /// Checks all processes, and returns those that are gone.
     fn look(&mut self, slots: &SlotTable) -> HashSet<(Gid, Slot)> {
         let mut gone = HashSet::new();
         self.all.retain_mut(|known| {
             if known.is_sure {
-                // Who has no descriptor left to ask with looks again.
+                // If there is no descriptor left to check with, the next check tries again.
                 let is_there = slots.is_taken(known.slot).unwrap_or(true);
                 let was_missed = std::mem::replace(&mut known.is_missed, !is_there);
                 let is_gone = was_missed && !is_there;
@@ -108,8 +108,8 @@ impl Neighbours {
 }
 
 impl CmShared {
-    /// For the holder of the lane: looks for processes of this host that are gone, if it is time
-    /// to.
+    /// Ends the connections of processes of this host that are gone, if a check is due. For the
+    /// holder of the lane.
     pub(crate) fn look_at_neighbours(&self, now: Time) {
         let mut neighbours = lock(&self.neighbours);
         if neighbours.due.is_none_or(|due| due > now) {
@@ -152,7 +152,8 @@ mod tests {
         neighbours.meet(at, slot(4), Lookup::Asked, Time(1));
         neighbours.meet(at, slot(4), here(1), Time(2));
         assert_eq!(neighbours.due(), Some(Time(LOOK_NANOS)));
-        // Nobody has any of these, but what the last one said may still be in our sockets.
+        // All of these slots are free, but messages of the last process may still be in our
+        // sockets.
         assert_eq!(neighbours.look(&slots), HashSet::new());
         assert_eq!((neighbours.all.len(), neighbours.pause()), (1, Some(GRACE_NANOS)));
         assert_eq!(neighbours.look(&slots), HashSet::from([(at, slot(4))]));

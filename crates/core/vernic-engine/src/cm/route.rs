@@ -1,18 +1,19 @@
-//! Whose a datagram is that came in, and by which path one goes out.
+//! Finds the process that a received datagram belongs to, and the path of a datagram to send.
 //!
 //! All processes of a user share port 4791, and the kernel chooses among their sockets by a hash of
-//! addresses and ports. So any process may receive any datagram, and sends on what is another's: a
-//! request by the name of its service, and what takes one back the same way (`forwarded.rs`),
-//! everything else by the slot in the communication id that it is for. What nobody has is answered
-//! here: REJ for a request, what the machine says to unknown ids for the rest. No datagram is sent
-//! on twice. A request that nobody listens for waits a moment first (`early.rs`).
+//! addresses and ports. So any process may receive any datagram, and hands over what belongs to
+//! another. A request goes to the owner of its service name, and a withdrawal follows its request
+//! (`forwarded.rs`). Everything else goes by the slot in the communication id that it is for. A
+//! datagram without an owner is answered here: by a REJ for a request, otherwise by the machine's
+//! reply to unknown ids. No datagram is handed over twice. A request without a listener waits a
+//! moment first (`early.rs`).
 //!
-//! A process that is stopped shares the port too, and swallows what is hashed to it. So a datagram
-//! to a process of this host goes to its private port where that is known; and one that was not
-//! answered leaves from other source ports each time, and not always to the private port, so that
-//! sooner or later it reaches somebody who lives. With `force_wire` everything goes to port 4791.
+//! A stopped process shares the port too, and swallows what is hashed to it. So a datagram to a
+//! process of this host goes to its private port where that is known. A repeated datagram leaves
+//! from a different source port each time, and not always to the private port. So it sooner or
+//! later reaches a process that runs. With `force_wire` everything goes to port 4791.
 //!
-//! Limits: the names and private ports of others are known for a second (`vernic_io::host`).
+//! Limits: names and private ports of others are remembered for a second (`vernic_io::host`).
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -36,17 +37,17 @@ use crate::qp::table::QpTable;
 use crate::support::events::lock;
 use crate::support::packets::reason_of;
 
-/// What a message says about whom it is for.
+/// The receiver that a message names.
 enum For {
     /// The process that listens for the service.
     Service(ServiceId),
     /// The process that made the id.
     Owner(CommId),
-    /// The process that was asked for the connection that the sender calls so.
+    /// The process that got the request for the connection to which the sender gave this id.
     Asked(CommId),
 }
 
-/// Whom a message is for, and the id that its sender has for what it is about.
+/// Returns the receiver of a message, and the id that its sender uses for the connection.
 fn addressee(message: &CmMessage) -> (For, Option<CommId>) {
     match message {
         CmMessage::Req(req) => (For::Service(req.service_id), Some(req.local_comm_id)),
@@ -60,8 +61,8 @@ fn addressee(message: &CmMessage) -> (For, Option<CommId>) {
 }
 
 impl CmShared {
-    /// Takes a datagram for QP1: hands it to its owner, this process or another. The holder of the
-    /// lane calls.
+    /// Takes a datagram for QP1, and gives it to this process or hands it over to its owner. For
+    /// the holder of the lane.
     pub(crate) fn take_mad(
         &self,
         table: &mut QpTable,
@@ -74,7 +75,7 @@ impl CmShared {
             return Err(DropReason::MadClass);
         }
         let meta = packet.meta;
-        // What does not parse is counted by the machine.
+        // The machine counts what does not parse.
         if let Ok((_, message)) = CmMessage::parse(mad) {
             let (whose, sender) = addressee(&message);
             if !meta.handed_over {
@@ -88,7 +89,7 @@ impl CmShared {
                     HandedOver::NoOwner => {}
                 }
             }
-            // What is another process's, that decides about.
+            // Another process decides by itself which peers it allows.
             if !self.device.config().peers.contains(meta.src.ip()) {
                 return Err(DropReason::PeerNotAllowed);
             }
@@ -103,7 +104,7 @@ impl CmShared {
                     Kept::Not => self.device.counts().mads_early_refused.add(1),
                 }
             }
-            // The sender will be answered: where it is may be known by then.
+            // The sender will be answered, and the lookup may find its port by then.
             if let Some(id) = sender {
                 let _ = self.find_here(meta.src.ip(), id);
             }
@@ -111,7 +112,7 @@ impl CmShared {
         self.give_mad(table, meta, mad, now)
     }
 
-    /// Whether this process has an answer other than that nobody listens.
+    /// Whether this process has a better answer than that nothing listens.
     fn is_answered_here(&self, whose: &For, meta: &RxMeta) -> bool {
         match *whose {
             For::Owner(_) | For::Asked(_) => true,
@@ -119,8 +120,8 @@ impl CmShared {
         }
     }
 
-    /// Whether anybody on this host has the name of a service at `local`, an address of this
-    /// device.
+    /// Whether any process on this host has claimed the name of a service at `local`, an address of
+    /// this device.
     pub(crate) fn is_claimed(&self, service: ServiceId, local: LocalAddr) -> bool {
         let names = self.names_of(service, local);
         names.iter().any(|name| self.device.slots().is_claimed(name).unwrap_or(true))
@@ -133,9 +134,9 @@ impl CmShared {
         }
     }
 
-    /// Looks whether somebody listens now for the requests that came too early.
+    /// Checks whether there is a listener now for the requests that came too early.
     pub(crate) fn look_for_early(&self, table: &mut QpTable, now: Time) {
-        // Each turn takes one, and what is put back is due later.
+        // Bounded: each round takes one request, and a request that is put back is due later.
         loop {
             let Some(early) = lock(&self.early).take_due(now) else { return };
             if let Err(reason) = self.look_again(table, early, now) {
@@ -144,7 +145,7 @@ impl CmShared {
         }
     }
 
-    /// A request that came too early waits no longer.
+    /// Rejects a request that came too early and waits no longer.
     fn reject_early(
         &self,
         table: &mut QpTable,
@@ -211,8 +212,8 @@ impl CmShared {
         Ok(())
     }
 
-    /// Sends a datagram on if it is another process's; [`HandedOver::NoOwner`] if it is to be
-    /// handled here.
+    /// Hands a datagram over if it belongs to another process; [`HandedOver::NoOwner`] if it must
+    /// be handled here.
     fn hand_mad_over(&self, packet: &RxPacket<'_>, whose: &For) -> HandedOver {
         match *whose {
             For::Owner(id) => {
@@ -245,9 +246,9 @@ impl CmShared {
         }
     }
 
-    /// Waits for the process of this host that is the other end of a connection to say where it
-    /// receives, if it was asked when its message came and has not answered yet. Holds no lock
-    /// meanwhile.
+    /// Waits until the process at the other end of a connection says where it receives. Only if
+    /// that process is of this host, was asked when its message came, and has not answered yet.
+    /// Holds no lock meanwhile.
     pub(crate) fn find_peer(&self, conn: ConnId) {
         if self.device.config().force_wire || self.device.is_orphan() {
             return;
@@ -260,16 +261,16 @@ impl CmShared {
         if matches!(found, Lookup::Asked | Lookup::Pending)
             && let Some(process) = self.device.slots().query(ip, any, wait)
         {
-            // The answer to the first question is there too, or will be; it is taken in by this.
+            // The answer to the first lookup has come too, or will come; this call takes it in.
             let _ = self.device.slots().lookup(ip, any);
             found = Lookup::Here(process);
         }
         lock(&self.neighbours).meet(path.remote, slot, found, self.device.now());
     }
 
-    /// The process of this host that serves `ip` and has made an id, if that is known. Asks nobody
-    /// about addresses that are none of this host: anybody may write them into a packet, and a
-    /// question costs system calls and the place of another.
+    /// Returns the process of this host that serves `ip` and has made `id`, if it is known. Asks no
+    /// process about addresses of other hosts. Such an address may be forged, and a query costs
+    /// system calls and displaces another query.
     fn find_here(&self, ip: IpAddr, id: CommId) -> Option<PeerProcess> {
         if self.device.config().force_wire || !lock(&self.host).has(ip, self.device.now()) {
             return None;
@@ -280,7 +281,8 @@ impl CmShared {
         }
     }
 
-    /// The names that a listener for `service` at `local`, an address of this device, may have.
+    /// Returns the names that a listener for `service` at `local`, an address of this device, may
+    /// have.
     pub(crate) fn names_of(&self, service: ServiceId, local: LocalAddr) -> [ServiceName; 2] {
         [Place::Address(local), Place::Netdev(self.device.info().netdev_index)]
             .map(|place| ServiceName { service, place })
@@ -302,19 +304,19 @@ impl CmShared {
         }
     }
 
-    /// By which path a datagram goes out.
+    /// Returns the path that a datagram goes out by.
     pub(crate) fn mad_path(&self, out: &Datagram) -> TxPath {
         let ip = out.path.remote.to_ip();
         let message = CmMessage::parse(&out.mad).ok().map(|(_, message)| message);
         let first = message.map_or(0, |message| flow_of(&message));
-        // An odd step visits as many source ports; queue pairs use them, too.
+        // Steps of an odd size visit as many source ports; queue pairs use these ports too.
         let flow = first.wrapping_add(u16::from(out.repeats) * 5) % FLOWS;
         let CmPath { local, remote, traffic_class, hop_limit, .. } = out.path;
         let netdev_index = self.device.info().netdev_index;
         let service_level = 0;
         let to =
             PathRequest { local, remote, netdev_index, traffic_class, hop_limit, service_level };
-        // The link refuses what leads nowhere, and counts it.
+        // The link refuses a path that leads nowhere, and counts it.
         let nowhere = |NoPath| TxPath::new(local, remote, PathId::default(), 0);
         let path = self.device.port().open_path(&to).map_or_else(nowhere, |open| open.path);
         let path = path.with_flow(flow).with_hop_limit(hop_limit);
@@ -323,7 +325,7 @@ impl CmShared {
         process.map_or(path, |process| path.to_process(ProcessId { intake: None, ..process.id() }))
     }
 
-    /// The process of this host that a message to `ip` is for, if that is known.
+    /// Returns the process of this host that a message to `ip` is for, if it is known.
     fn process_of(&self, message: &CmMessage, ip: IpAddr) -> Option<PeerProcess> {
         match addressee(message).0 {
             For::Owner(id) => self.find_here(ip, id),
@@ -336,15 +338,16 @@ impl CmShared {
     }
 }
 
-/// An address that a packet came to.
+/// Returns the local address that a packet came to.
 fn local_of(meta: &RxMeta) -> LocalAddr {
     LocalAddr::new(meta.dst.ip(), meta.netdev)
 }
 
-/// The flow of the messages of a connection in one direction; requests may have one of their own.
+/// Returns the flow of the messages of a connection in one direction. A request may have a flow of
+/// its own.
 fn flow_of(message: &CmMessage) -> u16 {
     let id = match addressee(message) {
-        // As that of the request that it is about.
+        // A withdrawal uses the flow of its request.
         (For::Owner(id) | For::Asked(id), _) => id,
         (For::Service(_), id) => id.unwrap_or(CommId::NONE),
     };

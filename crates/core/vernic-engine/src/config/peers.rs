@@ -1,14 +1,14 @@
-//! The setting `peers`: with whom a device talks.
+//! The setting `peers`: the addresses that a device talks to.
 //!
-//! Owns [`Peers`], a list of networks. Asked when a path is made, when a connection is begun or
-//! asked for, and for packets of services without a connection; packets of connected queue pairs
-//! come from their peer or are dropped anyway.
+//! Owns [`Peers`], a list of networks. The list is checked when a path is made, when a connection
+//! is begun or requested, and for packets of services without a connection. Packets of a connected
+//! queue pair come from its peer or are dropped anyway.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// Most networks: they are looked through one by one.
+/// The most networks in a list, since each check searches them one by one.
 const MAX_PREFIXES: usize = 64;
 
 /// A network.
@@ -24,7 +24,8 @@ impl Prefix {
     }
 }
 
-/// The network of that many bits that the address is in; `None` if it has not so many.
+/// Returns the network of `bits` bits that contains the address; `None` if the address has fewer
+/// bits.
 fn masked(ip: IpAddr, bits: u8) -> Option<IpAddr> {
     let bits = u32::from(bits);
     Some(match ip {
@@ -39,12 +40,12 @@ fn masked(ip: IpAddr, bits: u8) -> Option<IpAddr> {
     })
 }
 
-/// Networks whose hosts a device talks to; none means that it talks to everybody.
+/// Networks whose hosts a device talks to; an empty list allows all hosts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peers(Vec<Prefix>);
 
 impl Peers {
-    /// Whether there is no list.
+    /// Whether the list is empty, so that all hosts are allowed.
     #[inline]
     pub fn is_everybody(&self) -> bool {
         self.0.is_empty()
@@ -61,8 +62,10 @@ impl Peers {
         self.0.iter().any(|prefix| prefix.contains(ip))
     }
 
+    /// Checks that the device talks to this address.
+    ///
     /// # Errors
-    /// [`PeerRefused`] if it does not.
+    /// [`PeerRefused`] if the device does not.
     pub fn check(&self, ip: IpAddr) -> Result<(), PeerRefused> {
         let peer = ip.to_canonical();
         if self.contains(peer) {
@@ -73,7 +76,7 @@ impl Peers {
     }
 }
 
-/// An address that the setting `peers` does not have.
+/// An address that is outside of the setting `peers`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{peer} is outside of the setting peers (VERNIC_PEERS), which is {peers}: add it there, or its network, if this \
@@ -108,7 +111,7 @@ impl FromStr for Peers {
     }
 }
 
-/// `10.1.0.0/16`, or an address, which is a network of its own.
+/// Parses a network like `10.1.0.0/16`, or an address, which is a network by itself.
 fn prefix(word: &str) -> Result<Prefix, String> {
     let (address, bits) = word.split_once('/').map_or((word, None), |(a, bits)| (a, Some(bits)));
     let network: IpAddr =

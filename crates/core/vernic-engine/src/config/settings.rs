@@ -3,10 +3,10 @@
 //! Owns the search for the file and the reading of the environment. Called when a device is opened
 //! without settings of its own, and by `vernic config`, which shows the origins.
 //!
-//! The file is the one that `VERNIC_CONFIG` names (none, if that is empty); without the variable it
-//! is the first that exists of `$XDG_CONFIG_HOME/vernic.conf` (where the variable is unset or not
-//! absolute, `$HOME/.config/vernic.conf`) and `/etc/vernic.conf`. It holds lines `key = value` and
-//! `#` comments.
+//! The variable `VERNIC_CONFIG` names the file; an empty value means no file. Without the variable,
+//! the file is the first that exists of `$XDG_CONFIG_HOME/vernic.conf` and `/etc/vernic.conf`.
+//! Where `XDG_CONFIG_HOME` is unset or not absolute, `$HOME/.config/vernic.conf` takes its place.
+//! The file holds lines `key = value` and `#` comments.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -14,11 +14,11 @@ use std::path::{Path, PathBuf};
 
 use super::{CONFIG_VARIABLE, Config, ConfigError, KEYS, Key};
 
-/// What all variables of settings begin with.
+/// Prefix of the variables of all settings.
 const PREFIX: &str = "VERNIC_";
-/// Variables with our prefix that are no settings: of the command's bench, and of the tests. One
-/// names the folder of device files that `vernic run` shows to programs, two are of the library
-/// that lets programs for TCP use rsockets.
+/// Variables with our prefix that are no settings. They belong to the command's bench and to the
+/// tests. One names the folder of device files that `vernic run` shows to programs. Two belong to
+/// the library that lets TCP programs use rsockets.
 const OTHER_VARIABLES: [&str; 7] = [
     "VERNIC_BENCH_TOKEN",
     "VERNIC_LOG",
@@ -31,11 +31,11 @@ const OTHER_VARIABLES: [&str; 7] = [
 /// Name of a settings file in a directory of such files.
 const FILE_NAME: &str = "vernic.conf";
 
-/// Where the value of a setting comes from.
+/// The origin of a setting's value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
-    /// Nobody set it.
+    /// The setting has its default.
     Default,
     /// A line of the settings file.
     File {
@@ -48,7 +48,7 @@ pub enum Origin {
     Variable(&'static str),
     /// The program, by [`Settings::set`].
     Code,
-    /// The program has rights that its caller has not, so nobody is asked.
+    /// The program has rights that its caller does not have, so file and environment are not read.
     Rights,
 }
 
@@ -68,25 +68,26 @@ impl fmt::Display for Origin {
 #[derive(Clone, Debug)]
 pub struct Settings {
     config: Config,
-    /// In the order of [`KEYS`].
+    /// The origins, in the order of [`KEYS`].
     origins: Vec<Origin>,
 }
 
 impl Default for Settings {
-    /// All defaults.
+    /// Returns all defaults.
     fn default() -> Self {
-        // Not `vec![_; n]`: its clones branch on bytes that this variant does not have, which is
-        // harmless, and which valgrind reports to whoever runs a program of theirs under it.
+        // Not `vec![_; n]`: its clones branch on bytes that this variant does not have. That is
+        // harmless, but valgrind reports it to users who run their programs under valgrind.
         let origins = KEYS.iter().map(|_| Origin::Default).collect();
         Self { config: Config::default(), origins }
     }
 }
 
 impl Settings {
-    /// Defaults, then the file, then the environment. Neither of the latter in a program with
-    /// rights that its caller has not (set-uid, set-gid, capabilities of the file): they are the
-    /// caller's, and can name files to write. Such a program shares nothing with other processes of
-    /// the host either.
+    /// Reads the defaults, then the file, then the environment.
+    ///
+    /// File and environment are not read in a program with rights that its caller does not have
+    /// (set-uid, set-gid, capabilities of the file). The caller controls both, and they can name
+    /// files to write. Such a program shares nothing with other processes of the host either.
     ///
     /// # Errors
     /// [`ConfigError`] for the first setting that is unknown or has a bad value, or for a file that
@@ -104,7 +105,7 @@ impl Settings {
             settings.take_file(&text, &path)?;
         }
         for (name, value) in std::env::vars_os() {
-            // Variables of others may hold any bytes; ours are text.
+            // Other programs' variables may hold any bytes; ours are text.
             let name = name.to_string_lossy();
             if name.starts_with(PREFIX) && name != CONFIG_VARIABLE {
                 settings.take_variable(&name, &value.to_string_lossy())?;
@@ -113,17 +114,17 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The values.
+    /// Returns the values.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// The values, to open a device with.
+    /// Returns the values, to open a device with.
     pub fn into_config(self) -> Config {
         self.config
     }
 
-    /// Sets one setting by name: from here on its origin is [`Origin::Code`].
+    /// Sets one setting by name; its origin is [`Origin::Code`] from then on.
     ///
     /// # Errors
     /// [`ConfigError::UnknownKey`], [`ConfigError::BadValue`].
@@ -133,12 +134,12 @@ impl Settings {
         Ok(())
     }
 
-    /// Every setting with its value and where that comes from, in the order of [`KEYS`].
+    /// Returns every setting with its value and origin, in the order of [`KEYS`].
     pub fn rows(&self) -> impl Iterator<Item = (&'static Key, String, &Origin)> {
         self.config.values().zip(&self.origins).map(|((key, value), origin)| (key, value, origin))
     }
 
-    /// Where the value of the setting of this name comes from; `None` if there is no such setting.
+    /// Returns the origin of the setting with this name; `None` if there is no such setting.
     pub fn origin(&self, name: &str) -> Option<&Origin> {
         KEYS.iter().position(|key| key.name == name).map(|place| &self.origins[place])
     }
@@ -152,8 +153,8 @@ impl Settings {
         })
     }
 
-    /// A mistyped variable is an error: nobody shall believe that faults are injected when none
-    /// are.
+    /// Sets the setting of a variable. A mistyped variable is an error, so that no user believes
+    /// that faults are injected when none are.
     fn take_variable(&mut self, variable: &str, value: &str) -> Result<(), ConfigError> {
         match KEYS.iter().position(|key| key.variable == variable) {
             Some(place) => {
@@ -191,7 +192,7 @@ pub(super) fn for_each_line(
     Ok(())
 }
 
-/// The settings file, if there is one, and what is in it.
+/// Returns the settings file, if there is one, and its text.
 fn read_file(
     variable: impl Fn(&str) -> Option<OsString>,
 ) -> Result<Option<(PathBuf, String)>, ConfigError> {
@@ -202,12 +203,12 @@ fn read_file(
     match variable(CONFIG_VARIABLE) {
         Some(named) if named.is_empty() => Ok(None),
         Some(named) => read(named.into()),
-        // One that cannot even be seen (another user's home) is not there.
+        // A file that cannot even be seen (in another user's home) counts as missing.
         None => candidates(variable).into_iter().find(|path| path.exists()).map_or(Ok(None), read),
     }
 }
 
-/// Where a settings file is looked for that no variable names, in this order.
+/// Returns the paths where a settings file is looked for if no variable names one, in this order.
 fn candidates(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     // The XDG base directory specification: a relative path is invalid and to be ignored.
     let xdg = variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());

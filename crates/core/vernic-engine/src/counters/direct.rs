@@ -7,24 +7,24 @@ use vernic_proto::DirectOp;
 
 use super::Count;
 
-/// Why a request took packets though there is a neighbour.
+/// The reason why a request took packets although its peer is a process of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// No consent, or not yet.
+    /// The peer has not granted access, or not yet.
     NoTicket,
-    /// The ticket does not cover the range or the operation.
+    /// The grant does not cover the range or the operation.
     Range,
-    /// The memory's owner has closed a gate.
+    /// The memory's owner has cleared a revocation word.
     Closed,
-    /// The kernel does not permit it.
+    /// The kernel does not permit the access.
     NotPermitted,
-    /// The process is gone, or its memory.
+    /// The process or its memory is gone.
     Unreachable,
-    /// The local memory refuses.
+    /// The local memory refuses the access.
     Local,
 }
 
-/// What is counted of requests without packets, and of consent to them.
+/// The live counters of requests without packets, and of the grants for them.
 #[derive(Debug, Default)]
 pub(crate) struct DirectCounts {
     pub(crate) writes: Count,
@@ -35,7 +35,7 @@ pub(crate) struct DirectCounts {
     pub(crate) granted: Count,
     pub(crate) denied: Count,
     pub(crate) bad_messages: Count,
-    /// Added to by any thread, as the next.
+    /// Processes that were cut off. Any thread adds to this and to the next counter.
     pub(crate) cut_off: Arc<AtomicU64>,
     pub(crate) ends_untold: Arc<AtomicU64>,
 }
@@ -45,43 +45,47 @@ pub(crate) struct DirectCounts {
 pub struct DirectCounters {
     /// WRITEs carried out here, in the peer's memory.
     pub writes: u64,
-    /// READs.
+    /// READs carried out in the peer's memory.
     pub reads: u64,
-    /// Atomics.
+    /// Atomics carried out in the peer's memory.
     pub atomics: u64,
-    /// Bytes of all of them.
+    /// Bytes moved by all of these requests.
     pub bytes: u64,
-    /// One-sided requests that took packets for lack of the peer's consent: each key's first.
+    /// One-sided requests that took packets because the peer had not granted access: the first of
+    /// each key.
     pub refused_no_ticket: u64,
-    /// ... because they leave what the peer has consented to, or need other rights.
+    /// One-sided requests that took packets because they exceed the granted range, or need other
+    /// rights.
     pub refused_range: u64,
-    /// ... because the peer has withdrawn its consent: the key or the queue pair has changed.
+    /// One-sided requests that took packets because the peer has revoked the grant: the key or the
+    /// queue pair has changed.
     pub refused_closed: u64,
     /// Keys whose requests take packets because the kernel does not permit access to the peer's
-    /// process: by its rules for debuggers, by a filter of system calls, or because the process is
-    /// of a PID namespace that cannot be seen.
+    /// process. The cause is the kernel's rules for debuggers, a filter of system calls, or a PID
+    /// namespace that cannot be seen.
     pub refused_not_permitted: u64,
-    /// ... because the peer's process or memory is not there, or its file cannot be mapped.
+    /// Keys whose requests take packets because the peer's process or memory is gone, or its file
+    /// cannot be mapped.
     pub refused_unreachable: u64,
-    /// ... because local memory refuses.
+    /// Requests that took packets because local memory refuses.
     pub refused_local: u64,
-    /// Consents given to peers.
+    /// Grants given to peers.
     pub granted: u64,
-    /// Consents refused to peers.
+    /// Grants denied to peers.
     pub denied: u64,
-    /// Messages about consent that were not understood or answer nothing.
+    /// Messages about grants that were not understood, or that answer no request.
     pub bad_messages: u64,
-    /// Processes that stayed inside memory that was withdrawn from them for more than a second.
+    /// Processes that stayed inside revoked memory for more than a second.
     pub cut_off: u64,
-    /// Times that a process could not be told that memory it has mapped was withdrawn: it keeps the
-    /// mapping until it is told of the next, or until it uses the key again.
+    /// Times that a process could not be notified that memory it has mapped was revoked. The
+    /// process keeps the mapping until it is notified of the next one, or uses the key again.
     pub ends_untold: u64,
 }
 
 vernic_io::sum_fields! { DirectCounters: writes, reads, atomics, bytes, refused_no_ticket, refused_range, refused_closed, refused_not_permitted, refused_unreachable, refused_local, granted, denied, bad_messages, cut_off, ends_untold }
 
 impl DirectCounters {
-    /// Each with its name.
+    /// Returns each counter with its name.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> + use<> {
         [
             ("direct_writes", self.writes),
@@ -109,7 +113,7 @@ impl DirectCounts {
         self.refusals[why as usize].add(1);
     }
 
-    /// Counts `bytes` of a request that were moved; with `ends` its last.
+    /// Counts `bytes` of a request that were moved; `ends` says that they were its last.
     pub(crate) fn count(&self, op: &DirectOp, bytes: u32, ends: bool) {
         self.bytes.add(u64::from(bytes));
         if ends {

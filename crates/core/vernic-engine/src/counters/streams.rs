@@ -1,4 +1,4 @@
-//! Counters of connections. Written by the lane's holder alone, as those of the device.
+//! Counters of iWARP connections. Only the lane's holder writes them, like those of the device.
 
 use vernic_proto::iwarp::Ending;
 use vernic_wire::iwarp::TermCode;
@@ -13,7 +13,7 @@ macro_rules! counters {
             $(pub(crate) $field: Count,)*
         }
 
-        /// What an iWARP device has counted since it was opened; zeros on others.
+        /// Counters of an iWARP device since it was opened; zeros on other devices.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct StreamCounters {
             $($(#[$doc])* pub $field: u64,)*
@@ -28,7 +28,7 @@ macro_rules! counters {
         vernic_io::sum_fields! { StreamCounters: $($field),* }
 
         impl StreamCounters {
-            /// Each counter with its name.
+            /// Returns each counter with its name.
             pub fn iter(&self) -> impl Iterator<Item = (&'static str, u64)> {
                 [$(($name, self.$field),)*].into_iter()
             }
@@ -39,9 +39,9 @@ macro_rules! counters {
 counters! {
     /// Connections that queue pairs took over.
     connections = "iwarp_connections",
-    /// Those of the connections whose FPDUs have CRCs (RFC 5044, 7.1.1).
+    /// Connections whose FPDUs have CRCs (RFC 5044, 7.1.1).
     with_crc = "iwarp_connections_with_crc",
-    /// Those without: what TCP's checksum misses is not noticed.
+    /// Connections whose FPDUs have no CRCs; errors that TCP's checksum misses are not noticed.
     without_crc = "iwarp_connections_without_crc",
     /// Connections that were lost: reset, timed out, closed in the middle of something.
     lost = "iwarp_connections_lost",
@@ -50,39 +50,39 @@ counters! {
     terminates_sent = "iwarp_terminates_sent",
     /// Streams that the peer ended with a Terminate.
     terminates_received = "iwarp_terminates_received",
-    /// Streams that ended because the CRC of an FPDU was wrong (RFC 5044, 8); among the Terminates
-    /// sent.
+    /// Streams that ended because the CRC of an FPDU was wrong (RFC 5044, 8); counted in
+    /// `terminates_sent` too.
     crc_errors = "iwarp_crc_errors",
-    /// FPDUs received whole (RFC 5044, 4.1).
+    /// FPDUs received completely (RFC 5044, 4.1).
     rx_fpdus = "iwarp_rx_fpdus",
     /// FPDUs sent.
     tx_fpdus = "iwarp_tx_fpdus",
-    /// Connections without a queue pair that were left to the system, since too many waited, before
-    /// their peers had acknowledged all: it goes on sending, and resets those whose peers say
-    /// something more.
+    /// Connections without a queue pair that were left to the system before their peers had
+    /// acknowledged everything, because too many waited. The system goes on sending, and resets a
+    /// connection whose peer sends something more.
     left_to_system = "iwarp_left_to_system",
-    /// Connections without a queue pair that were reset before their peers had acknowledged all:
-    /// they had had their time, or too many waited.
+    /// Connections without a queue pair that were reset before their peers had acknowledged
+    /// everything, because their time was over or too many waited.
     reset_unacknowledged = "iwarp_reset_unacknowledged",
-    /// Connections whose message waited for a receive no longer, since too many others waited:
-    /// their streams ended.
+    /// Connections whose message could no longer wait for a receive, because too many others
+    /// waited. Their streams ended.
     held_refused = "iwarp_held_refused",
-    /// Bytes received, FPDUs in all.
+    /// Bytes received, whole FPDUs included.
     rx_bytes = "iwarp_rx_bytes",
-    /// System calls that received them, those that found nothing included.
+    /// System calls that received bytes, including those that found nothing.
     rx_calls = "iwarp_rx_calls",
-    /// Those of the bytes that went from the socket straight to their place.
+    /// Bytes that went from the socket directly into their destination.
     placed_bytes = "iwarp_placed_bytes",
-    /// Bytes that sockets took.
+    /// Bytes that sockets accepted.
     tx_bytes = "iwarp_tx_bytes",
-    /// System calls that sent them, those that found no room included.
+    /// System calls that sent bytes, including those that found no room.
     tx_calls = "iwarp_tx_calls",
-    /// Bytes that were handed to a socket from where they lay.
+    /// Bytes that were handed to a socket directly from registered memory.
     gathered_bytes = "iwarp_gathered_bytes",
 }
 
 impl StreamCounts {
-    /// A connection has ended.
+    /// Counts the end of a connection.
     pub(crate) fn count_ending(&self, ending: Ending) {
         match ending {
             Ending::PeerClosed | Ending::Closed => {}

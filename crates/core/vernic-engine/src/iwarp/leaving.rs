@@ -1,4 +1,4 @@
-//! How connections end that no queue pair has taken.
+//! Ends connections that no queue pair has taken.
 
 use vernic_io::tcp::Connection;
 
@@ -7,14 +7,16 @@ use crate::streams::Unanswered;
 use crate::verbs::context::Context;
 
 impl Handshake {
-    /// Closes it, in order if both ends have agreed: a peer that may wait for this end's first word
-    /// gets that, and the end when it has answered, or a second later. If this end has asked, and
-    /// the answer may be on its way, that is waited for, a second at most: a peer that has accepted
-    /// is left as if this end had heard of it before. Dropping it may be an end that a peer is not
-    /// prepared for.
+    /// Closes the connection, in order if both ends have agreed. A peer that may wait for this
+    /// end's ready-to-receive indication gets it. The end follows when the peer has answered, or a
+    /// second later.
+    ///
+    /// If this end has sent its request and the reply may be on its way, the reply is waited for, a
+    /// second at most. A peer that accepts is then treated like one whose reply came before. Merely
+    /// dropping the handshake may end the connection when the peer is not prepared for that.
     pub fn leave(mut self) {
-        // Of a connection that is just made the peer's system may not have told the peer: it gets
-        // its request, too.
+        // The peer's system may not have reported a connection that was just made; the request is
+        // sent on it, too.
         self.poll();
         if !self.context.is_orphan() {
             self.watch_for(None);
@@ -33,7 +35,7 @@ impl Handshake {
     }
 }
 
-/// Leaves a connection with these last words.
+/// Leaves a connection after sending the bytes in `last`.
 pub(super) fn say_last(
     context: &Context,
     connection: Connection,
@@ -42,7 +44,7 @@ pub(super) fn say_last(
 ) {
     let Some(agreed) = agreed.filter(|_| !context.is_orphan()) else { return };
     if context.is_closed() {
-        // Nobody would wait for anything.
+        // The device is closed, so nothing can be waited for.
         let _ = connection.send(&last);
         return;
     }

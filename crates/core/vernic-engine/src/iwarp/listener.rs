@@ -1,4 +1,4 @@
-//! Taking connections of one device at one address.
+//! Takes connections of one device at one address.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,14 +16,14 @@ use super::{
 use crate::support::events::lock;
 use crate::verbs::context::Context;
 
-/// Connections whose request is not here, at most; beyond that the oldest goes. Few: who has many
-/// peers has a connection manager.
+/// The most connections whose request has not come; beyond that the oldest is closed. Few, because
+/// a program with many peers uses a connection manager.
 const MAX_GREETING: usize = 64;
 
 /// Key of the listening socket, and of connections whose request is waited for.
 const WATCHED: u64 = 0;
 
-/// Takes connections at an address.
+/// A listener that takes connections at an address.
 #[derive(Debug)]
 pub struct Listener {
     context: Arc<Context>,
@@ -41,8 +41,8 @@ struct Greeting {
 }
 
 impl Listener {
-    /// Listens at an address; port 0 chooses one. Peers are asked for, and offered, what `config`
-    /// says, until a connection is accepted with something else.
+    /// Listens at an address; port 0 chooses one. Start-ups use the terms of `config`, unless a
+    /// connection is accepted with others.
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -60,7 +60,7 @@ impl Listener {
         Ok(Self { context, socket, readiness, config, greeting })
     }
 
-    /// The address, its port chosen.
+    /// Returns the address, with the port that was chosen.
     ///
     /// # Errors
     /// Of the system.
@@ -68,19 +68,19 @@ impl Listener {
         self.socket.local_addr()
     }
 
-    /// Readable while a connection waits.
+    /// Returns a descriptor that is readable while a connection waits.
     pub fn raw_fd(&self) -> RawFd {
         self.readiness.raw_fd()
     }
 
-    /// The next connection, if there is one. Its start-up has not begun; private data and terms
-    /// come with the peer's request.
+    /// Returns the next connection, if there is one. Its start-up has not begun; private data and
+    /// terms come with the peer's request.
     ///
     /// # Errors
     /// [`ConnectError::Descriptors`], [`ConnectError::Gone`].
     pub fn accept(&self) -> Result<Option<Handshake>, ConnectError> {
         check_device(&self.context)?;
-        // Those that are refused are closed, so each turn ends one.
+        // Bounded: a refused connection is closed, so each round removes one.
         while let Some(connection) = self.socket.accept().map_err(ConnectError::Descriptors)? {
             match Handshake::respond(&self.context, connection, self.config, Watch::own()?) {
                 Err(ConnectError::NotAllowed(_)) => {}
@@ -90,7 +90,7 @@ impl Listener {
         Ok(None)
     }
 
-    /// As [`accept`](Self::accept), waiting for it for some time.
+    /// Takes a connection like [`accept`](Self::accept), but waits for one up to `timeout`.
     ///
     /// # Errors
     /// [`ConnectError::Descriptors`], [`ConnectError::Gone`].
@@ -102,10 +102,11 @@ impl Listener {
         self.accept()
     }
 
-    /// Waits for some time until the request of a peer is here: its connection, to be accepted or
-    /// rejected. What comes to nothing meanwhile is [passed over](Self::passed_over): a port scan,
-    /// somebody who does not speak MPA, or says nothing for as long as a start-up may take. Of 64
-    /// that say nothing the oldest goes for another, and likewise where no descriptor is left.
+    /// Waits up to `timeout` for the request of a peer, and returns its connection, to be accepted
+    /// or rejected. Connections that come to nothing meanwhile are [passed
+    /// over](Self::passed_over). Examples are a port scan, a peer that does not speak MPA, and one
+    /// that is silent for as long as a start-up may take. If 64 connections are silent, or no
+    /// descriptor is left, the oldest is closed for another.
     ///
     /// # Errors
     /// [`ConnectError::Descriptors`], [`ConnectError::Gone`].
@@ -131,19 +132,19 @@ impl Listener {
         }
     }
 
-    /// Connections that [`wait_request`](Self::wait_request) took and that came to nothing.
+    /// Returns how many connections [`wait_request`](Self::wait_request) took that came to nothing.
     pub fn passed_over(&self) -> u64 {
         lock(&self.greeting).passed_over
     }
 
-    /// Takes the connections that wait.
+    /// Takes the connections that wait at the socket.
     fn greet(&self, greeting: &mut Greeting) -> Result<(), ConnectError> {
-        // Bounded: a turn takes no more than may wait.
+        // Bounded: a round takes no more than may wait.
         for _ in 0..MAX_GREETING {
             let connection = match self.socket.accept() {
                 Ok(Some(connection)) => connection,
                 Ok(None) => return Ok(()),
-                // One that says nothing has a descriptor that another needs.
+                // A silent connection holds a descriptor that another connection needs.
                 Err(error) if !greeting.waiting.is_empty() => {
                     tracing::warn!(%error, "a silent connection is closed for another");
                     greeting.displace();
@@ -170,7 +171,7 @@ impl Greeting {
         self.passed_over += u64::from(gone.is_some());
     }
 
-    /// Goes on with all of them: the first one whose request is here.
+    /// Continues all start-ups until one has its request, and returns that one.
     fn next_asked(&mut self) -> Option<Handshake> {
         let mut at = 0;
         while at < self.waiting.len() {

@@ -1,18 +1,19 @@
-//! What connections hold whose message waits for a receive: up to a buffer each, for a second or as
-//! long as the settings say. Of all together no more than [`MAX_HELD_BYTES`]: beyond, the oldest of
-//! the peer that has most such connections waits no longer, and its stream ends for want of a
-//! receive.
+//! Bounds what connections hold while their messages wait for a receive.
+//!
+//! A connection holds up to a buffer, for a second or as long as the settings say. All connections
+//! together hold at most [`MAX_HELD_BYTES`]. Beyond that, the peer with most such connections is
+//! found, and its oldest waits no longer. The stream of that connection ends for want of a receive.
 
 use vernic_proto::{Shares, Source};
 use vernic_wire::Gid;
 
 use super::{BUFFER_BYTES, Conn};
 
-/// Bytes that wait, of all connections of a device: 128 buffers, 64 MiB; few in tests.
+/// Bytes that may wait in all connections of a device: 128 buffers, which is 64 MiB; less in tests.
 pub(super) const MAX_HELD_BYTES: usize =
     if cfg!(test) { BUFFER_BYTES / 4 } else { 128 * BUFFER_BYTES };
 
-/// What a connection holds.
+/// The bytes that one connection holds.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     source: Source,
@@ -20,7 +21,7 @@ pub(super) struct Held {
     bytes: usize,
 }
 
-/// What all hold.
+/// The bytes that all connections hold, by source.
 #[derive(Debug, Default)]
 pub(super) struct Holding {
     shares: Shares<u32>,
@@ -29,7 +30,7 @@ pub(super) struct Holding {
 }
 
 impl Holding {
-    /// What a connection holds has changed.
+    /// Updates the record of what a connection holds.
     pub(super) fn update(&mut self, key: u32, conn: &mut Conn) {
         let before = conn.holds;
         self.forget(conn);
@@ -37,7 +38,7 @@ impl Holding {
         if bytes == 0 {
             return;
         }
-        // Where its peer cannot be told any more, its bytes are not worth waiting for either.
+        // If the peer's address can no longer be read, its bytes are not worth waiting for either.
         let source = match (before, conn.connection.peer_addr()) {
             (Some(before), _) => before.source,
             (None, Ok(peer)) => Source::of(Gid::from_ip(peer.ip())),
@@ -50,7 +51,7 @@ impl Holding {
         conn.holds = Some(Held { source, age, bytes });
     }
 
-    /// A connection goes.
+    /// Removes a connection from the record.
     pub(super) fn forget(&mut self, conn: &mut Conn) {
         if let Some(Held { source, age, bytes }) = conn.holds.take() {
             self.shares.remove(source, age);
@@ -58,7 +59,7 @@ impl Holding {
         }
     }
 
-    /// The connection that has to wait no longer, if too much waits.
+    /// Returns the connection that must stop waiting, if too many bytes wait.
     pub(super) fn victim(&self) -> Option<u32> {
         self.shares.largest().filter(|_| self.bytes > MAX_HELD_BYTES)
     }

@@ -1,12 +1,14 @@
 //! Connections that no queue pair has any more, until what they were given has arrived.
 //!
 //! A socket that is closed while bytes of the peer are unread resets the connection (RFC 9293,
-//! 3.10.4; RFC 2525, 2.17), and with it goes what the peer has not received: requests among it that
-//! were completed, since a request is complete when the socket has taken it. So a connection whose
-//! queue pair lets go of it says what is left, closes its sending half, and is read and thrown away
-//! until the peer has closed, too. Where the peer may not be in full operation yet, the end waits
-//! until something comes of it, a second at most ([`Hold`]); and before that for its reply, a
-//! second at most, where it was asked for a connection that nobody wants any more ([`Unanswered`]).
+//! 3.10.4; RFC 2525, 2.17). The reset destroys what the peer has not received. Completed requests
+//! may be lost with it, since a request is complete when the socket has taken it. So a connection
+//! whose queue pair gives it up sends what is left and closes its sending half. Then it is read,
+//! and the bytes are thrown away, until the peer has closed too.
+//!
+//! Where the peer may not be in full operation yet, the end waits until the peer answers, a second
+//! at most ([`Hold`]). Where the peer was asked for a connection that is no longer wanted, its
+//! reply is waited for first, also a second at most ([`Unanswered`]).
 //!
 //! ```text
 //!   Streams --remove, close, abandon--> Orphans -- the peer closed, or it is lost --> closed
@@ -28,74 +30,74 @@ use super::ready::Watch;
 use super::unanswered::{Answer, Unanswered};
 use crate::counters::StreamCounts;
 
-/// What orphans may cost.
+/// Bounds on what orphans may cost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Nanoseconds that one lives.
+    /// Nanoseconds that an orphan lives.
     pub(super) nanos: u64,
-    /// Bytes of the peer that are thrown away for one.
+    /// Bytes of the peer that are thrown away for one orphan.
     pub(super) bytes: u64,
-    /// How many there are; beyond that the one goes that loses least by it.
+    /// The number of orphans; beyond that, the orphan goes that loses least by it.
     pub(super) count: usize,
 }
 
-/// Half a minute: several repetitions on a path that loses packets. 256 MiB: what a fast peer sends
-/// until it hears of the end, on a long path. 256 orphans, each with a call's bytes to send at
-/// most: 128 MiB.
+/// The limits of a device. Half a minute allows several repetitions on a path that loses packets.
+/// 256 MiB is what a fast peer sends on a long path until it learns of the end. 256 orphans, each
+/// with one call's bytes to send at most, hold 128 MiB.
 pub(super) const LIMITS: Limits = Limits { nanos: 30_000_000_000, bytes: 256 << 20, count: 256 };
 
-/// Keys of orphans among what is watched: above the numbers of queue pairs.
+/// The lowest key of an orphan among watched connections: above the numbers of queue pairs.
 const KEYS: u64 = 1 << 32;
 
 /// How long a device that closes waits for peers to acknowledge what they were sent.
 pub(crate) const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a process that ends does. What their sockets have the system sends on, though a peer
-/// that says something more has it reset them.
+/// How long a process that ends waits for the same. The system goes on sending what the sockets
+/// hold, though it resets a connection whose peer sends something more.
 pub(crate) const EXIT_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Nanoseconds that the end waits for an answer to the first word.
+/// Nanoseconds that the end waits for an answer to the ready-to-receive indication.
 const HOLD_NANOS: u64 = 1_000_000_000;
 
-/// Nanoseconds after which a peer is reminded of the first word; each time it takes four times as
-/// long.
+/// Nanoseconds after which a peer is first reminded of the ready-to-receive indication. Each
+/// further pause is four times as long.
 const REMIND_NANOS: u64 = 10_000_000;
 
-/// Pause between two looks meanwhile: nothing tells of acknowledgements.
+/// Pause between two polls while a device closes, since acknowledgements cause no event.
 const CLOSE_PAUSE: Duration = Duration::from_millis(1);
 
-/// A connection that nobody has.
+/// A connection without a queue pair.
 pub(crate) struct Orphan {
     connection: Connection,
-    /// Made and not taken by the socket.
+    /// Bytes that the socket has not taken yet.
     out: Vec<u8>,
-    /// The sending half is closed.
+    /// Whether the sending half is closed.
     is_shut: bool,
-    /// Nothing more comes.
+    /// Whether nothing more can be received.
     ended: bool,
-    /// Bytes that may still be thrown away.
+    /// Bytes of the peer that may still be thrown away.
     bytes_left: u64,
     hold: Option<Hold>,
-    /// The peer was asked for the connection, and its reply is not here.
+    /// The start-up, if the peer was asked for the connection and its reply has not come.
     unanswered: Option<Unanswered>,
 }
 
-/// Why an orphan does not end though it has said all: the peer has not answered the first word, and
-/// may not be prepared for an end.
+/// Delays the end of an orphan that has sent everything. The peer has not answered the
+/// ready-to-receive indication, and may not be prepared for an end.
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {
-    /// What is said now and then, so that it looks.
+    /// Bytes sent now and then as a reminder, so that the peer looks at the connection.
     again: Vec<u8>,
-    /// What is said last.
+    /// Bytes sent last.
     last: Vec<u8>,
-    /// When it is reminded next, and how long that is after the last time.
+    /// When the peer is reminded next, and the pause since the last reminder.
     next: (Time, u64),
     until: Time,
 }
 
 impl Hold {
-    /// Of a connection whose first word was sent, and what is to be said last; none where the first
-    /// word is not answered.
+    /// Makes the hold of a connection whose ready-to-receive indication was sent; `last` is sent at
+    /// the end. `None` where the indication is not answered.
     pub(crate) fn new(agreed: &Agreed, last: Vec<u8>, now: Time) -> Option<Self> {
         let Greeting { again, .. } = Greeting::of(agreed)?;
         let next = (now + REMIND_NANOS, REMIND_NANOS);
@@ -107,12 +109,12 @@ impl Hold {
     }
 }
 
-/// How far an orphan is.
+/// The progress of an orphan.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
-    /// Both ends are done.
+    /// Both ends have finished.
     Over,
-    /// The connection is lost, or the peer had its share.
+    /// The connection is lost, or the peer has sent as much as is thrown away for it.
     Useless,
     Waits,
 }
@@ -124,17 +126,17 @@ impl Orphan {
         Self { connection, out, is_shut, ended, bytes_left, hold, unanswered }
     }
 
-    /// Its end waits for an answer.
+    /// Makes the end wait for an answer of the peer.
     pub(super) fn held(self, hold: Option<Hold>) -> Self {
         Self { hold, ..self }
     }
 
-    /// Its end waits for the reply first.
+    /// Makes the end wait for the peer's reply first.
     pub(super) fn asked(self, unanswered: Unanswered) -> Self {
         Self { unanswered: Some(unanswered), ..self }
     }
 
-    /// Says what is left, and throws away what came: a buffer at most, the rest is for the next
+    /// Sends what is left, and throws away what came: one buffer at most; the rest is for the next
     /// call.
     fn go_on(&mut self, buffer: &mut [u8], now: Time) -> Step {
         let mut heard = 0;
@@ -172,7 +174,7 @@ impl Orphan {
         if self.ended && self.is_shut { Step::Over } else { Step::Waits }
     }
 
-    /// Sees what came of the reply; false if there is nothing to say or to wait for.
+    /// Handles what came of the reply. Returns false if there is nothing to send or to wait for.
     fn wait_for_reply(&mut self, bytes: &[u8], now: Time) -> bool {
         let Some(unanswered) = &mut self.unanswered else { return true };
         match unanswered.hear(bytes, self.ended, now) {
@@ -188,7 +190,7 @@ impl Orphan {
         true
     }
 
-    /// Sees whether there is anything to wait for, and reminds the peer.
+    /// Ends the hold if the peer answered or its time is over; otherwise reminds the peer when due.
     fn wait_for_answer(&mut self, is_heard: bool, now: Time) {
         let Some(hold) = &mut self.hold else { return };
         if is_heard || now >= hold.until {
@@ -203,13 +205,13 @@ impl Orphan {
         }
     }
 
-    /// When something is due while it waits for an answer.
+    /// Returns when something is due while the orphan waits for an answer.
     fn deadline(&self) -> Option<Time> {
         let reply = self.unanswered.as_ref().map(Unanswered::deadline);
         reply.or_else(|| self.hold.as_ref().map(Hold::deadline))
     }
 
-    /// Nothing that was said over it is lost if it is closed.
+    /// Whether closing the connection now loses nothing that was sent over it.
     fn is_settled(&self) -> bool {
         self.unanswered.is_some() || self.is_shut && self.connection.is_acknowledged()
     }
@@ -219,7 +221,7 @@ impl Orphan {
     }
 }
 
-/// One that is watched.
+/// An orphan that is watched.
 struct Watched {
     key: u64,
     orphan: Orphan,
@@ -227,13 +229,13 @@ struct Watched {
     until: Time,
 }
 
-/// Those of a device.
+/// The orphans of a device.
 pub(super) struct Orphans {
     limits: Limits,
     next: u64,
-    /// The oldest first: so are their keys and their ends.
+    /// The orphans, the oldest first; so keys and end times are in ascending order.
     list: VecDeque<Watched>,
-    /// When the next one that waits for an answer has something to do.
+    /// The earliest deadline of an orphan that waits for an answer.
     due: Option<Time>,
 }
 
@@ -242,13 +244,13 @@ impl Orphans {
         Self { limits, next: KEYS, list: VecDeque::new(), due: None }
     }
 
-    /// Whether a key is an orphan's.
+    /// Whether a key belongs to an orphan.
     pub(super) fn owns(key: u64) -> bool {
         key >= KEYS
     }
 
-    /// Takes a connection, with what it has not taken; `watched`: under which key it was watched,
-    /// for what.
+    /// Takes a connection, with the bytes that its socket has not taken. `watched` is the key and
+    /// readiness that it was watched with until now.
     pub(super) fn adopt(
         &mut self,
         watch: &mut Watch,
@@ -276,9 +278,10 @@ impl Orphans {
         }
     }
 
-    /// There is one too many. Of what its peer has acknowledged nothing is lost, nor of one that
-    /// was only asked for; what the socket has, the system goes on sending when it is closed,
-    /// unless the peer says something more.
+    /// Removes one orphan because there is one too many. An orphan loses nothing if its peer has
+    /// acknowledged everything, or if the connection was only asked for. Of an orphan whose bytes
+    /// are all in the socket, the system goes on sending after the close. That fails only if the
+    /// peer sends something more.
     fn make_room(&mut self, watch: &mut Watch, counts: &StreamCounts) {
         let is_whole = |one: &Watched| one.orphan.is_shut;
         let at = self.list.iter().position(|one| one.orphan.is_settled());
@@ -292,7 +295,7 @@ impl Orphans {
         self.give_up(watch, counts);
     }
 
-    /// The oldest has had its time.
+    /// Gives up the oldest orphan, and resets it unless its peer has acknowledged everything.
     fn give_up(&mut self, watch: &mut Watch, counts: &StreamCounts) {
         let Some(Watched { key, orphan, interest, .. }) = self.list.pop_front() else { return };
         watch.remove(key, interest);
@@ -302,7 +305,7 @@ impl Orphans {
         }
     }
 
-    /// One of them is ready.
+    /// Handles the readiness of an orphan.
     pub(super) fn handle_ready(
         &mut self,
         watch: &mut Watch,
@@ -315,7 +318,8 @@ impl Orphans {
         }
     }
 
-    /// Goes on with the one at `at`, which is over if it is `broken`.
+    /// Continues the orphan at index `at`, and removes it if it is done. A `broken` one that has
+    /// also ended is done.
     fn go_on(&mut self, watch: &mut Watch, buffer: &mut [u8], at: usize, broken: bool, now: Time) {
         let Watched { key, orphan, interest, .. } = &mut self.list[at];
         if orphan.go_on(buffer, now) == Step::Waits && !(orphan.ended && broken) {
@@ -331,7 +335,7 @@ impl Orphans {
         self.list.remove(at);
     }
 
-    /// Gives up those whose time is over, and goes on with those that wait for an answer.
+    /// Gives up orphans whose time is over, and continues those that wait for an answer.
     pub(super) fn handle_timeout(
         &mut self,
         watch: &mut Watch,
@@ -356,14 +360,15 @@ impl Orphans {
         [self.due, self.list.front().map(|one| one.until)].into_iter().flatten().min()
     }
 
-    /// All of them, to be settled.
+    /// Takes out all orphans, to be settled.
     pub(super) fn take(&mut self) -> impl Iterator<Item = Orphan> + use<> {
         std::mem::take(&mut self.list).into_iter().map(|one| one.orphan)
     }
 }
 
-/// The device closes, or its process ends: waits until the peers have acknowledged what they were
-/// sent, for `patience` at most. What was acknowledged arrives, whatever becomes of the connection.
+/// Waits until the peers have acknowledged what they were sent, for `patience` at most. Called when
+/// the device closes or its process ends. What was acknowledged arrives, whatever becomes of the
+/// connection.
 pub(crate) fn settle(mut orphans: Vec<Orphan>, clock: impl Fn() -> Time, patience: Duration) {
     let mut buffer = vec![0; 1 << 16];
     let until = Instant::now() + patience;
@@ -403,7 +408,7 @@ mod tests {
         orphans: Orphans,
         buffer: Vec<u8>,
         counts: StreamCounts,
-        /// Of the next orphan.
+        /// The start-up that the next orphan waits for.
         asked: Option<Unanswered>,
     }
 
@@ -414,7 +419,7 @@ mod tests {
             Self { watch, orphans, buffer: vec![0; 1 << 16], counts, asked }
         }
 
-        /// An orphan with something to say, and its peer.
+        /// Makes an orphan with bytes to send, and returns its peer.
         fn orphan(&mut self, key: u64, out: &[u8], now: Time) -> TcpStream {
             let home = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
             let listener = Listener::bind(&home).unwrap();
@@ -433,7 +438,7 @@ mod tests {
             peer
         }
 
-        /// Until so many are left.
+        /// Handles readiness until only `count` orphans are left.
         fn until(&mut self, count: usize) {
             let until = Instant::now() + Duration::from_secs(20);
             let mut ready = Vec::new();
@@ -481,7 +486,7 @@ mod tests {
         assert!(orphans.list.is_empty());
     }
 
-    /// More than a socket takes whose peer reads nothing.
+    /// More bytes than a socket takes while its peer reads nothing.
     const MUCH: usize = 64 << 20;
 
     #[test]
@@ -489,11 +494,11 @@ mod tests {
         let mut fixture = Fixture::new();
         let mut slow = fixture.orphan(1, &vec![7; MUCH], Time(1));
         let quick: Vec<_> = (2..5).map(|n| fixture.orphan(n, b"end", Time(n))).collect();
-        // Which of those have been acknowledged by then is the system's business.
+        // The system determines which of these have been acknowledged by then.
         let kept: Vec<_> = fixture.orphans.list.iter().map(|one| one.until).collect();
         assert_eq!((kept.len(), kept[0]), (2, Time(1001)));
         assert_eq!(fixture.counts.snapshot().reset_unacknowledged, 0);
-        // And what they were sent arrives, in order to its end.
+        // The bytes they were sent arrive, and the connections end in order.
         for mut peer in quick {
             let mut all = Vec::new();
             peer.read_to_end(&mut all).unwrap();

@@ -1,33 +1,33 @@
-//! Which connections to look at in a poll.
+//! Chooses the connections to receive from in a poll.
 //!
-//! A call of epoll costs as much as a receive, and tells nothing that a receive would not. So those
-//! that had something lately are simply received from, and epoll is asked every
-//! [`POLLS_PER_LOOK`]th time, when there are none, or when there are many. The background thread,
-//! which sleeps on epoll, always asks.
+//! A call of epoll costs as much as a receive, and yields nothing that a receive would not. So
+//! connections that had something lately are received from without asking. Epoll is asked every
+//! [`POLLS_PER_LOOK`]th time, and whenever there are no such connections, or many. The background
+//! thread, which sleeps on epoll, always asks.
 
 use std::io;
 
 use vernic_io::tcp::{Connection, Interest, Readiness, Ready};
 
-/// Connections that are received from without being asked about. More would cost more than epoll,
-/// which tells of many in one call.
+/// The most connections that are received from without asking epoll. With more, epoll is cheaper,
+/// since one call reports many connections.
 const MAX_BUSY: usize = 4;
 
-/// Polls from one look at all connections to the next: a connection that was silent waits for some
-/// microseconds of a program's spinning at most.
+/// Polls between two calls of epoll. A connection that was silent waits some microseconds at most
+/// while a program spins.
 const POLLS_PER_LOOK: u32 = 16;
 
-/// Looks in a row at which all were silent, after which none is busy any more: about a millisecond
-/// of spinning.
+/// Calls of epoll in a row that find nothing, after which no connection counts as busy: about a
+/// millisecond of spinning.
 const SILENT_LOOKS: u32 = 256;
 
-/// What the descriptors of connections are ready for.
+/// The readiness of all connections, and which of them are busy.
 pub(super) struct Watch {
     readiness: Readiness,
     busy: Vec<u64>,
     polls: u32,
     silent_looks: u32,
-    /// Connections that wait for room to send, which only epoll tells.
+    /// Connections that wait for room to send, which only epoll reports.
     full: usize,
 }
 
@@ -46,13 +46,13 @@ impl Watch {
         self.readiness.raw_fd()
     }
 
-    /// Watches a connection for what it has to receive.
+    /// Watches a connection for bytes to receive.
     pub(super) fn add(&mut self, connection: &Connection, key: u64) -> io::Result<Interest> {
         let interest = Interest { receive: true, send: false };
         self.readiness.watch(connection, key, interest).map(|()| interest)
     }
 
-    /// Watches it for something else.
+    /// Watches a connection for something else.
     pub(super) fn change(
         &mut self,
         connection: &Connection,
@@ -60,13 +60,13 @@ impl Watch {
         from: Interest,
         to: Interest,
     ) {
-        // It fails for no connection that is watched.
+        // This cannot fail for a connection that is watched.
         let _ = self.readiness.change(connection, key, to);
         self.full = self.full + usize::from(to.send) - usize::from(from.send);
     }
 
-    /// Watches one under a key of its own, that was [removed](Self::remove), but not closed, or
-    /// never was watched here.
+    /// Watches a connection under a new key. The connection was [removed](Self::remove) but not
+    /// closed, or was never watched here.
     pub(super) fn rename(
         &mut self,
         connection: &Connection,
@@ -74,8 +74,8 @@ impl Watch {
         interest: Interest,
         was_watched: bool,
     ) {
-        // It fails for one that could not be watched before: nobody hears of it, until its time is
-        // over.
+        // This fails for a connection that could not be watched before. Such a connection reports
+        // nothing until its time is over.
         let _ = match was_watched {
             true => self.readiness.change(connection, key, interest),
             false => self.readiness.watch(connection, key, interest),
@@ -83,13 +83,14 @@ impl Watch {
         self.full += usize::from(interest.send);
     }
 
-    /// It is about to be closed, which takes it out, or to get another key.
+    /// Forgets a connection that is about to be closed, or to get another key. The close itself
+    /// takes it out of epoll.
     pub(super) fn remove(&mut self, key: u64, watched: Interest) {
         self.full -= usize::from(watched.send);
         self.busy.retain(|&busy| busy != key);
     }
 
-    /// Appends those to look at to `ready`; `all`: whichever there are.
+    /// Appends the connections to handle to `ready`. With `all`, epoll is always asked.
     pub(super) fn poll(&mut self, all: bool, ready: &mut Vec<Ready>) {
         self.polls = self.polls.wrapping_add(1);
         let looks = self.busy.is_empty() || self.polls.is_multiple_of(POLLS_PER_LOOK);
@@ -98,7 +99,7 @@ impl Watch {
             ready.extend(busy.map(|&key| Ready { key, receive: true, ..Ready::default() }));
             return;
         }
-        // The one error possible is a signal: those that are ready come with the next call.
+        // The one possible error is a signal; the ready connections come with the next call.
         let _ = self.readiness.poll(ready);
         let speaking = ready.iter().filter(|one| one.receive);
         let count = speaking.clone().count();
@@ -116,7 +117,7 @@ impl Watch {
         }
     }
 
-    /// One that was looked at had something.
+    /// Notes that a connection that was received from had something.
     pub(super) fn note_received(&mut self) {
         self.silent_looks = 0;
     }
@@ -159,7 +160,7 @@ mod tests {
         ready.iter().map(|one| one.key).collect()
     }
 
-    /// Until epoll tells of so many.
+    /// Polls until epoll reports `count` connections.
     fn look(watch: &mut Watch, count: usize) -> Vec<u64> {
         loop {
             let found = keys(watch, true);
@@ -181,7 +182,8 @@ mod tests {
         say(&pairs[0].0, &pairs[0].1);
         assert_eq!(look(&mut watch, 1), [0]);
         while !matches!(pairs[0].1.recv(&mut [0; 9]), Received::Nothing) {}
-        // It is tried although it has nothing, and the other is found though it was silent.
+        // The first is tried although it has nothing, and the second is found although it was
+        // silent.
         say(&pairs[1].0, &pairs[1].1);
         let found: Vec<_> = (0..POLLS_PER_LOOK).flat_map(|_| keys(&mut watch, false)).collect();
         assert!(found.contains(&0) && found.contains(&1), "{found:?}");

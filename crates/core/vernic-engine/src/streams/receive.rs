@@ -1,11 +1,13 @@
-//! Bytes of connections on their way in.
+//! Receives the bytes of connections.
 //!
-//! Long payload whose place is known goes from the socket to that place, with what follows it
-//! behind it into the buffer: one system call, no copy of our own. Its last [`LAST_BYTES`] take the
-//! way through the buffer all the same: programs spin on the last byte of what is written to them,
-//! and only a copy of our own stores it last. So does everything else: headers, short payload (a
-//! system call for each costs more than the copy), payload that has to be checked before it is
-//! placed, memory that is no plain range.
+//! Long payload whose destination is known goes from the socket directly to that destination. What
+//! follows it goes into the buffer in the same system call, so no copy of our own is made. The last
+//! [`LAST_BYTES`] of the payload go through the buffer nevertheless. Programs spin on the last byte
+//! of what is written to them, and only a copy of our own stores that byte last.
+//!
+//! Everything else goes through the buffer too: headers, payload that is checked before it is
+//! placed, memory that is no plain range, and short payload. For short payload, a system call for
+//! each FPDU costs more than the copy.
 //!
 //! ```text
 //!   recvmsg:  [ payload ........................ ][ 8 bytes, pad, CRC, the next FPDU's headers ]
@@ -23,20 +25,20 @@ use crate::device::opened::Device;
 use crate::qp::host::{QpHost, fault};
 use crate::qp::state::{QpCore, QpInner};
 
-/// Payload from which on it goes straight to its place, bytes. Below, the system call that each
-/// FPDU then needs costs more than copying: it is as long as copying some 16 KiB that are in the
-/// cache.
+/// Shortest payload, in bytes, that is received directly into its destination. For shorter payload,
+/// the system call that each FPDU then needs costs more than the copy. That call takes as long as
+/// copying some 16 KiB that are in the cache.
 const PLACE_BYTES: u32 = 16 << 10;
 
-/// Bytes at the end of a segment's payload that our own copy stores: a word, which is stored whole
-/// if it is aligned.
+/// Bytes at the end of a segment's payload that our own copy stores: one word, which is stored as a
+/// whole if it is aligned.
 const LAST_BYTES: u32 = 8;
 
-/// Bytes behind payload in its place: its last bytes, pad, CRC, the next FPDU's length and header,
-/// and a short message or two.
+/// Room for bytes that follow directly placed payload: its last bytes, pad, CRC, the next FPDU's
+/// length and header, and a short message or two.
 const BEHIND_BYTES: usize = 256;
 
-/// What a system call brought.
+/// The result of a receiving system call.
 struct Got {
     received: Received,
     /// Bytes that there was room for.
@@ -44,8 +46,8 @@ struct Got {
 }
 
 impl Streams {
-    /// Receives a turn's bytes, or hears that the connection is `broken`; true if there was
-    /// anything.
+    /// Receives a turn's bytes, or handles that the connection is `broken`. Returns whether there
+    /// was anything.
     pub(super) fn receive(
         &mut self,
         engine: &Device,
@@ -57,7 +59,7 @@ impl Streams {
         let Some(conn) = self.connections.get_mut(&qp.qpn.value()) else { return false };
         let held = conn.held;
         if conn.ended || held && !conn.retry(engine, qp, core, now) {
-            // Nobody reads it, so nobody else would notice.
+            // The connection is not read, so its loss would not be noticed otherwise.
             if broken {
                 conn.ended = true;
                 with_stream(engine, qp, now, core, |machine, host| {
@@ -67,7 +69,7 @@ impl Streams {
             return broken;
         }
         if core.machine.stream().is_none_or(|machine| machine.rx_next() == RxNext::Nothing) {
-            // It was reset, or is over.
+            // The queue pair was reset, or its stream is over.
             return false;
         }
         let (mut left, mut did) = (TURN_BYTES, held);
@@ -94,7 +96,7 @@ impl Streams {
             let rest = conn.rest.len();
             with_stream(engine, qp, now, core, |machine, host| {
                 machine.handle_end(now, end, rest, host);
-                // The peer is done, so this end has nothing to stay for.
+                // The peer has finished, so this end has no reason to stay.
                 if machine.state() == QpState::Rts {
                     machine.close(now, host);
                 }
@@ -118,7 +120,8 @@ impl Conn {
         let rest = self.rest.len();
         buffer[..rest].copy_from_slice(&self.rest);
         let room = match core.machine.stream().map(|machine| machine.rx_next()) {
-            // Of a stream of long FPDUs only so much that the place of the next one is known.
+            // In a stream of long FPDUs, read only until the destination of the next payload is
+            // known.
             Some(RxNext::Place(place)) if self.is_long => place.len as usize + BEHIND_BYTES,
             Some(RxNext::Bytes(_)) if self.is_long => BEHIND_BYTES,
             _ => buffer.len() - rest,
@@ -130,11 +133,11 @@ impl Conn {
         Got { received, room }
     }
 
-    /// Sees how long the FPDUs are that came since the last one was looked at.
+    /// Updates `is_long` from the FPDUs that came since the last call.
     fn measure(&mut self, core: &mut QpCore) {
         let QpCounters { rx_packets, rx_bytes, .. } = *core.machine.counters();
         let (packets, bytes) = self.measured;
-        // None came, or the queue pair was reset.
+        // No FPDU came, or the queue pair was reset.
         if rx_packets <= packets {
             return;
         }
@@ -143,8 +146,8 @@ impl Conn {
         self.is_long = is_long && core.machine.stream().is_some_and(|qp| qp.places_payload());
     }
 
-    /// Receives payload into its place, and what follows it into the buffer; nothing if that is not
-    /// how the next bytes are received.
+    /// Receives payload into its destination, and what follows it into the buffer. `None` if the
+    /// next bytes are not received in this way.
     fn recv_in_place(
         &mut self,
         engine: &Device,
@@ -182,8 +185,9 @@ impl Conn {
         Some(Got { received, room })
     }
 
-    /// Receives all but the end of the payload for `place` there, and what follows into `behind`;
-    /// with the CRC of the place taken on. Nothing if the place is no plain memory.
+    /// Receives all but the end of a payload into `place`, and what follows it into `behind`.
+    /// Returns the CRC of the place, updated over the received bytes. `None` if the place is no
+    /// plain memory.
     fn recv_pieces(
         &self,
         engine: &Device,
@@ -199,7 +203,7 @@ impl Conn {
             let mut count = 0;
             let named = qp.with_host(engine, now, core, |_, host| {
                 host.name_target(access, place.target, direct, |piece| {
-                    // The last one is for what follows.
+                    // The last piece is reserved for what follows the payload.
                     let has_room = count + 1 < MAX_PIECES;
                     if has_room {
                         pieces[count] = piece;
@@ -223,7 +227,7 @@ impl Conn {
         })
     }
 
-    /// Passes bytes to the machine; what it does not take waits.
+    /// Passes bytes to the machine, and keeps those that the machine does not take.
     pub(super) fn pass(
         &mut self,
         engine: &Device,
@@ -264,8 +268,9 @@ impl Conn {
         taken.unwrap_or(bytes.len())
     }
 
-    /// A receive may have been posted meanwhile; true if nothing waits any more. What waits stays
-    /// where it is: it may be long, and is tried with each poll.
+    /// Tries again the bytes that wait, since a receive may have been posted meanwhile. Returns
+    /// whether no message waits any more. Bytes that still wait are not copied, since they may be
+    /// long and each poll tries them.
     fn retry(&mut self, engine: &Device, qp: &QpInner, core: &mut QpCore, now: Time) -> bool {
         if let Some(machine) = core.machine.stream().filter(|_| self.is_impatient) {
             machine.hold_no_more();
@@ -276,7 +281,7 @@ impl Conn {
             rest.drain(..taken);
         }
         if rest.is_empty() {
-            // It was long, and what is left over usually is not.
+            // The old allocation was long, and what is left over later usually is not.
             rest = Vec::new();
         }
         self.rest = rest;
@@ -284,7 +289,7 @@ impl Conn {
     }
 }
 
-/// The CRC, taken on over the first `len` bytes of some pieces as they are now.
+/// Returns `crc` updated over the first `len` bytes of the pieces, as they are now.
 fn crc_over(mut crc: Crc32c, pieces: &[RacySliceMut<'_>], len: usize) -> Crc32c {
     let mut left = len;
     for piece in pieces {
@@ -296,7 +301,7 @@ fn crc_over(mut crc: Crc32c, pieces: &[RacySliceMut<'_>], len: usize) -> Crc32c 
 }
 
 impl QpHost<'_> {
-    /// Names the `len` bytes from a place of payload on, to be written.
+    /// Names the memory that the next `len` bytes of payload are to be written to.
     fn name_target<'s>(
         &mut self,
         access: SliceScope<'s>,
@@ -397,7 +402,7 @@ mod tests {
             context.progress();
             assert_eq!(rest(), before);
         }
-        // It is taken when there is somewhere to put it.
+        // The messages are taken once there are receives for them.
         let sges = [fixture.sge(20_000)];
         for wr_id in 1..5 {
             qp.post_recv(&[RecvWr { wr_id, sges: &sges }]).unwrap();

@@ -1,4 +1,4 @@
-//! A queue pair of an iWARP device and a peer made by hand, for the tests of this folder.
+//! A queue pair of an iWARP device and a hand-made peer, for the tests of this folder.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -12,7 +12,7 @@ use vernic_wire::iwarp::{MpaKey, MpaStart};
 use crate::iwarp::{Listener, StartupConfig, StreamConfig, default_stream};
 use crate::{Access, Config, Context, Cq, Mr, Pd, Qp, QpCap, QpInit, Sge};
 
-/// Longest time that anything may take.
+/// The longest time that any step of a test may take.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Bytes of the device's memory that are registered: several long FPDUs.
@@ -28,7 +28,7 @@ pub(super) struct Fixture {
 }
 
 impl Fixture {
-    /// In RTS, without CRCs; messages wait for receives for a minute.
+    /// Makes a queue pair in RTS, without CRCs; messages wait for receives for a minute.
     pub(super) fn new() -> Self {
         let context = Context::open_iwarp(Some("lo"), Config::default()).unwrap();
         context.stop_background();
@@ -40,7 +40,7 @@ impl Fixture {
         Self { peer, qp, mr, cq, context }
     }
 
-    /// Another queue pair of the same device, and its peer.
+    /// Makes another queue pair of the same device, and its peer.
     pub(super) fn another(&self) -> (TcpStream, Arc<Qp>) {
         queue_pair(&self.context, &self.context.alloc_pd(), &self.cq)
     }
@@ -66,7 +66,7 @@ fn queue_pair(context: &Arc<Context>, pd: &Arc<Pd>, cq: &Arc<Cq>) -> (TcpStream,
     (connect(context, &qp), qp)
 }
 
-/// Makes the peer, whose first message is to come.
+/// Makes the peer, which has not sent its first message yet.
 fn connect(context: &Arc<Context>, qp: &Qp) -> TcpStream {
     let plain = StartupConfig { crc: false, ..StartupConfig::default() };
     let home = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
@@ -93,7 +93,8 @@ fn connect(context: &Arc<Context>, qp: &Qp) -> TcpStream {
     peer
 }
 
-/// An FPDU of an untagged SEND, its last segment (RFC 5044, 4.1; RFC 5041, 4.3; RFC 5040, 4.1).
+/// Makes an FPDU of an untagged SEND, its last segment (RFC 5044, 4.1; RFC 5041, 4.3; RFC 5040,
+/// 4.1).
 pub(super) fn send_fpdu(msn: u32, payload: &[u8]) -> Vec<u8> {
     let len = 18 + payload.len() as u16;
     let mut fpdu = [&len.to_be_bytes()[..], &[0x41, 0x43]].concat();
@@ -102,7 +103,7 @@ pub(super) fn send_fpdu(msn: u32, payload: &[u8]) -> Vec<u8> {
     fpdu.extend(msn.to_be_bytes());
     fpdu.extend([0; 4]);
     fpdu.extend(payload);
-    // Pad, and a CRC of no meaning.
+    // Pad, and a CRC that is not checked.
     fpdu.resize(fpdu.len().next_multiple_of(4) + 4, 0);
     fpdu
 }

@@ -1,17 +1,18 @@
-//! Bytes of connections on their way out.
+//! Sends the bytes of connections.
 //!
-//! Long payload that no CRC covers goes to the socket from where it lies, with the headers of its
-//! FPDU from the buffer: up to [`MAX_PIECES`] pieces in one system call. Everything else is put
-//! together in the buffer: short payload (a copy costs less than a piece), payload under a CRC,
-//! which would be wrong if the application changed it meanwhile, memory that is no plain range.
+//! Long payload that no CRC covers goes to the socket directly from registered memory, and the
+//! headers of its FPDU from the buffer. One system call takes up to [`MAX_PIECES`] pieces.
+//! Everything else is assembled in the buffer: short payload (a copy costs less than a piece),
+//! memory that is no plain range, and payload under a CRC. That CRC would be wrong if the
+//! application changed the payload meanwhile.
 //!
 //! ```text
 //!   sendmsg:  [ headers ][ payload ........... ][ tail, headers ][ payload .... ][ tail ]
 //!               buffer     registered memory      buffer           registered      buffer
 //! ```
-//! What the socket does not take is copied at once, under the same lock: from then on the
-//! application may be told that a request is flushed, and use its memory for something else, while
-//! the FPDU that was begun still has to be ended.
+//! What the socket does not take is copied at once, under the same lock. From then on, the
+//! application may be told that a request is flushed, and may reuse its memory. The FPDU that was
+//! begun must still be sent to its end.
 
 use std::ops::Range;
 
@@ -25,53 +26,53 @@ use crate::device::opened::Device;
 use crate::qp::host::{QpHost, fault};
 use crate::qp::state::{QpCore, QpInner};
 
-/// Payload from which on it is named instead of copied, bytes: what the kernel spends on a piece
-/// more is about a copy of so many bytes.
+/// Shortest payload, in bytes, that is sent from its place instead of copied. An additional piece
+/// costs the kernel about as much as a copy of this length.
 const GATHER_BYTES: u32 = 2048;
 
-/// Bytes after which no FPDU is added to a system call: it bounds what is copied where the socket
-/// is full. A quarter of it makes the kernel send many short segments, which costs a quarter of the
-/// throughput.
+/// Bytes after which no FPDU is added to a system call. The limit bounds what is copied when the
+/// socket is full. With a quarter of it, the kernel sends many short segments, which costs a
+/// quarter of the throughput.
 const CALL_BYTES: usize = 512 << 10;
 
 /// A part of what one system call sends.
 #[derive(Clone, Copy)]
 enum Part<'s> {
-    /// Of the buffer, up to this byte, from where the last one ended.
+    /// Bytes of the buffer, from the end of the previous buffer part up to this index.
     Buffer(usize),
     Memory(RacySlice<'s>),
 }
 
-/// What one system call sends.
+/// The pieces that one system call sends.
 struct Parts<'s> {
     list: [Part<'s>; MAX_PIECES],
     count: usize,
     /// Bytes of the buffer in use.
     used: usize,
-    /// Those of them that are no part yet.
+    /// Bytes of the buffer in use that are not in a part yet.
     open: usize,
     /// Bytes in all.
     total: usize,
-    /// Those of them that lie where they are registered.
+    /// Bytes sent directly from registered memory.
     gathered: usize,
 }
 
-/// What became of an FPDU.
+/// The result of adding an FPDU.
 enum Added {
     Yes,
-    /// It is to be copied.
+    /// The payload must be copied.
     Copy,
-    /// There is no room for so many pieces.
+    /// There is no room for that many pieces.
     Full,
 }
 
-/// Whether the payload of an FPDU is named instead of copied, if it can be.
+/// Whether the payload of an FPDU should be sent from its place instead of copied.
 fn is_gathered(machine: &iwarp::Qp, fpdu: &Fpdu) -> bool {
     fpdu.payload_len() >= GATHER_BYTES && !machine.copies_payload()
 }
 
-/// Puts FPDUs into the buffer until the payload of one is better named, there are no more, or no
-/// room. Returns the bytes, and whether it was the first of these.
+/// Writes FPDUs into the buffer until there are no more or no room, or until one should be sent
+/// from its place. Returns the bytes written, and whether it stopped at such an FPDU.
 fn fill_buffer(
     machine: &mut iwarp::Qp,
     host: &mut QpHost<'_>,
@@ -80,7 +81,7 @@ fn fill_buffer(
 ) -> (usize, bool) {
     machine.begin_batch();
     let mut used = 0;
-    // Bounded by the buffer; a refused FPDU makes its request stand, or ends the stream.
+    // Bounded by the buffer; a refused FPDU stops its request or ends the stream.
     while buffer.len() - used >= MAX_FPDU
         && let Some(fpdu) = machine.poll_fpdu(now, host)
     {
@@ -93,14 +94,14 @@ fn fill_buffer(
 }
 
 impl<'s> Parts<'s> {
-    /// Behind bytes of the buffer that are to be sent first.
+    /// Makes parts that begin with the first `used` bytes of the buffer.
     fn behind(used: usize) -> Self {
         let list = [Part::Buffer(0); MAX_PIECES];
         Self { list, count: 0, used, open: used, total: used, gathered: 0 }
     }
 
     fn push(&mut self, part: Part<'s>) -> bool {
-        // The last one is for what is open at the end.
+        // The last part is reserved for buffer bytes that are open at the end.
         let has_room = self.count + 1 < MAX_PIECES;
         if has_room {
             self.list[self.count] = part;
@@ -109,14 +110,14 @@ impl<'s> Parts<'s> {
         has_room
     }
 
-    /// The bytes of the buffer so far are a part.
+    /// Makes the open bytes of the buffer a part. False if there is no room.
     fn close(&mut self) -> bool {
         let is_empty = self.open == 0;
         self.open = 0;
         is_empty || self.push(Part::Buffer(self.used))
     }
 
-    /// So many bytes were put into the buffer.
+    /// Notes that `len` bytes were written into the buffer.
     fn grow(&mut self, len: usize) {
         self.used += len;
         self.open += len;
@@ -128,7 +129,7 @@ impl<'s> Parts<'s> {
         self.grow(bytes.len());
     }
 
-    /// Adds an FPDU with its payload where it lies.
+    /// Adds an FPDU whose payload is sent from its place.
     fn name(
         &mut self,
         access: SliceScope<'s>,
@@ -149,14 +150,15 @@ impl<'s> Parts<'s> {
             self.put(fpdu.tail(), buffer);
             return Ok(Added::Yes);
         }
-        // As if nothing had been.
+        // Undo everything.
         (self.count, self.used, self.open, self.total) = (count, used, open, total);
         named.map(|_| if is_full { Added::Full } else { Added::Copy })
     }
 
-    /// Adds FPDUs until there are enough. One whose payload cannot be read fails its request, and
-    /// may end the stream, after which memory is the application's again: so where memory is named
-    /// already it is left to the next call, when that has been sent.
+    /// Adds FPDUs until there are enough. An FPDU whose payload cannot be read fails its request,
+    /// and may end the stream. After that, memory belongs to the application again. So if parts
+    /// name memory already, such an FPDU is left to the next call, after these parts have been
+    /// sent.
     fn fill(
         &mut self,
         access: SliceScope<'s>,
@@ -165,8 +167,8 @@ impl<'s> Parts<'s> {
         now: Time,
         buffer: &mut [u8],
     ) {
-        // Bounded by the buffer, and by the pieces; a refused FPDU makes its request stand, or ends
-        // the stream.
+        // Bounded by the buffer and by the pieces; a refused FPDU stops its request or ends the
+        // stream.
         while buffer.len() - self.used >= MAX_FPDU
             && self.total < CALL_BYTES
             && let Some(fpdu) = machine.poll_fpdu(now, host)
@@ -203,7 +205,7 @@ impl<'s> Parts<'s> {
         }
     }
 
-    /// The parts as pieces of memory.
+    /// Returns the parts as pieces of memory.
     fn pieces<'b>(&self, buffer: &'b [u8]) -> [RacySlice<'b>; MAX_PIECES]
     where
         's: 'b,
@@ -267,7 +269,7 @@ impl Streams {
 }
 
 impl Conn {
-    /// Sends what an earlier call did not take; true if nothing is left of it.
+    /// Sends what an earlier call left in `out`. Returns whether `out` is empty now.
     fn send_rest(&mut self, engine: &Device, qp: &QpInner, core: &mut QpCore, now: Time) -> bool {
         if self.out.is_empty() {
             return true;
@@ -282,8 +284,8 @@ impl Conn {
         self.out.is_empty()
     }
 
-    /// Sends pieces behind those that were sent before; true if all were taken. The others are
-    /// kept.
+    /// Sends pieces behind those that were sent before, and keeps what was not taken. Returns
+    /// whether everything was taken.
     fn send(
         &mut self,
         engine: &Device,
@@ -298,7 +300,7 @@ impl Conn {
             Sent::Full => 0,
             Sent::Lost(_) => usize::MAX,
         };
-        // Before anybody is told anything.
+        // Copied before the machine is told anything.
         for piece in pieces {
             piece.skip(done).append_to(&mut self.out);
             done = done.saturating_sub(piece.len());
@@ -307,8 +309,8 @@ impl Conn {
         self.out.is_empty()
     }
 
-    /// The connection has taken some bytes, or is lost: tells the machine, and returns how many
-    /// there were.
+    /// Reports to the machine that the connection has taken some bytes, or is lost. Returns how
+    /// many bytes were taken; `None` if the connection is lost.
     fn took(
         &mut self,
         engine: &Device,
@@ -338,7 +340,7 @@ impl Conn {
 }
 
 impl QpHost<'_> {
-    /// Names the `len` bytes of payload, to be read.
+    /// Names the memory that the `len` bytes of payload are to be read from.
     fn name_source<'s>(
         &mut self,
         access: SliceScope<'s>,
@@ -379,7 +381,7 @@ mod tests {
     fn nobody_is_told_of_a_fault_while_named_memory_is_still_to_be_sent() {
         let mut fixture = Fixture::new();
         fixture.qp.post_recv(&[RecvWr { wr_id: 9, sges: &[] }]).unwrap();
-        // The peer's first message permits this end to speak.
+        // The peer's first message permits this end to send.
         fixture.peer.write_all(&send_fpdu(1, &[])).unwrap();
         let Fixture { context, qp, cq, .. } = &fixture;
         while cq.poll(&mut [crate::EMPTY_WC]).unwrap() == 0 {}
@@ -389,7 +391,7 @@ mod tests {
         let remote = Remote { addr: 0, rkey: Rkey(0x100) };
         let engine = context.engine();
         engine.with_lane(|lane| {
-            // With the lane taken nothing is sent yet.
+            // Nothing is sent yet, since the lane is taken.
             let payload = Payload::Sges(&sges);
             let op = SendOp::Write(remote);
             let flags = SendFlags::SIGNALED;
@@ -410,7 +412,7 @@ mod tests {
                 let pieces = parts.pieces(buffer);
                 conn.send(engine, inner, &mut core, now, &pieces[..parts.count]);
             });
-            // The next turn refuses it.
+            // The next turn refuses the FPDU with the fault.
             streams.transmit(engine, inner, &mut core, now);
             assert_eq!(core.machine.state(), QpState::Error);
         });

@@ -1,9 +1,10 @@
-//! Connections that a peer was asked for, and that nobody wants any more before its reply is here.
+//! Connections that a peer was asked for, and that were given up here before the peer's reply came.
 //!
-//! The reply may be on its way, and a peer that has accepted may not be prepared for the end of the
-//! connection before it has heard the initiator's first word. So the reply is waited for: for a
-//! second, far longer than it is on its way, since of a peer whose application has not decided yet
-//! nothing is known either then. Owned by an orphan (`orphan.rs`), which says what follows from it.
+//! The reply may be on its way. A peer that has accepted may not be prepared for the end of the
+//! connection before it gets the initiator's ready-to-receive indication. So the reply is waited
+//! for: for a second, which is far longer than a reply travels. If the peer's application has not
+//! decided by then, waiting longer gives no certainty either. An orphan (`orphan.rs`) owns the
+//! start-up and sends what follows from the reply.
 
 use vernic_proto::Time;
 use vernic_proto::iwarp::{Agreed, Startup, StartupState, StreamEnd};
@@ -11,24 +12,24 @@ use vernic_proto::iwarp::{Agreed, Startup, StartupState, StreamEnd};
 /// Nanoseconds that a reply is waited for.
 const REPLY_NANOS: u64 = 1_000_000_000;
 
-/// What is known of the reply.
+/// The state of the peer's reply.
 pub(super) enum Answer {
     NotYet,
-    /// It did not come in time, or says no.
+    /// The reply did not come in time, or rejects the connection.
     Never,
-    /// It asks for what this end cannot do, and is told so in these words.
+    /// The reply asks for something that this end cannot do; the bytes tell the peer so.
     Refused(Vec<u8>),
     Accepted(Agreed),
 }
 
-/// A start-up whose request was sent.
+/// A start-up whose request was sent and not answered.
 pub(crate) struct Unanswered {
     startup: Startup,
     until: Time,
 }
 
 impl Unanswered {
-    /// Of an initiator's start-up that waits, and has nothing more to send; none of another.
+    /// Wraps an initiator's start-up that waits and has nothing more to send; `None` for any other.
     pub(crate) fn new(startup: Startup, now: Time) -> Option<Self> {
         let waits = startup.is_initiator() && startup.state() == StartupState::Waiting;
         let until = now + REPLY_NANOS;
@@ -39,8 +40,8 @@ impl Unanswered {
         self.until
     }
 
-    /// Takes what came, and whether more can come. Behind its reply a peer says nothing before the
-    /// first word.
+    /// Takes the bytes that came, and whether the stream has ended. A peer sends nothing behind its
+    /// reply before it gets the ready-to-receive indication.
     pub(super) fn hear(&mut self, bytes: &[u8], ended: bool, now: Time) -> Answer {
         let Self { startup, until } = self;
         startup.handle_bytes(bytes);

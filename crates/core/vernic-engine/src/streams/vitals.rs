@@ -1,14 +1,14 @@
-//! Whether the hosts of peers are there.
+//! Finds peers whose hosts are gone.
 //!
-//! TCP by itself gives a vanished host up after a quarter of an hour if something is on its way to
-//! it, and never if nothing is. The kernel asks silent peers (keep-alive, RFC 9293, 3.8.4); here
-//! connections are looked at on which something is on its way, a few times per
-//! [timeout](crate::Config::iwarp_peer_timeout_s). Not by TCP_USER_TIMEOUT: it also ends
-//! connections whose peer answers, but whose program is stopped and takes nothing. Such a peer is
-//! waited for, as long as its TCP acknowledges.
+//! TCP by itself gives up a vanished host after a quarter of an hour if data is on its way to the
+//! host, and never if none is. The kernel probes silent peers (keep-alive, RFC 9293, 3.8.4).
+//! Connections with data on its way are checked here, a few times per
+//! [timeout](crate::Config::iwarp_peer_timeout_s). TCP_USER_TIMEOUT is not used, because it also
+//! ends connections whose peer's TCP answers while the peer's program is stopped and reads nothing.
+//! Such a peer is waited for, as long as its TCP acknowledges.
 //!
-//! A peer whose window is closed is asked at ever longer intervals, two minutes at most: where it
-//! vanishes meanwhile, that is noticed so much later.
+//! The kernel probes a peer whose window is closed at ever longer intervals, two minutes at most.
+//! If such a peer vanishes, that is noticed later by as much.
 
 use std::time::Duration;
 
@@ -21,13 +21,14 @@ use crate::device::opened::Device;
 use crate::sched::Scheduler;
 use crate::support::events::lock;
 
-/// Looks in the time after which a peer is given up: what is noticed late is a quarter of it.
+/// Checks within the time after which a peer is given up. The delay in noticing is a quarter of
+/// that time.
 const LOOKS: u64 = 4;
 
-/// What was seen of a peer.
+/// What is known of a peer's silence.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Vital {
-    /// Since when something waits for an answer, as far as it was looked at.
+    /// The time of the first check in a row at which data waited for an answer.
     silent_since: Option<Time>,
     is_gone: bool,
 }
@@ -38,10 +39,10 @@ impl Vital {
         self.is_gone
     }
 
-    /// Takes note of what the kernel says; true if the peer has been silent for too long.
+    /// Records what the kernel reports. Returns whether the peer has been silent for too long.
     fn look(&mut self, vitals: Vitals, now: Time, timeout: u64) -> bool {
         let silent = vitals.silent.as_nanos().min(u128::from(u64::MAX)) as u64;
-        // An answer since then: it is another question that waits.
+        // If an answer came since then, what waits now was sent later.
         let since = self.silent_since.filter(|since| silent >= now.since(*since));
         self.silent_since = vitals.waits.then(|| since.unwrap_or(now));
         self.is_gone = self.silent_since.is_some_and(|since| now.since(since) >= timeout);
@@ -49,29 +50,30 @@ impl Vital {
     }
 }
 
-/// Nanoseconds after which a peer is given up; 0 never.
+/// Returns the nanoseconds after which a peer is given up; 0 for never.
 fn timeout(engine: &Device) -> u64 {
     u64::from(engine.config().iwarp_peer_timeout_s) * 1_000_000_000
 }
 
 impl Streams {
-    /// A connection is new: its peer is looked after from now on.
+    /// Starts to watch the peer of a new connection.
     pub(super) fn expect_life(&mut self, engine: &Device, connection: &Connection, now: Time) {
         let timeout = timeout(engine);
         if timeout == 0 {
             return;
         }
-        // Where that is refused, as no kernel does, it is looked at all the same.
+        // If keep-alive is refused, which no known kernel does, the connection is still checked
+        // here.
         let _ = connection.keep_alive(Duration::from_nanos(timeout));
         self.look_at.get_or_insert(now + timeout / LOOKS);
     }
 
-    /// When [`Lane::look_after_streams`] must be called, at the latest.
+    /// Returns the latest time at which [`look_after`](Self::look_after) must be called.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
         [self.look_at, self.orphans.next_deadline()].into_iter().flatten().min()
     }
 
-    /// Those whose peers have been silent for too long.
+    /// Returns the keys of connections whose peers have been silent for too long.
     fn find_gone(&mut self, engine: &Device, now: Time) -> Vec<u32> {
         let timeout = timeout(engine);
         let is_gone = |conn: &mut Conn| {
@@ -87,7 +89,7 @@ impl Streams {
 }
 
 impl Streams {
-    /// Gives up peers that do not answer, and connections that have had their time.
+    /// Gives up peers that do not answer, and orphans whose time is over.
     pub(crate) fn look_after(&mut self, engine: &Device, sched: &mut Scheduler, now: Time) {
         if self.next_deadline().is_none_or(|next| next > now) {
             return;
@@ -121,12 +123,12 @@ mod tests {
             let vitals = Vitals { waits, silent: Duration::from_secs(silent_s) };
             vital.look(vitals, Time(at * second), 10 * second)
         };
-        // Silent for long, since nothing was asked.
+        // The peer was silent for long because nothing was sent.
         assert!(!look(100, false, 99));
         assert!(!look(101, true, 100));
         assert!(!look(110, true, 109));
         assert!(look(111, true, 110));
-        // It answers, and is asked again: that is no silence.
+        // The peer answers, and is sent data again: the silence is not continuous.
         let mut vital = Vital::default();
         let mut look = |at: u64, waits, silent_s| {
             let vitals = Vitals { waits, silent: Duration::from_secs(silent_s) };

@@ -1,16 +1,17 @@
 //! Event descriptors and the queue of asynchronous events.
 //!
 //! Owns [`EventQueue`], a queue with a file descriptor that is readable exactly while the queue
-//! holds something, so that programs can `poll` it. Used for the asynchronous events of a device
-//! (IBTA 11.6.3) and, in `channel.rs`, for completion events. Pushed to by whoever runs the lane,
-//! read by the application. A push writes to an eventfd: one system call per event, none per
-//! packet or completion. Where the system forbids these (a sandbox), a socket has a message while
-//! the queue holds something ([`Count::Bell`]).
+//! holds something, so that programs can `poll` it. The queue serves the asynchronous events of a
+//! device (IBTA 11.6.3) and, in `channel.rs`, completion events. The lane's holder pushes entries,
+//! and the application reads them. A push writes to an eventfd: one system call per event, none per
+//! packet or completion. Where the system forbids eventfds (a sandbox), a socket has a message
+//! while the queue holds something ([`Count::Bell`]).
 //!
-//! Nothing is acknowledged here: events name objects by number, or hold them. Where C holds
-//! pointers instead, `vernic-abi` counts what was taken and acknowledged, and waits.
+//! Nothing is acknowledged here: events name objects by number, or hold a reference to them. The C
+//! API holds pointers instead; for it, `vernic-abi` counts the events taken and acknowledged, and
+//! waits.
 //!
-//! Limits: asynchronous events are at most [`MAX_EVENTS`]; further ones are dropped and counted.
+//! Limits: at most [`MAX_EVENTS`] asynchronous events wait; further ones are dropped and counted.
 
 use std::collections::VecDeque;
 use std::io;
@@ -25,17 +26,18 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use vernic_proto::QpEvent;
 use vernic_wire::{PortNum, Qpn};
 
-/// Most events that wait in one queue: an application that never reads loses events, not memory.
+/// The most events that wait in one queue. An application that never reads loses events, not
+/// memory.
 pub const MAX_EVENTS: usize = 65_536;
 
-/// Locks, also after another thread panicked: the state behind every lock of the engine is valid
-/// between statements, and a device must not die with one thread.
+/// Locks a mutex, even if another thread panicked while it held the lock. The state behind every
+/// lock of the engine is valid between statements, and a device must not die with one thread.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// As [`lock`], without waiting: `None` while somebody has it, perhaps who was interrupted on this
-/// very thread.
+/// Locks like [`lock`], without waiting. `None` while the lock is held, perhaps by code on this
+/// very thread that a signal interrupted.
 pub(crate) fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
@@ -44,15 +46,15 @@ pub(crate) fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>>
     }
 }
 
-/// A number that names a completion queue within its device for ever.
+/// A number that identifies a completion queue within its device for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct CqId(pub u64);
 
-/// A number that names a shared receive queue within its device for ever.
+/// A number that identifies a shared receive queue within its device for ever.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SrqId(pub u64);
 
-/// What an asynchronous event is about.
+/// The object that an asynchronous event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Element {
     /// A queue pair.
@@ -115,26 +117,26 @@ impl From<QpEvent> for EventKind {
 /// An asynchronous event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AsyncEvent {
-    /// What happened.
+    /// The kind of the event.
     pub kind: EventKind,
-    /// To what.
+    /// The object that the event is about.
     pub element: Element,
 }
 
 impl AsyncEvent {
-    /// Fewer receives than its limit are left in a shared receive queue.
+    /// Makes the event that a shared receive queue has fewer receives than its limit.
     pub(crate) fn srq_limit(id: SrqId) -> Self {
         Self { kind: EventKind::SrqLimitReached, element: Element::Srq(id) }
     }
 }
 
-/// What tells that the queue holds something.
+/// The descriptor that shows whether the queue holds something.
 #[derive(Debug)]
 enum Count {
-    /// Counts the entries.
+    /// An eventfd that counts the entries.
     Counter(EventFd),
-    /// Has one message if there are entries, or if the queue is closed; changed under the queue's
-    /// lock alone.
+    /// A socket that has one message if there are entries, or if the queue is closed. Changed only
+    /// under the queue's lock.
     Bell(OwnedFd),
 }
 
@@ -157,7 +159,7 @@ impl Count {
     }
 }
 
-/// A queue with a descriptor that tells of its entries: readable exactly while it holds something.
+/// A queue with a descriptor that is readable exactly while the queue holds something.
 #[derive(Debug)]
 pub struct EventQueue<T> {
     count: Count,
@@ -168,32 +170,33 @@ pub struct EventQueue<T> {
 }
 
 impl<T> EventQueue<T> {
-    /// An empty queue of at most [`MAX_EVENTS`] entries. The descriptor blocks on read unless the
-    /// application makes it non-blocking, as those of verbs do.
+    /// Makes an empty queue of at most [`MAX_EVENTS`] entries. Like the descriptors of verbs, its
+    /// descriptor blocks on read unless the application makes it non-blocking.
     ///
     /// # Errors
-    /// When the process has no descriptor left.
+    /// The system's error when the process has no descriptor left.
     pub fn new() -> io::Result<Self> {
         Self::with_limit(MAX_EVENTS)
     }
 
-    /// As [`new`](Self::new), of at most `limit` entries: `usize::MAX` where something else bounds
-    /// them.
+    /// Makes a queue like [`new`](Self::new), but of at most `limit` entries; `usize::MAX` where
+    /// something else bounds them.
     ///
     /// # Errors
-    /// As of [`new`](Self::new).
+    /// The same as of [`new`](Self::new).
     pub fn with_limit(limit: usize) -> io::Result<Self> {
         let count = Count::new()?;
         let (dropped, closed) = (AtomicU64::new(0), AtomicBool::new(false));
         Ok(Self { count, queue: Mutex::new(VecDeque::new()), limit, dropped, closed })
     }
 
-    /// The descriptor, for `poll`: not to be read.
+    /// Returns the descriptor, for `poll`. It must not be read.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.count.as_fd()
     }
 
-    /// Adds an entry and makes the descriptor readable. False if it is lost: the queue is full.
+    /// Adds an entry and makes the descriptor readable. False if the entry is lost because the
+    /// queue is full.
     pub fn push(&self, entry: T) -> bool {
         let mut queue = lock(&self.queue);
         if queue.len() >= self.limit {
@@ -216,18 +219,19 @@ impl<T> EventQueue<T> {
         true
     }
 
-    /// Entries that were lost because nobody read.
+    /// Returns how many entries were lost because the application did not read.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Waits for an entry, if the descriptor is blocking; `take` gets it under the queue's lock.
+    /// Waits for an entry, if the descriptor is blocking. `take` gets the entry under the queue's
+    /// lock.
     ///
     /// # Errors
     /// `WouldBlock` on a non-blocking descriptor, `Interrupted` by a signal; EIO once the queue is
     /// [closed](Self::close) and empty.
     pub fn wait<R>(&self, mut take: impl FnMut(T) -> R) -> io::Result<R> {
-        // Each turn sleeps until the descriptor is readable; somebody else may be faster then, or
+        // Each turn sleeps until the descriptor is readable. Then another thread may be faster, or
         // the entry may have been removed together with its object.
         loop {
             if let Some(taken) = self.try_next(&mut take) {
@@ -243,14 +247,14 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Takes an entry if there is one; never waits. `take` gets it under the queue's lock.
+    /// Takes an entry if there is one; never waits. `take` gets the entry under the queue's lock.
     pub fn try_next<R>(&self, take: impl FnOnce(T) -> R) -> Option<R> {
         let mut queue = lock(&self.queue);
         if queue.is_empty() && self.closed.load(Ordering::Acquire) {
-            // The one count too many stays, for everybody who waits.
+            // The surplus count of a closed queue stays, so that all waiting threads see it.
             return None;
         }
-        // Each turn takes one off the descriptor's count. Counts without an entry are left over
+        // Each turn takes one off the descriptor's count. A count without an entry is left over
         // from a purge that was faster than the push.
         while self.take_count(queue.len()) {
             if let Some(entry) = queue.pop_front() {
@@ -260,8 +264,8 @@ impl<T> EventQueue<T> {
         None
     }
 
-    /// Nothing more will come: the descriptor is readable from now on, and who waits when the queue
-    /// is empty is told.
+    /// Closes the queue: nothing more will come. The descriptor stays readable from now on, and
+    /// threads that wait on the empty queue get an error.
     pub fn close(&self) {
         let queue = lock(&self.queue);
         let is_told = matches!(self.count, Count::Bell(_)) && !queue.is_empty();
@@ -270,17 +274,17 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Removes entries, for an object that is destroyed.
+    /// Removes the entries for which `keep` is false, because their object is destroyed.
     pub fn purge(&self, mut keep: impl FnMut(&T) -> bool) {
         drop(self.extract(|entry| !keep(entry)));
     }
 
-    /// Removes the entries that `leaves` names and returns them in their order.
+    /// Removes the entries for which `leaves` is true, and returns them in their order.
     pub fn extract(&self, mut leaves: impl FnMut(&T) -> bool) -> Vec<T> {
         let mut queue = lock(&self.queue);
         let mut gone = Vec::new();
         for _ in 0..queue.len() {
-            // As many turns as there are entries: each takes the first and may put it last.
+            // There are as many turns as entries. Each takes the first entry and may put it last.
             match queue.pop_front() {
                 Some(entry) if leaves(&entry) => gone.push(entry),
                 Some(entry) => queue.push_back(entry),
@@ -292,14 +296,14 @@ impl<T> EventQueue<T> {
         gone
     }
 
-    /// How many entries are what `is` names.
+    /// Returns the number of entries for which `is` is true.
     pub fn count(&self, is: impl Fn(&T) -> bool) -> usize {
         lock(&self.queue).iter().filter(|entry| is(entry)).count()
     }
 
-    /// Takes one off the descriptor's count, if it is not 0, for one of `entries` that goes. Only
-    /// under the lock of the queue: what is readable stays readable until then, so a blocking
-    /// descriptor does not block.
+    /// Takes one off the descriptor's count, if that is not 0, for one of `entries` that is
+    /// removed. Called only under the queue's lock, so a readable descriptor stays readable until
+    /// the read, and a blocking one does not block.
     fn take_count(&self, entries: usize) -> bool {
         match &self.count {
             Count::Counter(fd) => {
@@ -315,8 +319,8 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Leaks the entries: in a child of the process that made the queue, where they may have been
-    /// left half changed by a thread that is not there.
+    /// Leaks the entries. For a child of the process that made the queue: a thread that the child
+    /// does not have may have left the entries half changed.
     pub fn abandon(&mut self) {
         let queue = self.queue.get_mut().unwrap_or_else(PoisonError::into_inner);
         std::mem::forget(std::mem::take(queue));
@@ -417,7 +421,7 @@ mod tests {
         (0..3).for_each(|n| _ = queue.push(n));
         queue.purge(|_| false);
         assert!(!queue.poll_fd(PollTimeout::ZERO).unwrap());
-        // A push whose entry was purged before it could count it.
+        // A push whose entry was purged before the push could count it.
         vernic_io::raise(queue.fd());
         assert_eq!(queue.try_next(same), None);
         assert!(!queue.poll_fd(PollTimeout::ZERO).unwrap());

@@ -3,7 +3,7 @@
 use vernic_proto::DropReason;
 use vernic_wire::ParseError;
 
-/// Under which counter bytes that are no packet are counted.
+/// Returns the reason under which bytes that are no packet are counted.
 #[cold]
 pub(crate) fn reason_of(error: ParseError) -> DropReason {
     match error {

@@ -1,4 +1,4 @@
-//! Threads of the library's own.
+//! Threads that the library itself starts.
 
 use std::io;
 use std::thread::{Builder, JoinHandle};
@@ -8,9 +8,9 @@ use nix::sys::signal::{SigSet, SigmaskHow};
 /// Starts a thread that gets none of the application's signals.
 ///
 /// # Errors
-/// The system's, when the process may have no more threads.
+/// The system's error when the process may have no more threads.
 pub fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    // The thread inherits the mask.
+    // The thread inherits the signal mask.
     let old = SigSet::all().thread_swap_mask(SigmaskHow::SIG_BLOCK).ok();
     let thread = Builder::new().name(name.to_owned()).spawn(run);
     if let Some(old) = old {

@@ -1,8 +1,9 @@
 //! A timer wheel: six levels of 64 slots, one tick being 16.4 us.
 //!
-//! Owns the deadlines of a lane. An entry is a time and a 32-bit key (a QPN); it is not moved when
-//! the deadline that it stands for moves: when it fires, the lane asks the queue pair for its
-//! present deadline and inserts a new entry if there is one. So an ACK costs the wheel nothing.
+//! Owns the deadlines of a lane. An entry is a time and a 32-bit key (a QPN). When the deadline of
+//! a queue pair moves, its entry is not moved. When the entry fires, the lane asks the queue pair
+//! for its present deadline and inserts a new entry if there is one. So an ACK costs the wheel
+//! nothing.
 //!
 //! ```text
 //!  level 0: 64 slots of 1 tick      (16.4 us .. 1.05 ms)
@@ -34,7 +35,7 @@ struct Level {
     slots: [Vec<Entry>; SLOTS],
 }
 
-/// The wheel. See the module's head.
+/// A timer wheel; see the head of this module.
 #[derive(Debug)]
 pub(crate) struct Wheel {
     /// The last tick that was fired.
@@ -46,7 +47,7 @@ pub(crate) struct Wheel {
 }
 
 impl Wheel {
-    /// An empty wheel that stands at `now`.
+    /// Makes an empty wheel that stands at `now`.
     pub(crate) fn new(now: Time) -> Self {
         let level = || Level { occupied: 0, slots: std::array::from_fn(|_| Vec::new()) };
         Self {
@@ -57,15 +58,15 @@ impl Wheel {
         }
     }
 
-    /// Adds an entry: `key` at `time`, rounded up to a tick.
+    /// Adds an entry with `key` at `time`, rounded up to a tick.
     pub(crate) fn insert(&mut self, time: Time, key: u32) {
         let tick = (time.nanos() >> TICK_SHIFT) + 1;
         self.len += 1;
         self.place(Entry { tick, key });
     }
 
-    /// When to look next: a lower bound of the earliest entry's time, never later than it plus
-    /// a tick.
+    /// Returns when to look next: a lower bound of the earliest entry's time, never later than that
+    /// time plus a tick.
     pub(crate) fn next(&self) -> Option<Time> {
         if !self.due.is_empty() {
             return Some(Time(self.now << TICK_SHIFT));
@@ -76,7 +77,7 @@ impl Wheel {
         self.next_tick().map(|tick| Time(tick << TICK_SHIFT))
     }
 
-    /// Hands out one entry whose time has come by `now`.
+    /// Removes an entry that is due by `now`, and returns its key.
     pub(crate) fn pop(&mut self, now: Time) -> Option<u32> {
         if self.due.is_empty() && self.len != 0 {
             self.advance(now.nanos() >> TICK_SHIFT);
@@ -86,7 +87,7 @@ impl Wheel {
         Some(entry.key)
     }
 
-    /// The first tick at which something fires or moves down a level.
+    /// Returns the first tick at which something fires or moves down a level.
     fn next_tick(&self) -> Option<u64> {
         let mut first: Option<u64> = None;
         for (level, row) in self.levels.iter().enumerate() {
@@ -95,7 +96,7 @@ impl Wheel {
             }
             let shift = SLOT_BITS * level as u32;
             let position = self.now >> shift;
-            // Slots after the present one, in the order in which they come up.
+            // The slots after the present one, in the order in which they come up.
             let turned = row.occupied.rotate_right((position as u32 + 1) & (SLOTS as u32 - 1));
             let ahead = u64::from(turned.trailing_zeros()) + 1;
             let tick = (position + ahead) << shift;
@@ -104,7 +105,7 @@ impl Wheel {
         first
     }
 
-    /// Moves to `target`, or to the first tick at which something is due.
+    /// Advances to `target`, or to the first tick at which something is due.
     fn advance(&mut self, target: u64) {
         // Bounded: each round empties at least one slot, and entries only move downwards.
         while self.due.is_empty() {
@@ -183,7 +184,7 @@ mod tests {
         for (key, &time) in times.iter().enumerate() {
             wheel.insert(Time(time), key as u32);
         }
-        // Jump from one announced moment to the next: no fixed step is needed.
+        // Jumps from each announced time to the next, so no fixed step is needed.
         let mut seen = vec![false; times.len()];
         while let Some(next) = wheel.next() {
             while let Some(key) = wheel.pop(next) {
