@@ -322,7 +322,7 @@ impl Machine {
         }
         match self.next(thread) {
             Step::Run(nanos) => self.cores[core] = Some((thread, self.now + nanos)),
-            // Only threads of its own priority get the core.
+            // Only threads of the yielding thread's priority, or of a higher one, get the core.
             Step::Yield if self.is_wanted(core, is_high) => {
                 self.ready.push_back(thread);
                 self.cores[core] = None;
