@@ -1,9 +1,8 @@
-//! The scheduler: which queue pair of a lane has its turn next, and when the lane must be looked
-//! at.
+//! The scheduler: which queue pair of a lane has its turn next, and when the lane must be polled.
 //!
-//! A queue pair stands in one place ([`Standing`]), on one list at most, and beside that in the
-//! timer wheel. Whatever happened to it ends in one epilogue, [`Scheduler::after`], which moves it
-//! where the table of `standing.rs` says.
+//! A queue pair has one [`Standing`], and with it is on one list at most; beside that it is in the
+//! timer wheel. Every event of a queue pair ends in one epilogue, [`Scheduler::after`]. The
+//! epilogue gives the queue pair the standing that the table of `standing.rs` says.
 //!
 //! ```text
 //!                  post, packets, timer
@@ -20,19 +19,19 @@
 //! ```
 //!
 //! A thread without the lane leaves a queue pair in the doorbells (`progress/engine.rs`). A queue
-//! pair is *attended* while it is in the doorbells, ready or backpressured: a turn will look at its
-//! send queue, so a post needs no other doorbell ([`Mark`]).
+//! pair is *attended* while it is in the doorbells, ready or backpressured. A turn will then look
+//! at its send queue, so a post needs no other doorbell ([`Mark`](crate::qp::state::Mark)).
 //!
 //! | file | what |
 //! |---|---|
-//! | `standing.rs` | where queue pairs stand, and what follows an event |
+//! | `standing.rs` | the standing of a queue pair, and what follows an event |
 //! | `lists.rs` | the lists |
-//! | `windows.rs` | windows of destinations |
+//! | `windows.rs` | destination windows |
 //! | `timers.rs` | the timer wheel |
 //!
-//! Owned by the lane. Limits: a queue pair waits for the window of its destination for 20 ms behind
-//! those that came before it, an ACK for the time that `qp/ack_hold.rs` says; nothing here
-//! allocates but when queue pairs are opened.
+//! Owned by the lane. Limits: a queue pair waits for the window of its destination for 20 ms,
+//! behind those that came before it. An ACK waits for the time that `qp/ack_hold.rs` says. The
+//! scheduler allocates only when queue pairs are opened.
 
 use std::sync::Arc;
 
@@ -55,7 +54,8 @@ pub(crate) use standing::{Event, Standing, Turn};
 use timers::Timers;
 use windows::{PATIENCE_NANOS, Windows, window_of};
 
-/// Packets received by the lane after which all ACKs go: half of a requester's first window.
+/// Packets received by the lane after which all delayed ACKs leave: half of a requester's first
+/// window.
 const HOLD_PACKETS: usize = 64;
 
 impl Wants for Machine {
@@ -69,7 +69,7 @@ impl Wants for Machine {
     }
 }
 
-/// See the module's head.
+/// The scheduler of a lane; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Scheduler {
     entries: Entries,
@@ -78,7 +78,7 @@ pub(crate) struct Scheduler {
     delayed: List,
     windows: Windows,
     timers: Timers,
-    /// When the first of the delayed ACKs is due.
+    /// The time at which the first of the delayed ACKs is due.
     ack_due: Option<Time>,
     /// Packets received since all delayed ACKs left.
     packets: usize,
@@ -98,12 +98,12 @@ impl Scheduler {
         }
     }
 
-    /// A queue pair was opened.
+    /// Adds a queue pair that was opened.
     pub(crate) fn add(&mut self, qp: &Arc<QpInner>) {
         qp.mark.set_index(self.entries.add(qp.clone()));
     }
 
-    /// A queue pair is closed: it has no turn any more.
+    /// Removes a queue pair that is closed: it has no turn any more.
     pub(crate) fn remove(&mut self, qp: &Arc<QpInner>) {
         let index = qp.mark.index();
         self.unlink(index);
@@ -123,7 +123,7 @@ impl Scheduler {
         }
     }
 
-    /// A queue pair that was left in the doorbells gets its turn; false if it is closed.
+    /// Gives a queue pair that was left in the doorbells its turn; returns false if it is closed.
     pub(crate) fn answer(&mut self, qp: &Arc<QpInner>) -> bool {
         let index = qp.mark.index();
         let is_open = self.entries.qp(index).is_some_and(|open| Arc::ptr_eq(open, qp));
@@ -138,7 +138,7 @@ impl Scheduler {
     pub(crate) fn take(&mut self) -> Option<Arc<QpInner>> {
         let index = self.entries.pop(&mut self.ready)?;
         let qp = self.entries.qp(index)?.clone();
-        // Cleared before the send queue is looked at: a post from now on rings again.
+        // Cleared before the send queue is looked at: a post from now on rings the doorbell again.
         qp.mark.leave();
         Some(qp)
     }
@@ -149,7 +149,7 @@ impl Scheduler {
         !self.ready.is_empty()
     }
 
-    /// Queue pairs that have a turn.
+    /// Returns the number of queue pairs that have a turn.
     pub(crate) fn ready_len(&self) -> usize {
         self.ready.len()
     }
@@ -160,7 +160,7 @@ impl Scheduler {
         !self.backpressured.is_empty()
     }
 
-    /// Gives those that wait for their receivers another turn.
+    /// Gives the queue pairs that wait for their receivers another turn.
     #[inline]
     pub(crate) fn retry_backpressured(&mut self) {
         // They are attended all the while.
@@ -173,7 +173,7 @@ impl Scheduler {
     #[inline]
     pub(crate) fn admits(&mut self, qp: &Arc<QpInner>, core: &mut QpCore, now: Time) -> bool {
         let is_open = match core.side.flight.window {
-            // A ring says itself when it is full.
+            // Packets through a ring need no window: the ring itself says when it is full.
             _ if core.side.way.is_ring() => true,
             Some(window) => self.windows.of(window).is_open(),
             None => false,
@@ -184,8 +184,8 @@ impl Scheduler {
         is_open || self.admits_one(qp, core, now)
     }
 
-    /// As [`admits`](Self::admits), for a queue pair that sends for the first time, or where not
-    /// every queue pair is let in.
+    /// Answers as [`admits`](Self::admits) does, for a queue pair that sends for the first time, or
+    /// whose window does not admit every queue pair.
     fn admits_one(&mut self, qp: &Arc<QpInner>, core: &mut QpCore, now: Time) -> bool {
         let QpCore { machine, side } = core;
         let Some(machine) = machine.packets() else { return true };
@@ -209,15 +209,16 @@ impl Scheduler {
             return true;
         }
         entry.since.get_or_insert(now);
-        // On no list: it has its turn. Until that is over the number may change.
+        // The queue pair has its turn, so it is on no list. Until the turn is over the number may
+        // change.
         if entry.standing() != Standing::WaitsForWindow {
             entry.window = number;
         }
         false
     }
 
-    /// Gives the next of the queue pairs that wait for a window its turn, if there is room, or it
-    /// has waited for long enough.
+    /// Gives the next of the queue pairs that wait for a window its turn, if there is room, or if
+    /// that queue pair has waited for long enough.
     #[inline]
     pub(crate) fn let_in(&mut self, now: Time) {
         if self.windows.has_waiting() {
@@ -232,7 +233,7 @@ impl Scheduler {
     }
 
     /// Lets the requests of a queue pair whose timer fired leave once, whatever the window of their
-    /// destination says.
+    /// destination allows.
     pub(crate) fn exempt(&mut self, qp: &QpInner) {
         self.pass(qp.mark.index());
     }
@@ -243,8 +244,8 @@ impl Scheduler {
         }
     }
 
-    /// The epilogue of all that happens to a queue pair under the lane: its state is published, its
-    /// timer runs, what it has in flight is counted, and it stands where its work says.
+    /// Ends every event of a queue pair under the lane. Its state is published, its timer is armed,
+    /// its packets in flight are counted, and it gets the standing that its work asks for.
     #[inline]
     pub(crate) fn after(
         &mut self,
@@ -280,13 +281,14 @@ impl Scheduler {
 
     fn move_to(&mut self, qp: &QpInner, index: u32, then: Standing) {
         let is_attended = matches!(then, Standing::Ready | Standing::Backpressured);
-        // One that was rung for meanwhile is ready when its doorbell is answered.
+        // A queue pair whose doorbell was rung meanwhile becomes ready when the doorbell is
+        // answered.
         if !is_attended || qp.mark.attend() {
             self.put(index, then);
         }
     }
 
-    /// Moves a queue pair to a list, from the one on which it is.
+    /// Moves a queue pair from the list that it is on to another.
     fn put(&mut self, index: u32, then: Standing) {
         self.unlink(index);
         match then {
@@ -309,20 +311,20 @@ impl Scheduler {
         }
     }
 
-    /// A queue pair that is on no list gets a turn, unless a doorbell is sure to bring it one.
+    /// Gives a queue pair that is on no list a turn, unless a doorbell is sure to bring one.
     fn attend(&mut self, index: u32) {
         if self.entries.qp(index).is_some_and(|qp| qp.mark.attend()) {
             self.entries.push(&mut self.ready, index, Standing::Ready);
         }
     }
 
-    /// Counts received packets: after so many all delayed ACKs leave.
+    /// Counts received packets: after [`HOLD_PACKETS`] of them all delayed ACKs leave.
     #[inline]
     pub(crate) fn count_received(&mut self, packets: usize) {
         self.packets += packets;
     }
 
-    /// Gives queue pairs whose ACK is due a turn, or all that delay one.
+    /// Gives the queue pairs whose ACK is due a turn, or all that delay an ACK.
     #[inline(always)]
     pub(crate) fn release_acks(&mut self, all: bool, now: Time) {
         let all = all || self.packets >= HOLD_PACKETS;
@@ -336,7 +338,7 @@ impl Scheduler {
         self.ack_due = None;
         self.packets = 0;
         let mut index = self.delayed.first();
-        // Each turn looks at one of the list.
+        // Each round of the loop handles one queue pair of the list.
         while index != NONE {
             let next = self.entries.next(index);
             let due = self.entries.get(index).map_or(now, |entry| entry.due);
@@ -353,7 +355,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes the next timer that is due; `None` when all that are were taken.
+    /// Takes the next timer that is due; returns `None` when no timer that is due is left.
     #[inline]
     pub(crate) fn pop_timer(&mut self, now: Time) -> Option<Qpn> {
         self.timers.pop(now).map(Qpn::new)
@@ -365,14 +367,14 @@ impl Scheduler {
         self.timers.next().is_some_and(|next| next <= now)
     }
 
-    /// Timers were taken: plans the next look at them.
+    /// Plans the next poll of the timers, after some were taken.
     pub(crate) fn plan_timers(&mut self) {
         self.timers.plan();
     }
 
-    /// When the scheduler must be looked at though no packet comes: now if a queue pair is ready.
-    /// Delayed ACKs may wait `patience` nanoseconds longer. Those that wait for their receivers are
-    /// the caller's business.
+    /// Returns when the scheduler must be polled though no packet comes: now if a queue pair is
+    /// ready. Delayed ACKs may wait `patience` nanoseconds longer. Queue pairs that wait for their
+    /// receivers are the caller's business.
     pub(crate) fn next_at(&self, now: Time, patience: u64) -> Option<Time> {
         if self.has_ready() {
             return Some(now);
@@ -382,13 +384,14 @@ impl Scheduler {
         [self.timers.next(), acks, windows].into_iter().flatten().min()
     }
 
-    /// Packets in flight by the windows of destinations, and queue pairs that wait for one.
+    /// Returns the packets in flight by all destination windows, and the number of queue pairs that
+    /// wait.
     #[cfg(test)]
     pub(crate) fn window_totals(&self) -> (u64, usize) {
         self.windows.totals()
     }
 
-    /// Where a queue pair stands.
+    /// Returns the standing of a queue pair.
     #[cfg(test)]
     pub(crate) fn standing_of(&self, qp: &QpInner) -> Standing {
         self.entries.standing(qp.mark.index())

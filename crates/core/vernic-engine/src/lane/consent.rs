@@ -1,10 +1,11 @@
-//! Which neighbours are granted access to this process's memory, and what they answer to us.
+//! Grant requests: which local peers may access this process's memory, and what they answer to the
+//! requests of this process.
 //!
-//! Called by the lane when a neighbour has sent a message. Nobody is granted what his packets would
-//! not be: the queue pair must be connected to the one that asks, in a state that takes requests,
-//! and the checks of key, domain, queue pair and rights are the responder's
-//! (`vernic_mem::Memory::grant`). What is granted ends with the gates: the key's when it changes or
-//! dies, the queue pair's when it leaves those states.
+//! Called by the lane when a local peer has sent a message. No peer is granted what its packets
+//! would not be. The queue pair must be connected to the peer that asks, and in a state that takes
+//! requests. The checks of key, domain, queue pair and rights are the responder's
+//! (`vernic_mem::Memory::grant`). A grant ends with its revocation words: the key's is cleared when
+//! the key changes or dies, the queue pair's when the queue pair leaves those states.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -26,7 +27,7 @@ use crate::qp::state::{QpCore, QpInner, takes_requests};
 use crate::support::events::lock;
 
 impl Lane {
-    /// A neighbour has told something about tickets.
+    /// Handles a message of a local peer about grants.
     pub(crate) fn handle_told(
         &mut self,
         engine: &Device,
@@ -35,7 +36,7 @@ impl Lane {
         file: Option<OwnedFd>,
     ) {
         if !engine.config().direct {
-            // Unanswered it asks less and less often.
+            // A peer that gets no answer asks less and less often.
             return;
         }
         let understood = match Told::parse(bytes) {
@@ -44,8 +45,9 @@ impl Lane {
                 self.tell_consent(engine, from, (asker, rkey), consent)
             }
             Some(Told::Gates) => self.take_gates(from, file),
-            // Over already, which was said before; or the gates' file was lost: they are asked for
-            // with the key, when it is asked for again.
+            // Either the grant has ended already, which an earlier message said, or the file of
+            // revocation words was lost. The file is asked for with the key, when the key is asked
+            // for again.
             Some(Told::Offer { asker, offer, .. }) if !self.is_let(from, offer.key) => {
                 self.is_asked_by(from, asker)
             }
@@ -55,7 +57,7 @@ impl Lane {
             }
             Some(Told::Deny { asker, rkey, why }) => {
                 tracing::debug!(qpn = %asker, %rkey, ?why, "a process of this host grants no access");
-                // Asked for again after a while: what is in the way may go.
+                // The key is asked for again after a while: what is in the way may go.
                 self.is_asked_by(from, asker)
             }
             Some(Told::Ended) => self.let_go(from),
@@ -71,7 +73,7 @@ impl Lane {
         }
     }
 
-    /// Whether the one that asks may have access, and what its tickets say.
+    /// Decides whether the peer that asks may have access; returns what is granted.
     fn consent(
         &mut self,
         engine: &Device,
@@ -90,7 +92,7 @@ impl Lane {
             return Err(Denial::NotConnected);
         }
         // The peer may have been too busy to say that it is of this host when the queue pair went
-        // to RTR. One that only answers has no timeout at which it would ask again.
+        // to RTR. A queue pair that only responds has no timeout at which it would ask again.
         if !machine.has_unacknowledged()
             && let Some(path) = &side.path
             && let Some((path, process)) = engine.straighten(path, asker)
@@ -98,14 +100,15 @@ impl Lane {
             self.near.found.push((Slot::of(asker), process.pid));
             side.go_straight(engine, path, asker, process);
         }
-        // Who has the peer's slot is not what the asker says, but what the kernel does.
+        // The kernel decides which process has the peer's slot, not the message of the peer that
+        // asks.
         let path = side.path.as_ref().filter(|_| side.way.requests != Way::Barred);
         let peer = path.and_then(|path| self.near.neighbour_of(path, asker));
         if peer != Some(from) {
             return Err(Denial::NotConnected);
         }
         let rights = rights_of(qp, machine.attr().access);
-        // Under the queue pair's lock, as its gate is closed.
+        // Granted under the queue pair's lock, under which its revocation word is cleared, too.
         let grant = engine.memory().grant(visitor, qp.pd, qp.qpn, rkey).map_err(|error| {
             tracing::debug!(qpn = %target, %rkey, %error, "no access for another process");
             match error {
@@ -146,21 +149,22 @@ impl Lane {
             }
         };
         if let Err(error) = told {
-            // It asks again after a while.
+            // The peer asks again after a while.
             tracing::debug!(pid = neighbour.pid(), %error, "a process of this host does not listen");
         }
         true
     }
 
-    /// The file of a neighbour's gates has come.
+    /// Takes the file of a local peer's revocation words.
     fn take_gates(&mut self, from: NeighbourId, file: Option<OwnedFd>) -> bool {
         let (Some(host), Some(file)) = (self.guests.find(from), file) else { return false };
         host.take_gates(file)
     }
 
-    /// A neighbour lends its memory: says whether it can be read.
+    /// Handles a local peer's offer of its memory for rendezvous: answers whether that memory can
+    /// be read.
     fn borrow(&mut self, from: NeighbourId, liveness: LivenessWord, file: Option<OwnedFd>) -> bool {
-        // Without a descriptor for the file there are no gates, and the answer is no.
+        // Without a descriptor for the file there are no revocation words, and the answer is no.
         let is_lost = file.is_none();
         if !self.take_gates(from, file) && !is_lost {
             return false;
@@ -168,21 +172,22 @@ impl Lane {
         let Some(host) = self.guests.find(from) else { return false };
         let can = host.borrow(liveness);
         if let Err(error) = host.neighbour().tell(&Told::Pulls { can }.emit(), None) {
-            // It waits for the answer, and sends packets.
+            // The peer waits for the answer, and sends packets meanwhile.
             let pid = host.neighbour().pid();
             tracing::debug!(pid, %error, "a process of this host does not listen");
         }
         true
     }
 
-    /// Whether a neighbour's gate is open.
+    /// Whether a local peer's revocation word still has the value of the token `pass`.
     fn is_let(&mut self, from: NeighbourId, pass: RevocationToken) -> bool {
         let gates = self.guests.find(from).and_then(|host| host.gates());
         gates.is_some_and(|gates| gates.is_valid(pass))
     }
 
-    /// Regions of a neighbour have ended: gives up the ways to them, and with the last ticket their
-    /// mapping. False if it never gave any. Looks at queue pairs only if there is a way to give up.
+    /// Gives up access to regions of a local peer that have ended, and their mapping with the last
+    /// grant. Returns false if the peer never granted any. Looks at queue pairs only if there is
+    /// access to give up.
     fn let_go(&mut self, from: NeighbourId) -> bool {
         let Some(host) = self.guests.find(from) else { return false };
         match host.has_closed_reach() {
@@ -199,8 +204,8 @@ impl Lane {
         true
     }
 
-    /// Makes the way to what was offered; where that is not possible, the key is never asked for
-    /// again. `None` if the offer breaks the rules.
+    /// Sets up access to the memory that was offered; where that is not possible, the key is never
+    /// asked for again. Returns `None` if the offer breaks the rules.
     fn accept(
         &mut self,
         engine: &Device,
@@ -222,7 +227,8 @@ impl Lane {
         })
     }
 
-    /// Gives the answer to the queue pair that has asked.
+    /// Gives the answer to the queue pair that has asked; returns whether the queue pair expected
+    /// it.
     fn note_answer(
         &mut self,
         from: NeighbourId,
@@ -243,8 +249,8 @@ impl Lane {
     }
 }
 
-/// What a queue pair's own rights (`ibv_access_flags`) permit. Of RC alone: its acknowledgements
-/// say when nothing sent before is under way any more.
+/// Returns what a queue pair's own rights (`ibv_access_flags`) permit. Only RC permits anything:
+/// its acknowledgements say when nothing sent before is in flight any more.
 fn rights_of(qp: &QpInner, access: u32) -> Access {
     let service = match qp.qp_type {
         QpType::Rc => Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
@@ -253,8 +259,8 @@ fn rights_of(qp: &QpInner, access: u32) -> Access {
     Access::from_bits_truncate(access) & service
 }
 
-/// A grant by what is to be handed over for it: a descriptor of its own for those who may only
-/// read. Where there can be none, the memory is not shared by file.
+/// Returns a grant, and the file to hand over for it: a read-only descriptor for a peer that may
+/// only read. Where no such descriptor can be had, the memory is not shared by file.
 fn file_for(grant: Grant, access: Access) -> (Grant, Option<OwnedFd>) {
     let Some(share) = grant.share.as_ref().filter(|_| !writes(access)) else {
         return (grant, None);

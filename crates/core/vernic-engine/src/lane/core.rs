@@ -1,15 +1,16 @@
-//! The lane: the unit of progress. Whoever holds it moves packets.
+//! The lane: the unit of progress. The thread that holds the lane moves packets.
 //!
-//! Owns the link, both batches, the tables of queue pairs and XRC shared receive queues, the ready
-//! list, the timer wheel and the multicast groups of a device: everything that packets of several
-//! queue pairs share. It sits behind one mutex in [`Engine`], which data-path threads only try.
-//! Receiving is in `rx.rs`, sending in `tx.rs`, QP1 in `gsi.rs`; here is what all need.
+//! Owns everything that packets of several queue pairs share. That is the link, both batches, the
+//! tables of queue pairs and XRC shared receive queues, the ready list, the timer wheel and the
+//! multicast groups of a device. The lane is behind one mutex in
+//! [`Engine`](crate::progress::engine::Engine), which data-path threads only try to lock. Receiving
+//! is in `rx.rs`, sending in `tx.rs`, QP1 in `gsi.rs`; this file holds what all of these need.
 //!
 //! Lock order: lane, then a queue pair's core, then a receive or completion queue; lane, then the
 //! machine of communication management (`cm.rs`), and no queue pair beside it.
 //!
 //! Limits: a call receives one batch (at most 1 MiB) and sends [`BATCHES_PER_CALL`] batches; the
-//! rest waits for the next call, so no verbs call takes longer than moving that many bytes.
+//! rest waits for the next call. So no verbs call takes longer than moving that many bytes.
 
 use std::sync::Arc;
 
@@ -39,8 +40,8 @@ pub(crate) const BATCHES_PER_CALL: usize = 2;
 /// takes the kernel to deliver a socket buffer.
 const RETRY_NANOS: u64 = 50_000;
 
-/// How soon a turn that was put off is tried again if a neighbour takes nothing for long: it rings
-/// when it does, so this is for bells that are lost.
+/// How soon a turn that was put off is tried again if a local peer takes nothing for long, in
+/// nanoseconds. The peer rings when it takes something, so this covers rings that are lost.
 const STUCK_NANOS: u64 = 1_000_000;
 
 /// Timers that one call fires at most.
@@ -56,7 +57,7 @@ pub(crate) struct Group {
     pub(crate) members: Vec<Qpn>,
 }
 
-/// See the module's head.
+/// The lane of a device; see the module documentation.
 pub(crate) struct Lane {
     pub(crate) link: Box<dyn Link>,
     pub(crate) tx: TxLanes,
@@ -64,23 +65,25 @@ pub(crate) struct Lane {
     pub(crate) table: QpTable,
     /// XRC shared receive queues.
     pub(crate) srqs: SrqTable,
-    /// Which queue pair has its turn next.
+    /// The scheduler: it says which queue pair has its turn next.
     pub(crate) sched: Scheduler,
     pub(crate) pacer: Pacer,
-    /// Processes of this host that memory is shared with.
+    /// Rings that are shared with processes of this host.
     pub(crate) near: Near,
-    /// How much is on its way into this process, and what was last seen of it when nothing came.
+    /// The receiver page of this process, which says how much is in flight to it, and what the lane
+    /// last saw there when nothing came.
     pub(crate) intake: Option<Arc<Intake>>,
     pub(super) intake_seen: (u64, u64),
     pub(crate) groups: Vec<Group>,
     pub(crate) gsi: Gsi,
-    /// Neighbours that access memory of ours, or we theirs, without packets.
+    /// Local peers that access memory of this process without packets, or whose memory this process
+    /// so accesses.
     pub(crate) guests: Guests,
     /// Connections, of an iWARP device.
     pub(crate) streams: Option<Streams>,
-    /// Processes that users were told of since they are silent.
+    /// Processes that were reported to users as silent.
     told_silent: ToldSilent,
-    /// When a refusal of the kernel was last worth a warning.
+    /// The time of the last warning of a refusal of the kernel.
     pub(super) warned: Option<Time>,
 }
 
@@ -112,8 +115,9 @@ impl Lane {
         }
     }
 
-    /// When the background thread must look at the lane again though no packet comes; `None`:
-    /// never. Acknowledgements may wait for it `patience` nanoseconds longer than for others.
+    /// Returns when the background thread must poll the lane again though no packet comes; `None`:
+    /// never. Acknowledgements may wait for that thread `patience` nanoseconds longer than for
+    /// others.
     pub(crate) fn next_work(&self, now: Time, patience: u64) -> Option<Time> {
         if self.tx.is_blocked() {
             return Some(now + RETRY_NANOS);
@@ -123,7 +127,7 @@ impl Lane {
         }
         let link = self.link.deadline().map(|Nanos(n)| Time(n));
         let queue_pairs = self.sched.next_at(now, patience);
-        // What is in the batch waits for company.
+        // Packets in the batch wait for others to join them.
         let company = (!self.tx.is_empty()).then(|| now + patience);
         let backpressured = self.sched.has_backpressured().then(|| {
             let pause = if self.near.is_stuck(now) { STUCK_NANOS } else { pacer::RETRY_NANOS };

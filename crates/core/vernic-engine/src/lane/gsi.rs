@@ -1,19 +1,19 @@
 //! QP1, the general services interface (GSI): management datagrams (MADs) in and out.
 //!
-//! A device has it without being asked (IBTA 10.2.4.1): the lane takes packets for QPN 1 from the
-//! other ones, checks what a queue pair would, and hands their 256 bytes to the agent of
-//! communication management (`cm.rs`). Here is also what the agent's datagrams become on their way
-//! out. There is no other agent: datagrams of other classes are counted and dropped.
+//! A device has QP1 without asking for it (IBTA 10.2.4.1). The lane sorts out packets for QPN 1,
+//! makes the checks that a queue pair would make, and hands their 256 bytes to the agent of
+//! communication management (`cm.rs`). This module also turns the agent's datagrams into packets.
+//! There is no other agent: datagrams of other classes are counted and dropped.
 //!
-//! A datagram for another process of this host whose queue is full waits here for a moment: that
-//! queue is short (`net.unix.max_dgram_qlen`, 10 by default of the kernel), and the peer's patience
-//! long (seconds until Linux repeats a request).
+//! A datagram for another process of this host waits here for a moment if that process's queue is
+//! full. The queue is short (`net.unix.max_dgram_qlen`, 10 by default of the kernel), and the peer
+//! is patient: Linux repeats a request only after seconds.
 //!
 //! Limits: [`MAX_WAITING`] datagrams wait, none longer than [`PATIENCE_NANOS`].
 //!
-//! Called by whoever has the lane. Costs queue pairs nothing: a packet is looked at here when its
-//! QPN is in no table, and nothing is sent or fired before a flag or a deadline of the lane says
-//! so.
+//! Called by the holder of the lane. Queue pairs pay nothing for this module. A packet is examined
+//! here only when its QPN is in no table, and nothing is sent or fired before a flag or a deadline
+//! of the lane says so.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -29,21 +29,22 @@ use crate::device::opened::Device;
 use crate::qp::table::QpTable;
 use crate::support::packets::reason_of;
 
-/// Datagrams for processes that do not keep up: some 300 KiB.
+/// Datagrams that may wait for processes that do not keep up: some 300 KiB.
 const MAX_WAITING: usize = 1024;
 
-/// How long one waits: a process that has a core gets to its sockets in a fraction of this.
+/// How long a datagram waits at most, in nanoseconds: a process that has a core gets to its sockets
+/// in a fraction of this.
 const PATIENCE_NANOS: u64 = 50_000_000;
 
-/// When those that wait are tried again: about what it takes to wake a thread and empty a short
-/// queue.
+/// How soon waiting datagrams are tried again, in nanoseconds: about what it takes to wake a thread
+/// and empty a short queue.
 const AGAIN_NANOS: u64 = 200_000;
 
-/// How many of them are tried at a time: a process that is stopped makes each try a wasted system
-/// call.
+/// How many waiting datagrams are tried at a time: a process that is stopped makes each try a
+/// wasted system call.
 const TRIES: usize = 64;
 
-/// A packet with a datagram for another process.
+/// A waiting packet with a datagram for another process.
 #[derive(Debug)]
 struct Waiting {
     bytes: Box<[u8]>,
@@ -52,16 +53,16 @@ struct Waiting {
     until: Time,
 }
 
-/// QP1 as the lane has it.
+/// The lane's state of QP1.
 pub(crate) struct Gsi {
     cm: Arc<CmShared>,
-    /// The agent may have something to send, or another deadline than the one here.
+    /// Whether the agent may have something to send, or another deadline than `deadline`.
     pub(crate) pending: bool,
-    /// When the agent wants to be called.
+    /// The time at which the agent wants to be called.
     deadline: Option<Time>,
     psn: Psn,
     waiting: VecDeque<Waiting>,
-    /// When those are tried again.
+    /// The time at which the waiting datagrams are tried again.
     again: Option<Time>,
 }
 
@@ -71,7 +72,7 @@ impl Gsi {
         Self { cm, pending: false, deadline: None, psn, waiting, again: None }
     }
 
-    /// When the lane must be looked at for it; not asked while it is `pending`.
+    /// Returns the time at which the lane must be polled for QP1. Not asked while `pending` is set.
     pub(crate) fn deadline(&self) -> Option<Time> {
         [self.deadline, self.again].into_iter().flatten().min()
     }
@@ -83,7 +84,7 @@ impl Gsi {
 }
 
 impl Gsi {
-    /// Lets the agent act on what the time has brought.
+    /// Lets the agent act if its deadline has passed, and tries waiting datagrams again.
     #[inline]
     pub(crate) fn fire_timers(&mut self, device: &Device, table: &mut QpTable, now: Time) {
         if self.deadline().is_some_and(|deadline| deadline <= now) {
@@ -112,10 +113,11 @@ impl Gsi {
         }
     }
 
-    /// Until nothing is left or the batch is full; learns when the agent wants to be called again.
+    /// Writes the agent's datagrams until none is left or the batch is full, and learns when the
+    /// agent wants to be called again.
     #[cold]
     fn write_pending(&mut self, tx: &mut TxBatch) {
-        // Before the machine is looked at: what changes from then on is announced again.
+        // Cleared before the machine is read: a later change sets the flag again.
         self.pending = false;
         let Self { cm, psn, pending, .. } = self;
         self.deadline = cm.drain(|next| {
@@ -142,7 +144,7 @@ fn write(psn: &mut Psn, mad: &[u8; MAD_LEN], room: &mut [u8]) -> usize {
     start + MAD_LEN
 }
 
-/// The datagram in a packet for QP1, if everything about the packet is right.
+/// Returns the datagram in a packet for QP1, if everything about the packet is right.
 fn mad_of<'a>(packet: &RxPacket<'a>) -> Result<&'a [u8; MAD_LEN], DropReason> {
     let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
     let is_send = parsed.info().service == Service::Ud && parsed.imm().is_none();
@@ -156,14 +158,14 @@ fn mad_of<'a>(packet: &RxPacket<'a>) -> Result<&'a [u8; MAD_LEN], DropReason> {
     if deth.qkey != GSI_QKEY {
         return Err(DropReason::Qkey);
     }
-    // Only a QP1 may use that key; and it is where our answers go.
+    // Only a QP1 may use that Q_Key, and responses of this device go to QP1.
     if deth.src_qpn != Qpn::GSI {
         return Err(DropReason::WrongSource);
     }
     parsed.payload().try_into().map_err(|_| DropReason::Length)
 }
 
-/// Checks a packet for QP1, and has its datagram handled here or by its owner.
+/// Checks a packet for QP1, and has its datagram handled here or by the process that owns it.
 fn take(
     cm: &CmShared,
     table: &mut QpTable,
@@ -174,7 +176,7 @@ fn take(
 }
 
 impl Gsi {
-    /// Handles packets for QP1, whose ICRC is right, in the order of their arrival.
+    /// Handles packets for QP1 whose ICRC is right, in the order of their arrival.
     #[cold]
     pub(crate) fn handle(
         &mut self,
@@ -199,7 +201,7 @@ impl Gsi {
         self.pending = true;
     }
 
-    /// Tries some of those that wait again.
+    /// Tries some of the waiting datagrams again.
     #[cold]
     fn hand_over_again(&mut self, engine: &Device, table: &mut QpTable, now: Time) {
         for _ in 0..self.waiting.len().min(TRIES) {
@@ -213,7 +215,7 @@ impl Gsi {
             }
         }
         self.again = (!self.waiting.is_empty()).then(|| now + AGAIN_NANOS);
-        // Its owner may be gone meanwhile, and it is ours to answer.
+        // The process that owned a datagram may have ended meanwhile; then this process answers it.
         self.pending = true;
     }
 }
@@ -227,7 +229,8 @@ mod tests {
 
     use super::*;
 
-    /// What a packet with the datagram is taken for, after `change` and `pkey` and so on were set.
+    /// Returns what [`mad_of`] says of a packet to `dst` with a datagram of `len` bytes, after
+    /// `change` was applied to its headers.
     fn taken(dst: &str, change: impl FnOnce(&mut Headers), len: usize) -> Result<(), DropReason> {
         let mut headers = Headers::new(Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, Psn::new(7)));
         headers.deth = Some(Deth::new(GSI_QKEY, Qpn::GSI));

@@ -1,4 +1,4 @@
-//! What happens to neighbours, as the lane acts on it: they are met, told something, and lost.
+//! Handles what happens to local peers: they connect, send messages, and go.
 
 use vernic_io::host::Slot;
 use vernic_io::neighbour::{Event, NeighbourId};
@@ -20,8 +20,9 @@ impl Lane {
             Event::Met { neighbour, reader } => {
                 let (pid, id) = (neighbour.pid(), neighbour.id());
                 tracing::debug!(pid, neighbour = %id, "shares memory with a process of this host");
-                // Of one whose process has no number here nobody can say which process it is:
-                // packets it may send, as anybody of this user, but not touch memory.
+                // A pid of 0 means that the peer's process has no number in this PID namespace, so
+                // it cannot be identified. Such a peer may send packets, as any process of this
+                // user may, but not access memory.
                 if engine.config().direct && pid != 0 {
                     self.guests.add(&engine.counts().direct, neighbour.clone());
                 }
@@ -38,10 +39,10 @@ impl Lane {
         }
     }
 
-    /// A neighbour is gone. What it had sent is received first.
+    /// Disconnects a local peer that is gone, after receiving what it had sent.
     fn lose_neighbour(&mut self, engine: &Device, id: NeighbourId, in_order: bool, now: Time) {
-        // Bounded: nobody writes any more, and a process that does all the same is cut off at a
-        // ring's worth.
+        // Bounded: the peer no longer writes. A process that writes all the same is cut off after
+        // one ring's worth.
         self.receive_rest(engine, id, now);
         self.guests.remove(engine.memory(), id);
         let Some(peer) = self.near.part(id) else { return };
@@ -64,8 +65,8 @@ impl Lane {
             sched.after(engine, qp, &mut core, QpEvent::Changed, now);
         }
         if !in_order {
-            // One that is cut off may be alive, and reached by the wire. If it is not, the others
-            // fail, too.
+            // A peer that was cut off may be alive, and reachable by the wire. If it is not, the
+            // queue pairs that have not failed yet fail, too.
             engine.watch().hasten(&peer.slots, now);
         }
         if in_order {
@@ -78,8 +79,8 @@ impl Lane {
     }
 }
 
-/// Whether a connected queue pair is connected to a neighbour, and not to another process that has
-/// taken a slot of it since.
+/// Whether a connected queue pair is connected to the local peer `id`, and not to another process
+/// that has since taken one of its slots.
 fn leads_to(side: &QpSide, dest: Qpn, id: NeighbourId, peer: &Peer) -> bool {
     side.way.requests == Way::Ring(id)
         || side.way.answers == Some(id)

@@ -1,14 +1,16 @@
-//! When queue pairs of unreliable services may send to processes of this host.
+//! UDP backpressure: when queue pairs of unreliable services may send to processes of this host.
 //!
-//! UC and UD have no flow control of their own, and a sender is faster than a receiver: without
-//! this, packets would be lost in the receiver's socket where an adapter would have delivered them.
-//! Before such a queue pair writes packets to the private port of another process (or of this one),
-//! the lane asks the [`Intake`] there for room. If there is none the queue pair's turn is put off
-//! ([`Lane::held`](crate::lane::core::Lane)), others go on, and it is tried again with the next
-//! call and by the background thread every [`RETRY_NANOS`].
+//! UC and UD have no flow control of their own, and a sender is faster than a receiver. Without
+//! backpressure, packets would be lost in the receiver's socket where an adapter would have
+//! delivered them. Before such a queue pair writes packets to the private port of another process
+//! (or of this one), the lane asks the receiver page there ([`Intake`]) for room. If there is none,
+//! the queue pair is [`Backpressured`](crate::sched::Standing): its turn is put off, and others go
+//! on. The turn is tried again with the next call, and by the background thread every
+//! [`RETRY_NANOS`].
 //!
-//! Nobody is waited for longer than [`PATIENCE_NANOS`]: a receiver that is stopped or killed takes
-//! nothing, and packets to it may get lost. As long as it takes nothing it is not waited for again.
+//! No receiver is waited for longer than [`PATIENCE_NANOS`]: a receiver that is stopped or killed
+//! takes nothing, and packets to it may get lost. As long as such a receiver takes nothing, it is
+//! not waited for again.
 //!
 //! Owned by the lane. Limits: [`MAX_INTAKES`](vernic_io::MAX_INTAKES) receivers.
 
@@ -21,29 +23,29 @@ use vernic_proto::Time;
 
 use crate::counters::Counters;
 
-/// How soon a turn that was put off is tried again when no application calls, in nanoseconds: a
-/// fraction of the time in which a receiver takes what its socket holds.
+/// How soon a turn that was put off is tried again when no application calls, in nanoseconds. This
+/// is a fraction of the time in which a receiver takes what its socket holds.
 pub(crate) const RETRY_NANOS: u64 = 50_000;
 
-/// How long a receiver may keep its senders waiting at a stretch: a hundred milliseconds, some of
-/// the time slices of a busy machine; a process that runs takes its packets within the take-over
-/// time.
+/// How long a receiver may keep its senders waiting at a stretch, in nanoseconds. A hundred
+/// milliseconds are some of the time slices of a busy machine; a process that runs takes its
+/// packets within the take-over time.
 const PATIENCE_NANOS: u64 = 100_000_000;
 
-/// What is asked for at a time: a turn of 64 packets, or of a full GSO run.
+/// The room that is reserved at a time: for a turn of 64 packets, or of a full GSO run.
 const TURN_COST: u64 = Intake::cost(0) * 64 + 64 * 1024;
 
-/// What the lane knows of one receiver.
+/// One receiver, as the lane knows it.
 #[derive(Debug)]
 struct Receiver {
     intake: Arc<Intake>,
-    /// Since when its senders wait without a pause.
+    /// The time since which its senders wait without a pause.
     full_since: Option<Time>,
-    /// It was waited for in vain; what it had received then.
+    /// What the receiver had received when its senders gave up waiting, if they did.
     given_up: Option<u64>,
 }
 
-/// Leave to send to one receiver.
+/// Reserved room to send to one receiver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grant {
     to: Option<IntakeId>,
@@ -52,16 +54,16 @@ pub(crate) struct Grant {
 }
 
 impl Grant {
-    /// For paths that nobody watches over.
+    /// Unlimited room, for paths without backpressure.
     const FREE: Self = Self { to: None, granted: u64::MAX, used: 0 };
 
-    /// Whether it holds for one more packet on `path`, of any size.
+    /// Whether the reserved room is enough for one more packet on `path`, of any size.
     #[inline]
     pub(crate) fn covers(&self, path: &TxPath) -> bool {
         self.to == path.intake() && self.granted.saturating_sub(self.used) >= Intake::max_cost()
     }
 
-    /// A packet of `len` bytes was written.
+    /// Counts a packet of `len` bytes that was written.
     #[inline]
     pub(crate) fn spend(&mut self, len: usize) {
         if self.to.is_some() {
@@ -70,7 +72,7 @@ impl Grant {
     }
 }
 
-/// See the module's head.
+/// The UDP backpressure of a lane; see the module documentation.
 #[derive(Debug)]
 pub(crate) struct Pacer {
     on: bool,
@@ -85,7 +87,8 @@ impl Pacer {
         Self { on, receivers: Vec::new(), generation: 0, list: Vec::new() }
     }
 
-    /// Leave to send on `path` to whoever is there; `None` if there is too much on the way.
+    /// Reserves room to send on `path` to its receiver. Returns `None` if too much is in flight to
+    /// the receiver.
     #[inline]
     pub(crate) fn ask(
         &mut self,
@@ -117,7 +120,7 @@ impl Pacer {
         }
     }
 
-    /// Whether nothing is on the way to whoever is there, as far as that is known.
+    /// Whether nothing is in flight to the receiver at `path`, as far as that is known.
     pub(crate) fn is_idle(&mut self, path: &TxPath, slots: &SlotTable) -> bool {
         let Some(to) = path.intake().filter(|_| self.on) else { return true };
         if slots.intakes_generation() != self.generation {
@@ -126,7 +129,7 @@ impl Pacer {
         self.receivers.get(to.index()).is_none_or(|receiver| receiver.intake.is_idle())
     }
 
-    /// Ends a grant: what was not used is others'.
+    /// Ends a reservation: gives back what was not used.
     #[inline]
     pub(crate) fn settle(&mut self, grant: Grant) {
         if grant.granted == u64::MAX {
@@ -137,7 +140,7 @@ impl Pacer {
         }
     }
 
-    /// Follows the processes that were found since.
+    /// Takes over the list of receivers, which has changed since processes were found.
     #[cold]
     fn refresh(&mut self, slots: &SlotTable) {
         self.generation = slots.intakes_generation();
@@ -152,10 +155,10 @@ impl Pacer {
     }
 }
 
-/// There is no room.
+/// The error that a receiver has no room.
 #[derive(Debug, PartialEq, Eq)]
 struct Full {
-    /// And there will be none soon.
+    /// Whether there will be no room soon either.
     given_up: bool,
 }
 
@@ -196,7 +199,7 @@ mod tests {
         (table, Receiver::new(intake))
     }
 
-    /// Sends until it is turned away.
+    /// Reserves until the receiver has no room.
     fn fill(receiver: &mut Receiver, now: Time) {
         for _ in 0..1000 {
             match receiver.reserve(now) {
@@ -219,7 +222,7 @@ mod tests {
         for _ in 0..1000 {
             assert_eq!(receiver.reserve(late), Ok(u64::MAX));
         }
-        // It was asleep, and takes what had come.
+        // The receiver was asleep, and takes what had come.
         receiver.intake.reserve(TURN_COST).unwrap();
         receiver.intake.take(1);
         fill(&mut receiver, late);

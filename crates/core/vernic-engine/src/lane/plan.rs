@@ -1,6 +1,7 @@
 //! The plan of a turn: which parts it has, in which order, and what becomes of its requests.
 //!
-//! Pure: what the functions say follows from their arguments, and the tests are their tables.
+//! All functions are pure: their results follow from their arguments, and the tests are their
+//! tables.
 
 use crate::qp::state::QpInner;
 
@@ -8,19 +9,20 @@ use crate::qp::state::QpInner;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Requests,
-    /// The packets alone, of the requests, that ask a silent peer.
+    /// Of the requests, the packets alone that probe a silent peer.
     Probe,
     Answers,
 }
 
-/// What a queue pair writes first in its turn.
+/// The part that a queue pair writes first in its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Order {
-    /// The application's next message is not kept waiting by an ACK.
+    /// Requests: an ACK does not keep the application's next message waiting.
     RequestsFirst,
-    /// Where applications sleep for their completions, an ACK costs little beside the wake-up. It
-    /// goes ahead of the reply, as from hardware: the peer's send completes before the reply
-    /// arrives, and programs that wait for one event of either kind count on that (perftest's do).
+    /// Responses: where applications sleep for their completions, an ACK costs little beside the
+    /// wake-up. The ACK goes ahead of the reply, as from hardware, so the peer's send completes
+    /// before the reply arrives. Programs that wait for one event of either kind count on that
+    /// (perftest's do).
     AnswersFirst,
 }
 
@@ -38,8 +40,8 @@ impl Order {
     }
 }
 
-/// The parts of a turn. Requests need the window of their destination (`admitted`); answers of one
-/// that was posted to may be left for later (`requests_alone`).
+/// Returns the parts of a turn. Requests need room in the window of their destination (`admitted`).
+/// Responses of a queue pair that was posted to may be left for later (`requests_alone`).
 #[inline]
 pub(super) fn parts(order: Order, admitted: bool, requests_alone: bool) -> &'static [Part] {
     match (admitted, requests_alone) {
@@ -49,20 +51,20 @@ pub(super) fn parts(order: Order, admitted: bool, requests_alone: bool) -> &'sta
     }
 }
 
-/// What came of requests that need no packets.
+/// The result of carrying out requests that need no packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direct {
-    /// What comes next takes packets.
+    /// The next request takes packets.
     Packets,
-    /// What comes next waits for acknowledgements, which make the queue pair ready.
+    /// The next request waits for acknowledgements, which make the queue pair ready.
     Waits,
-    /// Some were carried out, and there may be more.
+    /// Some requests were carried out, and there may be more.
     Did,
 }
 
-/// Which packets the requests of a turn become. A queue pair that `switches` from the link to
-/// memory lets its peer acknowledge first; where that waits, or an acknowledgement is waited for,
-/// the probe that finds out what was lost leaves all the same.
+/// Returns which packets the requests of a turn become. A queue pair that `switches` from the link
+/// to memory lets its peer acknowledge first. While it waits for that, or for another
+/// acknowledgement, the probe that finds out what was lost leaves all the same.
 #[inline]
 pub(super) fn requests(direct: Direct, switches: bool, probing: bool) -> Option<Part> {
     match direct {
@@ -84,7 +86,7 @@ mod tests {
             (AnswersFirst, true, false, &[Part::Answers, Part::Requests]),
             (RequestsFirst, true, true, &[Part::Requests]),
             (AnswersFirst, true, true, &[Part::Requests]),
-            // One that waits for a window answers all the same.
+            // A queue pair that waits for a window responds all the same.
             (RequestsFirst, false, true, &[Part::Answers]),
             (AnswersFirst, false, false, &[Part::Answers]),
         ];

@@ -1,5 +1,5 @@
 //! Routes: where the packets of a turn are written, to the batch of a link or to the ring of a
-//! neighbour; datagrams choose between the two by packet.
+//! local peer. Datagrams choose between the two by packet.
 
 use vernic_io::neighbour::NeighbourId;
 use vernic_io::{TxBatch, TxLanes, TxPath};
@@ -24,19 +24,19 @@ pub(super) struct Routes<'a> {
 /// Space for a packet.
 pub(super) enum Room<'a> {
     Free(&'a mut [u8]),
-    /// None until what there is has been sent, which the lane does next.
+    /// No space until the batch has been sent, which the lane does next.
     Batch,
-    /// None until the receiver has taken something out of its ring.
+    /// No space until the receiver has taken something out of its ring.
     Receiver,
-    /// None until a later turn: the virtual lane is full, or the receiver of datagrams is.
+    /// No space until a later turn: the virtual lane is full, or the receiver of datagrams is.
     Later,
 }
 
 /// Where the packets of a part of a turn are written.
 pub(super) trait Route {
-    /// Space for the next packet of a queue pair.
+    /// Returns space for the next packet of a queue pair.
     fn room(&mut self, machine: &mut Qp, host: &QpHost<'_>) -> Room<'_>;
-    /// The packet in that space is sent; `path` is the queue pair's.
+    /// Sends the packet in that space; `path` is the queue pair's.
     fn push(&mut self, path: Option<&TxPath>, sent: &Transmit);
 }
 
@@ -68,12 +68,12 @@ impl Route for RingOut<'_> {
     }
 }
 
-/// Where the next datagram goes.
+/// The destination of the next datagram.
 #[derive(Clone, Copy)]
 enum Next {
     Nowhere,
     Link(TxPath),
-    /// Through a ring; `true` if it is lost there.
+    /// Through a ring; `true` if the datagram is lost there.
     Ring(TxPath, NeighbourId, bool),
 }
 
@@ -92,14 +92,14 @@ impl<'r, 'a> Datagrams<'r, 'a> {
         Self { routes, device, grant: None, next: Next::Nowhere, now }
     }
 
-    /// Gives back what was granted and not used.
+    /// Gives back what was reserved and not used.
     pub(super) fn finish(self) {
         if let Some(grant) = self.grant {
             self.routes.pacer.settle(grant);
         }
     }
 
-    /// Whether the next packet goes to a neighbour.
+    /// Chooses the route of the next packet: the ring of a local peer, the wire, or to wait.
     #[inline]
     fn choose(&mut self, path: &TxPath, dest: Qpn, is_barred: bool) -> DatagramWay {
         let Routes { pacer, near, .. } = &mut *self.routes;

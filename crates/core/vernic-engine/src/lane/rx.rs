@@ -1,8 +1,9 @@
 //! Receiving: from the link to the machines of the queue pairs.
 //!
-//! Per packet: ICRC, parse, look up the destination, compare the source of connected services, hand
-//! it to the machine. Every packet that stops on the way is counted under one [`DropReason`].
-//! Consecutive packets of one queue pair, the usual case, take its lock once.
+//! Per packet: check the ICRC, parse, look up the destination, compare the source of connected
+//! services, and hand the packet to the machine. Every packet that stops on the way is counted
+//! under one [`DropReason`]. Consecutive packets of one queue pair, the usual case, take its lock
+//! once.
 
 use std::net::IpAddr;
 use std::sync::{Arc, MutexGuard};
@@ -30,7 +31,7 @@ use crate::support::packets::reason_of;
 
 /// `wc.sl` of a RoCEv2 datagram over IPv4: what an adapter reports as packet type.
 const PACKET_TYPE_IPV4: u8 = 0xA;
-/// The same over IPv6.
+/// `wc.sl` of a RoCEv2 datagram over IPv6.
 const PACKET_TYPE_IPV6: u8 = 0x9;
 
 impl Lane {
@@ -79,7 +80,7 @@ impl Lane {
             if let Err(reason) = result {
                 engine.drop_from(packet.meta.src, reason);
             }
-            // Once for each buffer.
+            // Noted once for each buffer.
             let buffer = std::ptr::from_ref(packet.meta);
             if packet.meta.handed_over && demux.accepted != before && noted != Some(buffer) {
                 noted = Some(buffer);
@@ -112,14 +113,14 @@ impl Lane {
         count
     }
 
-    /// Receives what is left in the ring of a neighbour that is gone.
+    /// Receives what is left in the ring of a local peer that is gone.
     pub(crate) fn receive_rest(&mut self, engine: &Device, id: NeighbourId, now: Time) {
         if self.near.peer(id).is_some() {
             self.receive_ring(engine, id.place() as u16, u64::from(MAX_RING_BYTES), now);
         }
     }
 
-    /// Receives up to `bytes` from the ring of one neighbour.
+    /// Receives up to `bytes` from the ring of one local peer.
     fn receive_ring(&mut self, engine: &Device, place: u16, bytes: u64, now: Time) -> usize {
         let Self { near, guests, table, srqs, sched, groups, .. } = self;
         let (mut buffer, mut count, mut total, mut broken) = (near.take_buffer(), 0, 0, None);
@@ -177,17 +178,17 @@ impl Lane {
     }
 }
 
-/// Bytes that one call takes from a ring: so many that they stay in the first-level cache's
-/// neighbour, and that no ring keeps others waiting.
+/// Bytes that one call takes from a ring: few enough to stay in the second-level cache, and to keep
+/// no other ring waiting.
 const NEAR_BYTES: u64 = 64 * 1024;
 
 /// The queue pair whose lock is held between two packets.
 struct Held<'a> {
     qp: &'a Arc<QpInner>,
     core: MutexGuard<'a, QpCore>,
-    /// There was a request among its packets.
+    /// Whether there was a request among its packets.
     requests: bool,
-    /// The machine took one of them.
+    /// Whether the machine took one of them.
     heard: bool,
 }
 
@@ -201,13 +202,13 @@ struct Demux<'a, 'p> {
     held: Option<Held<'a>>,
     /// Packets for QP1: handled when no queue pair is held. Allocates, off the data path.
     mads: Vec<RxPacket<'p>>,
-    /// What the packets cost that senders were paced for, as [`Intake::cost`] has it.
+    /// The cost, as [`Intake::cost`] has it, of the packets that are subject to UDP backpressure.
     paced: u64,
-    /// The neighbour whose ring they come from.
+    /// The local peer whose ring the packets come from.
     via: Option<Origin<'a>>,
-    /// Its memory, if bytes are copied out of it.
+    /// The memory of that peer, if bytes are copied out of it.
     lender: Option<&'a Lender>,
-    /// Bytes that were, or were to be.
+    /// Bytes that were copied out of that memory, or were to be.
     pulled: u64,
     /// Packets that machines took as the next of their sequence.
     accepted: u64,
@@ -235,8 +236,8 @@ impl<'a, 'p> Demux<'a, 'p> {
         }
     }
 
-    /// Hands a congestion notification to the queue pair that it names, if its peer sent it. It
-    /// counts as a drop, for nothing else is done with it.
+    /// Hands a congestion notification to the queue pair that it names, if that queue pair's peer
+    /// sent it. The notification counts as a drop, for nothing else is done with it.
     #[cold]
     fn handle_cnp(&mut self, packet: &RxPacket<'p>, parsed: &Packet<'_>) -> Result<(), DropReason> {
         self.engine.counts().cnps.add(1);
@@ -245,19 +246,22 @@ impl<'a, 'p> Demux<'a, 'p> {
         self.deliver(qpn, packet, parsed, None)
     }
 
-    /// Handles a packet out of a ring: neither of QP1 nor of a multicast group, which go by UDP.
+    /// Handles a packet out of a ring. No packets of QP1 or of a multicast group come out of a
+    /// ring: they go by UDP.
     #[inline]
     fn handle_near(&mut self, packet: &RxPacket<'_>) -> Result<(), DropReason> {
         let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
         self.deliver(parsed.dest_qpn(), packet, &parsed, None)
     }
 
-    /// Handles a packet that stands for several, whose bytes are in the memory of the neighbour.
+    /// Handles a packet that stands for several (a rendezvous), whose payload is in the memory of
+    /// the local peer.
     fn handle_run(&mut self, packet: &RxPacket<'_>) -> Result<(), DropReason> {
         let counters = &self.engine.counts();
         let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
         let named = Named::parse(parsed.payload());
-        // More than there is to be copied in one look is left of a neighbour that is gone alone.
+        // Only what a peer that is gone left in its ring may name more bytes than one poll copies;
+        // the rest is refused.
         let may = parsed.info().is_request() && self.pulled < BYTES_PER_LOOK;
         let (Some(named), Some(lender), true) = (named, self.lender, may) else {
             counters.near_pulls_refused.add(1);
@@ -293,8 +297,8 @@ impl<'a, 'p> Demux<'a, 'p> {
         let run = pull.map(|pull| pull.named.run);
         let mut meta = RxMeta { grh: None, ecn: packet.meta.traffic_class & 3, sl: 0, run };
         if qp.service == Service::Ud {
-            // Others hear their peers alone, which were found in the setting when they were
-            // connected.
+            // Queue pairs of other services receive from their peers alone, which were checked
+            // against this setting when they were connected.
             if !self.engine.config().peers.contains(packet.meta.src.ip()) {
                 return Err(DropReason::PeerNotAllowed);
             }
@@ -311,7 +315,8 @@ impl<'a, 'p> Demux<'a, 'p> {
                 if core.side.way.excludes_link(is_request) {
                     return Err(DropReason::WrongWay);
                 }
-                // A notification's port is its sender's choice, and teaches nothing.
+                // The sender of a congestion notification chooses its port freely, so that port
+                // teaches nothing.
                 if !core.side.source.is_peer(is_request, packet.meta.flow)
                     && parsed.info().service != Service::Cnp
                 {
@@ -326,7 +331,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         if sender != Sender::Peer && disposition == Disposition::Accepted {
             core.side.source.learn(sender, is_request, packet.meta.flow, qp.qpn);
         }
-        // What the machine did not take says nothing of where its peer is.
+        // A packet that the machine did not take says nothing of where the peer is.
         if !matches!(disposition, Disposition::Drop(_)) && qp.service != Service::Ud {
             let via = self.via.as_ref().map(Origin::id);
             let way = &mut core.side.way;
@@ -353,10 +358,10 @@ impl<'a, 'p> Demux<'a, 'p> {
         Ok(())
     }
 
-    /// Keeps a packet for QP1, which is in no table, until the batch is through.
+    /// Keeps a packet for QP1, which is in no table, until the batch has been handled.
     #[cold]
     fn keep_mad(&mut self, packet: &RxPacket<'p>, service: Service) {
-        // Management datagrams are not paced.
+        // Management datagrams are not subject to UDP backpressure.
         self.paced -= paced_cost(packet, service);
         self.mads.push(*packet);
     }
@@ -371,7 +376,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         let group = self.groups.iter().find(|group| group.gid == gid);
         let group = group.ok_or(DropReason::NotAttached)?;
         for &member in &group.members {
-            // A member that refuses counts for itself; the others still get theirs.
+            // A refusal counts for that member alone; the others still get the packet.
             if let Err(reason) = self.deliver(member, packet, parsed, None) {
                 self.engine.drop_from(packet.meta.src, reason);
             }
@@ -379,7 +384,8 @@ impl<'a, 'p> Demux<'a, 'p> {
         Ok(())
     }
 
-    /// Ends the run of packets of the held queue pair: what it wants to send, and its timer.
+    /// Ends the run of packets of the locked queue pair, and unlocks it. The scheduler sees to what
+    /// the queue pair wants to send, and to its timer.
     fn let_go(&mut self) {
         let Some(Held { qp, mut core, requests, heard }) = self.held.take() else { return };
         if heard {
@@ -389,8 +395,8 @@ impl<'a, 'p> Demux<'a, 'p> {
     }
 }
 
-/// Says whose packet it is that has the peer's address, and not the port that the peer was heard
-/// from.
+/// Returns the sender of a packet that has the peer's address, but not the port that the peer was
+/// heard from.
 #[cold]
 fn identify(
     engine: &Device,
@@ -414,8 +420,9 @@ fn identify(
     Err(DropReason::WrongPort)
 }
 
-/// A request has come another way than the one before: its answers go that way, too, if it leads to
-/// the process that the queue pair is connected to. What a neighbour sends may name any queue pair.
+/// Chooses the route of responses after a request has come by another route than the one before.
+/// Responses take the request's route, if it leads to the process that the queue pair is connected
+/// to. The check is needed because a packet of a local peer may name any queue pair.
 #[cold]
 fn choose_answers(engine: &Device, core: &mut QpCore, via: Option<&mut Origin<'_>>) {
     let QpCore { machine, side } = core;
@@ -426,8 +433,8 @@ fn choose_answers(engine: &Device, core: &mut QpCore, via: Option<&mut Origin<'_
         return;
     }
     if !path.is_local() {
-        // The peer was too busy to say that it is of this host, or it is not, and only has the same
-        // slot there. Who only answers never asks again.
+        // Either the peer was too busy to say that it is of this host, or it is of another host,
+        // and only has the same slot there. A queue pair that only responds never asks again.
         if engine.slots().lookup(path.remote().to_ip(), peer) == Lookup::NotHere {
             return;
         }
@@ -441,8 +448,8 @@ fn choose_answers(engine: &Device, core: &mut QpCore, via: Option<&mut Origin<'_
     side.way.answers = Some(via.id());
 }
 
-/// What a packet counts that its sender was paced for; those to the shared port are not counted by
-/// their senders.
+/// Returns what a packet counts under UDP backpressure. Senders do not count packets to the shared
+/// port.
 #[inline]
 fn paced_cost(packet: &RxPacket<'_>, service: Service) -> u64 {
     let paced = matches!(service, Service::Uc | Service::Ud) && packet.meta.door != Door::Shared;

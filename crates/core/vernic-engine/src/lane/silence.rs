@@ -1,4 +1,4 @@
-//! Peers of this host that are alive and do not answer: users are told of each once.
+//! Peers of this host that are alive and do not answer: each is reported to users once.
 
 use std::collections::HashSet;
 
@@ -8,19 +8,20 @@ use vernic_wire::Qpn;
 use crate::device::opened::Device;
 use crate::qp::state::QpCore;
 
-/// Processes that are remembered as told of.
+/// Processes that are remembered as reported, at most.
 const MOST_TOLD: usize = 1024;
 
-/// How long a process is silent until that is worth a warning: far longer than where cores are
-/// merely busy.
+/// How long a process must be silent before that is worth a warning, in nanoseconds. This is far
+/// longer than where cores are merely busy.
 const SILENCE_NANOS: u64 = 1_000_000_000;
 
-/// Processes that users were told of as alive and silent: each once.
+/// The processes that were reported to users as alive and silent, each once.
 #[derive(Debug, Default)]
 pub(crate) struct ToldSilent(HashSet<u32>);
 
 impl ToldSilent {
-    /// The ACK timer of a queue pair has run out.
+    /// Reports the peer of a queue pair whose ACK timer has run out, if the peer is alive and was
+    /// silent for [`SILENCE_NANOS`].
     pub(crate) fn note(&mut self, engine: &Device, qpn: Qpn, core: &QpCore, now: Time) {
         let (Some(since), Some(pid)) = (core.machine.silent_since(), core.side.way.process) else {
             return;

@@ -1,4 +1,4 @@
-//! The lane's turn for connections of iWARP.
+//! The lane's part in iWARP connections.
 
 use std::sync::Arc;
 
@@ -56,15 +56,15 @@ impl Lane {
         }
     }
 
-    /// Receives from connections that are ready; returns how many had something. Not all are asked
-    /// each time, unless `all` of them shall be.
+    /// Receives from connections that are ready; returns how many had something. Asks only some of
+    /// the connections each time, or all of them if `all` is set.
     pub(crate) fn receive_streams(&mut self, device: &Device, now: Time, all: bool) -> usize {
         let Self { streams, sched, .. } = self;
         let Some(streams) = streams else { return 0 };
         streams.receive_ready(device, sched, now, all)
     }
 
-    /// Sends for the queue pairs that are ready, each a turn.
+    /// Gives each queue pair that is ready a turn to send.
     pub(crate) fn transmit_streams(&mut self, device: &Device, now: Time) {
         let Self { streams, sched, .. } = self;
         if let Some(streams) = streams {
@@ -72,7 +72,7 @@ impl Lane {
         }
     }
 
-    /// Gives up peers that do not answer, and connections that have had their time.
+    /// Gives up peers that do not answer, and connections whose time is over.
     pub(crate) fn look_after_streams(&mut self, device: &Device, now: Time) {
         let Self { streams, sched, .. } = self;
         if let Some(streams) = streams {

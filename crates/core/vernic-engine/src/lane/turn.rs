@@ -1,4 +1,4 @@
-//! One queue pair's turn: packets, built by its machine, along the routes that they take.
+//! One queue pair's turn: its machine builds packets, and they are written along their routes.
 
 use vernic_proto::{Qp, QpState, QpType, RunLimits, Time};
 use vernic_wire::{AckTimeout, Service};
@@ -16,10 +16,11 @@ use crate::sched::Turn;
 const TURN_PACKETS: usize = 64;
 
 /// Bytes of requests after which a turn goes on to the responses: one full GSO run. A batch holds
-/// four, so however much a queue pair has to ask, its answers leave within two of its turns.
+/// four such runs, so responses leave within two turns of a queue pair, however many requests it
+/// has.
 const TURN_BYTES: usize = 60 * 1024;
 
-/// The parts of a turn, one after the other.
+/// Runs the parts of a turn, one after the other.
 pub(super) fn run(
     machine: &mut Qp,
     host: &mut QpHost<'_>,
@@ -57,14 +58,14 @@ pub(super) fn run(
     did
 }
 
-/// Whether the queue pair sends, and each packet chooses its route: nothing but the lane keeps an
-/// unreliable service from overrunning its receivers.
+/// Whether a queue pair of an unreliable service is in a sending state, so that each packet chooses
+/// its route. Nothing but the lane keeps such a service from overrunning its receivers.
 fn chooses_by_packet(machine: &Qp) -> bool {
     matches!(machine.service(), Service::Uc | Service::Ud)
         && matches!(machine.state(), QpState::Rts | QpState::Sqd)
 }
 
-/// Whether the queue pair has anything for a part.
+/// Whether the queue pair has anything to write in a part.
 #[inline]
 fn is_wanted(part: Part, machine: &Qp) -> bool {
     match part {
@@ -73,7 +74,7 @@ fn is_wanted(part: Part, machine: &Qp) -> bool {
     }
 }
 
-/// Writes a part of a turn of RC or XRC along its route: the ring of a neighbour, or the link.
+/// Writes a part of a turn of RC or XRC along its route: the ring of a local peer, or the link.
 #[inline]
 fn along_route(
     part: Part,
@@ -145,10 +146,11 @@ fn write(
     Turn::written(written)
 }
 
-/// Whether requests pause on their way from the link to memory. They go through a ring as soon as
-/// there is one and none is on its way by the link. Since a queue pair that always has something
-/// to send always has something on its way, it pauses for that: a round trip, once. Not where a
-/// loss would then go unnoticed, or could not be repaired.
+/// Whether requests pause in order to switch from the link to shared memory. Requests go through a
+/// ring as soon as there is a ring and no request is in flight by the link; this function makes
+/// that switch. A queue pair that always has something to send always has something in flight, so
+/// it pauses once, for a round trip. It does not pause where a loss would then go unnoticed
+/// (infinite timeout), or could not be repaired (a retry count of 0).
 #[inline]
 fn switches(machine: &mut Qp, host: &mut QpHost<'_>, routes: &Routes<'_>) -> bool {
     let near = &routes.near;
@@ -170,8 +172,8 @@ fn switches(machine: &mut Qp, host: &mut QpHost<'_>, routes: &Routes<'_>) -> boo
     false
 }
 
-/// Which packets of SENDs may travel as one: through a ring, to a neighbour that copies their bytes
-/// by itself.
+/// Returns which packets of SENDs may travel as one (a rendezvous), if any. Such a SEND goes
+/// through a ring, to a local peer that copies the payload by itself.
 #[inline]
 fn runs(machine: &Qp, host: &QpHost<'_>) -> Option<RunLimits> {
     let guest = host.side.tickets.guest().filter(|_| host.side.way.is_ring())?;
@@ -184,7 +186,7 @@ fn runs(machine: &Qp, host: &QpHost<'_>) -> Option<RunLimits> {
     None
 }
 
-/// Carries out what needs no packets.
+/// Carries out requests that need no packets (direct access).
 #[inline]
 fn directly(machine: &mut Qp, host: &mut QpHost<'_>, near: &mut Near, now: Time) -> Direct {
     let (turn, bytes) = direct::turn(machine, host, now);

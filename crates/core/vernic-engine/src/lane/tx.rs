@@ -1,9 +1,9 @@
 //! Sending: from the ready list to the link.
 //!
 //! Queue pairs take turns. A turn builds up to [`turn::TURN_PACKETS`] request packets and then up
-//! to as many response packets, straight into the batch: requests first, so that a short ACK rides
-//! as the last segment of the same run, unless the application sleeps for its completions
-//! ([`Order`]). A full batch is sent and filled again.
+//! to as many response packets, straight into the batch. Requests go first, so that a short ACK
+//! rides as the last segment of the same run; responses go first if the application sleeps for its
+//! completions ([`Order`]). A full batch is sent and filled again.
 
 use std::sync::Arc;
 
@@ -31,7 +31,7 @@ impl Lane {
         self.transmit_ready(engine, now);
     }
 
-    /// As [`transmit`](Self::transmit), with every ACK that waits.
+    /// Sends as [`transmit`](Self::transmit) does, with every delayed ACK.
     pub(crate) fn transmit_all(&mut self, engine: &Device, now: Time) {
         self.sched.release_acks(true, now);
         self.transmit_ready(engine, now);
@@ -54,10 +54,10 @@ impl Lane {
         }
     }
 
-    /// Sends what was just posted to `qp`, ahead of everything else that is ready: its poster waits
-    /// for it. A short burst goes alone, and acknowledgements that are due leave with the next
-    /// poll, while the answer is on its way; a long one goes with all that is ready. One that
-    /// stands behind many others may wait in the batch for more ([`Post`]).
+    /// Sends what was just posted to `qp`, ahead of everything else that is ready: the application
+    /// waits for it. A short burst goes alone, and acknowledgements that are due leave with the
+    /// next poll, while the reply is on its way. A long burst goes with all that is ready. A
+    /// message behind many others may wait in the batch for more ([`Post`]).
     pub(crate) fn transmit_posted(&mut self, engine: &Device, qp: &Arc<QpInner>, now: Time) {
         if qp.is_stream {
             self.sched.make_ready(qp);
@@ -105,8 +105,8 @@ impl Lane {
 
     /// Lets ready queue pairs write into the batch until it is full or none is ready.
     fn fill(&mut self, engine: &Device, now: Time) {
-        // Of those that wait in a budget at least one may go on, also while others are always
-        // ready.
+        // At least one of the queue pairs that wait for a destination window may go on, also while
+        // others are always ready.
         self.sched.let_in(now);
         // Bounded by the batch and by what goes to rings: a queue pair that wrote nothing does not
         // come back.
@@ -120,8 +120,8 @@ impl Lane {
         }
     }
 
-    /// One queue pair's turn, and what follows it. One that was `posted` to is sure to have done
-    /// something, and answers only where an answer is due.
+    /// Gives one queue pair its turn, and does what follows it. A queue pair that was `posted` to
+    /// is sure to have done something, and writes responses only where they are due.
     #[inline]
     fn give_turn(
         &mut self,
@@ -151,8 +151,8 @@ impl Lane {
     }
 }
 
-/// The kernel refused `packets`. A refusal of another kind than the last is worth a warning,
-/// which all services need: unreliable ones have no other sign of it.
+/// Reports that the kernel refused `packets`. A refusal of another kind than the last is worth a
+/// warning, which all services need: unreliable ones have no other sign of a refusal.
 #[cold]
 fn tell_refusal(
     engine: &Device,
@@ -184,7 +184,7 @@ mod tests {
         context.engine().with_lane(|lane| lane.tx.packets())
     }
 
-    /// When the background thread looks next.
+    /// The time of the background thread's next poll.
     #[derive(Clone, Copy)]
     enum Looks {
         ByItself,
@@ -218,13 +218,13 @@ mod tests {
                 left -= cq.poll(&mut [EMPTY_WC; 64]).unwrap();
             }
         };
-        // It sleeps until a packet comes.
+        // The background thread sleeps until a packet comes.
         assert_eq!(post(POSTS, Looks::WhenReadable), [0; POSTS]);
         drain();
 
         let soon = Looks::At(engine.now() + engine.patience());
-        // Few in flight: each leaves at once. Then they gather until a quarter of all in flight
-        // wait.
+        // Few are in flight: each post leaves at once. Then posts gather until a quarter of all in
+        // flight wait.
         let few = TABLE.gather_in_flight as usize;
         assert_eq!(post(few, soon), vec![0; few]);
         assert_eq!(post(6, soon), [1, 2, 3, 0, 1, 2]);
@@ -238,7 +238,8 @@ mod tests {
         drain();
         assert_eq!(gathered(&context), 0);
 
-        // It leaves the sockets to those who poll: while somebody does.
+        // The background thread leaves the sockets to threads that poll. Posts gather only while a
+        // thread does.
         engine.policy().back_off();
         let post_after = |polled_at: Time| {
             engine.policy().called(polled_at);
@@ -246,7 +247,7 @@ mod tests {
         };
         post(few, Looks::WhenReadable);
         assert_eq!(post_after(Time(0)), [0]);
-        // A moment that nothing here reaches.
+        // A time that nothing here reaches.
         assert_eq!(post_after(engine.now() + 1_000_000_000_000), [1]);
         assert_eq!(post_after(Time(0)), [0]);
         engine.policy().come_back();
@@ -261,7 +262,8 @@ mod tests {
         context.stop_background();
         let cq = context.create_cq(4096, None).unwrap();
         let [qp, _peer] = rc_pair(&context, &cq, 2048);
-        // What a poll receives is acknowledged by the next one, so something is always on its way.
+        // Each poll acknowledges what the poll before it received, so something is always in
+        // flight.
         for round in 0..1000 {
             if round == MET {
                 context.engine().serve_neighbours();

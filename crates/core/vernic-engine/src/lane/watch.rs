@@ -1,4 +1,5 @@
-//! What becomes of queue pairs whose peer is a process of this host that is gone, or silent.
+//! Queue pairs whose peer is a process of this host: which process that is, and failing them when
+//! it is gone.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ pub(crate) fn slot_of_peer(core: &QpCore) -> Slot {
 }
 
 impl Lane {
-    /// A process has said that it serves an address.
+    /// Notes in queue pairs which process serves the address of their peer.
     pub(crate) fn name_process(&mut self, known: Watched, process: &HostProcess) {
         for qp in self.table.iter().filter(|qp| qp.service != Service::Ud) {
             let mut core = lock(&qp.core);
@@ -30,7 +31,8 @@ impl Lane {
         }
     }
 
-    /// The process that had a slot is gone. What it had sent is received first.
+    /// Fails the queue pairs whose peer had a slot and is gone, after receiving what it had sent.
+    /// Queue pairs whose peer has left in order do not fail.
     pub(crate) fn lose_process(
         &mut self,
         engine: &Device,
@@ -67,14 +69,14 @@ impl Lane {
     }
 }
 
-/// Batches that are received at most from sockets before their senders' peers fail.
+/// Batches that are received at most from sockets before the queue pairs connected to a process
+/// that is gone fail.
 const MOST_BATCHES: usize = 64;
 
-/// For users.
+/// The warning for users.
 pub(crate) const GONE: &str = "a process of this host is gone: its peers' queue pairs fail";
 
-/// The process that a queue pair is connected to is gone. The caller has the scheduler see to what
-/// follows.
+/// Fails a queue pair whose peer process is gone. The caller has the scheduler see to what follows.
 pub(crate) fn fail_orphan(
     engine: &Device,
     qp: &Arc<QpInner>,

@@ -1,4 +1,4 @@
-//! The background thread, as a machine: events in, what to do next out.
+//! The background thread as a machine: events go in, and what the thread does next comes out.
 //!
 //! ```text
 //!                        enough calls                      nobody polls any more
@@ -11,95 +11,96 @@
 //! ```
 //!
 //! - *Backing off*, while application threads poll the device: the thread sleeps for the take-over
-//!   time again and again, and only asks whether they still do. A thread woken per packet would
+//!   time again and again, and only checks whether they still poll. A thread woken per packet would
 //!   cost them more than it gives.
-//! - *Watching*, once they stopped, or while a completion queue is armed (its owner sleeps, or is
-//!   about to): it drains the sockets and sleeps on them.
+//! - *Watching*, once they have stopped, or while a completion queue is armed (its owner sleeps, or
+//!   is about to): the thread drains the sockets and sleeps on them.
 //!
-//! If backing off turns out wrong, because packets waited and nobody had called for a while (a
-//! program that polls for its send and then looks at its memory, as `ib_write_lat` does), it
-//! watches for the next [`distrust_rounds`](Table::distrust_rounds) rounds.
+//! Backing off is wrong if packets waited and no application had called for a while. So it is with
+//! a program that polls for its send and then watches its memory, as `ib_write_lat` does. The
+//! thread then watches for the next [`distrust_rounds`](Table::distrust_rounds) rounds.
 
 use vernic_proto::Time;
 
 use super::table::Table;
 
-/// What the thread does next, and which event it reports then.
+/// The next action of the thread, and the event that it reports afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Counts calls and looks whether a completion queue is armed: [`Event::Judged`].
+    /// Counts calls and checks whether a completion queue is armed: [`Event::Judged`].
     Judge,
-    /// Says that it backs off, and then looks again whether a completion queue is armed and whether
-    /// a thread went to rest: [`Event::BackedOff`].
+    /// Announces that it backs off, and then checks again whether a completion queue is armed and
+    /// whether a thread went to rest: [`Event::BackedOff`].
     BackOff,
-    /// Sleeps for so long, or until it is woken, without a look at the sockets: [`Event::Paused`].
+    /// Sleeps for `nanos`, or until it is woken, without polling the sockets: [`Event::Paused`].
     Pause {
         /// Nanoseconds.
         nanos: u64,
     },
-    /// As [`Pause`](Self::Pause), after it has counted calls: [`Event::Stayed`].
+    /// Sleeps as for [`Pause`](Self::Pause), after it has counted calls: [`Event::Stayed`].
     Stay {
         /// Nanoseconds.
         nanos: u64,
     },
-    /// Counts the calls of so long: [`Event::Counted`].
+    /// Counts the calls within `nanos`: [`Event::Counted`].
     Count {
         /// Nanoseconds.
         nanos: u64,
     },
     /// Makes progress, if the lane is free: [`Event::Looked`], or [`Event::Taken`].
     Look,
-    /// Sleeps until a descriptor is readable, it is woken, or what the look planned is due:
-    /// [`Event::Slept`].
+    /// Sleeps until a descriptor is readable, until it is woken, or until what the last poll
+    /// planned is due: [`Event::Slept`].
     Watch,
-    /// Yields, and looks then.
+    /// Yields, and polls afterwards.
     OfferCore,
-    /// Sleeps for a moment, sees to all that is not packets, and judges then.
+    /// Sleeps for a moment, sees to everything but packets, and judges afterwards.
     Rest,
-    /// Sees to all that is not packets, for want of sleep, and judges then.
+    /// Sees to everything but packets, for there was no sleep in which to do so, and judges
+    /// afterwards.
     SeeToOthers,
 }
 
-/// What the thread reports.
+/// A report of the thread.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    /// Calls that made progress on applications' threads so far, and whether a queue is armed.
+    /// The calls that made progress on applications' threads so far, and whether a queue is armed.
     Judged { calls: u64, is_armed: bool },
     /// Whether a queue is armed, and whether a thread went to rest.
     BackedOff { is_armed: bool, rested: bool },
     /// Whether a thread went to rest meanwhile.
     Paused { rested: bool },
-    /// It has paused once more.
+    /// The thread has paused once more.
     Stayed,
-    /// Calls before and after.
+    /// The calls before and after the time in which they were counted.
     Counted { before: u64, after: u64 },
-    /// Whether it `found` packets, whether there is nothing left to do now, and for how long nobody
-    /// had called before.
+    /// Whether the thread `found` packets, whether nothing is left to do now, and for how long no
+    /// application had called before.
     Looked { found: bool, is_done: bool, silent_nanos: u64 },
     /// Another thread has the lane.
     Taken,
-    /// It has slept while it watched.
+    /// The thread has slept while it watched.
     Slept,
 }
 
-/// The thread's state.
+/// The state of the background thread.
 #[derive(Clone, Debug)]
 pub(crate) struct Background {
     takeover_nanos: u64,
     calls_seen: u64,
-    /// Applications called between the last two times that it judged.
+    /// Whether applications called between the last two times that the thread judged.
     called: bool,
-    /// It has backed off since it looked last.
+    /// Whether the thread has backed off since it last polled.
     was_away: bool,
-    /// Rounds that it watches though applications call.
+    /// Rounds for which the thread still watches though applications call.
     distrust: u32,
-    /// Looks in this round, and those that found the lane taken.
+    /// Polls in this round, and those that found the lane taken.
     looks: u32,
     taken: u32,
 }
 
 impl Background {
-    /// Takes over `takeover_nanos` after the last call.
+    /// Makes a machine that takes over `takeover_nanos` after the last call.
     pub(crate) const fn new(takeover_nanos: u64) -> Self {
         Self {
             takeover_nanos,
@@ -112,13 +113,13 @@ impl Background {
         }
     }
 
-    /// When it looks next at the latest: while applications call now and then it looks now and
-    /// then, so that they need not wake it for what they leave behind.
+    /// Returns when the thread polls next at the latest. While applications call now and then, the
+    /// thread polls now and then, so that they need not wake it for what they leave behind.
     pub(crate) fn looks_by(&self, now: Time) -> Option<Time> {
         self.called.then(|| now + self.takeover_nanos)
     }
 
-    /// What comes next.
+    /// Returns what the thread does next after an event.
     pub(crate) fn after(&mut self, table: &Table, event: Event) -> Next {
         match event {
             Event::Judged { calls, is_armed } => self.judge(table, calls, is_armed),
@@ -132,8 +133,9 @@ impl Background {
             }
             Event::Paused { rested: true } => Next::Count { nanos: table.count_nanos },
             Event::Paused { rested: false } => Next::Judge,
-            // A thread that may have been the one that polls does so no longer: takes over at once
-            // if no other does, or else leaves the others alone for another pause.
+            // A thread that may have been the one that polled does so no longer. If no other thread
+            // polls, the background thread takes over at once; else it leaves the others alone for
+            // another pause.
             Event::Counted { before, after } if after.wrapping_sub(before) < table.count_calls => {
                 self.calls_seen = after;
                 Next::Judge
@@ -165,7 +167,8 @@ impl Background {
         }
     }
 
-    /// Whether application threads make the progress, so that this one need not.
+    /// Decides whether application threads make the progress, so that the background thread need
+    /// not.
     fn judge(&mut self, table: &Table, calls: u64, is_armed: bool) -> Next {
         let made = calls.wrapping_sub(self.calls_seen);
         self.calls_seen = calls;

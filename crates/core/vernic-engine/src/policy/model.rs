@@ -1,16 +1,17 @@
 //! A model of a machine that runs the policy: cores, time slices, sleeps and yields, in virtual
 //! time.
 //!
-//! Threads share cores as a plain scheduler lets them: each has a core on which it takes turns with
-//! others, those of high priority first, a time slice each, no wake-up ahead of one's turn (a real
-//! one is kinder); a core without a thread of its own takes one that waits for another core. A
-//! thread is a function of its last step that returns the next: so long on the core, a yield, or a
-//! sleep. It may lose its core between any two steps, also while it has the lane.
+//! Threads share cores as a plain scheduler lets them. Each thread has a core, on which it takes
+//! turns with others, those of high priority first, a time slice each. A thread that is woken waits
+//! for its turn (a real scheduler is kinder). A core without a thread of its own takes one that
+//! waits for another core. A thread is a function of its last step that returns the next step: a
+//! time on the core, a yield, or a sleep. A thread may lose its core between any two steps, also
+//! while it has the lane.
 //!
-//! A device is what the policy sees of one: the shared [`Cells`], a lane that one thread at a time
-//! has, packets that arrived in its sockets, posts that gather in the batch, and timers that are
-//! due some time. The model notes how long each of them waited. What a lane's holder does at the
-//! end, and whom it wakes, is `progress/engine.rs` in short.
+//! A device is what the policy sees of a real device. It has the shared [`Cells`], a lane that one
+//! thread at a time has, packets that arrived in its sockets, posts that gather in the batch, and
+//! timers. The model notes how long each packet, post and timer waited. What the holder of a lane
+//! does at the end, and which thread it wakes, is `progress/engine.rs` in short.
 
 use std::collections::VecDeque;
 
@@ -18,74 +19,74 @@ use vernic_proto::Time;
 
 use super::{AfterPoll, Background, Cells, Event, Gathered, Next, Post, Table};
 
-/// Longest time slice of the scheduler; the shortest is half of it.
+/// Longest time slice of the scheduler, in nanoseconds; the shortest is half of it.
 pub(super) const SLICE: u64 = 3_000_000;
-/// Take-over time of the devices.
+/// Take-over time of the devices, in nanoseconds.
 pub(super) const TAKEOVER: u64 = 500_000;
-/// What a poll takes with the lane, and without.
+/// The time that a poll takes with the lane, and (`VAIN`) without it, in nanoseconds.
 const POLL: u64 = 300;
 const VAIN: u64 = 30;
-/// What it takes to give a core to another thread.
+/// The time to give a core to another thread, in nanoseconds.
 const SWITCH: u64 = 2_000;
-/// A packet's way from a device to another.
+/// The time of a packet from a device to another, in nanoseconds.
 const WIRE: u64 = 1_000;
 
-/// What is broken on purpose, beside values of the table.
+/// The part that is broken on purpose, beside values of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Broken {
     #[default]
     Nothing,
-    /// A holder of the lane wakes nobody for what it leaves behind.
+    /// A holder of the lane wakes no thread for what it leaves behind.
     HandOver,
-    /// The background thread is not told of an armed queue, nor of a thread at rest.
+    /// The background thread is not notified of an armed queue, nor of a thread at rest.
     Wakes,
 }
 
-/// What a packet that arrived brings.
+/// The content of a packet that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Packet {
     /// A completion: a message, or the end of a send.
     Completion,
-    /// Bytes for memory, which no completion tells of.
+    /// Bytes for memory, without a completion.
     Write,
     /// Nothing that a program sees.
     Ack,
 }
 
-/// A device as the policy sees it.
+/// A device, as the policy sees it.
 #[derive(Debug, Default)]
 pub(super) struct Device {
     pub(super) cells: Cells,
     lane: Option<usize>,
-    /// When each packet arrived that waits.
+    /// The packets that wait, and when each arrived.
     socket: VecDeque<(u64, Packet)>,
-    /// When each post was made that gathers in the batch, and those rung as doorbells.
+    /// The time of each post that gathers in the batch, and of each that is in the doorbells.
     batch: Vec<u64>,
     doorbells: Vec<u64>,
     timers: Vec<u64>,
-    /// Completions, and WRITEs in memory, so far.
+    /// The number of completions, and of WRITEs in memory, so far.
     pub(super) completions: u64,
     pub(super) writes: u64,
-    /// Posts, and calls into the kernel to send them.
+    /// The number of posts, and of calls into the kernel to send them.
     pub(super) posted: u64,
     pub(super) sends: u64,
     background: usize,
-    /// A thread that sleeps until a completion.
+    /// The thread that sleeps until a completion, if any.
     sleeper: Option<usize>,
-    /// The other end of what it sends.
+    /// The device that it sends to.
     peer: Option<usize>,
     /// The longest that packets, posts and timers waited that are served.
     longest: [u64; 3],
-    /// How long each WRITE waited for memory.
+    /// The time that each WRITE waited to get into memory.
     pub(super) latencies: Vec<u64>,
 }
 
-/// What a thread does next.
+/// The next step of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     Run(u64),
     Yield,
-    /// Until then at the latest; a wake-up ends it if `wakes`.
+    /// Sleeps until `until` at the latest; a wake-up ends the sleep if `wakes`.
     Sleep {
         until: u64,
         wakes: bool,
@@ -93,22 +94,22 @@ pub(super) enum Step {
     End,
 }
 
-/// What a thread is.
+/// The kind of a thread.
 #[derive(Clone, Debug)]
 pub(super) enum Role {
     /// The background thread of the device.
     Background { policy: Background, next: Next, looking: bool, before: u64, until: u64 },
     /// Polls all the time, and answers each completion with a message.
     PingPong { seen: u64 },
-    /// Polls for its send, then looks at its memory, as `ib_write_lat` does.
+    /// Polls for its send, then watches its memory, as `ib_write_lat` does.
     MemorySpinner { seen: u64, polls: u32, completions: u64 },
-    /// Posts and computes by turns; after `batch` posts, unless that is 0, it polls as often.
+    /// Posts and computes by turns. After `batch` posts, unless that is 0, it polls as many times.
     Poster { gap: u64, batch: u64, turn: u64 },
-    /// Makes so many polls, then sleeps for `pause`, or until a completion, again and again.
+    /// Makes `polls` polls, then sleeps for `pause`, or until a completion, again and again.
     Sleeper { polls: u64, left: u64, pause: Option<u64> },
-    /// Polls for so long, then tells the device that it goes to rest, and sleeps.
+    /// Polls until `until`, then notifies the device that it goes to rest, and sleeps.
     Rests { until: u64 },
-    /// Holds the lane of its device for so long, once.
+    /// Holds the lane of its device for `nanos`, once.
     Holder { nanos: u64 },
     /// Computes.
     Computes,
@@ -119,14 +120,14 @@ pub(super) enum Role {
 struct Thread {
     device: usize,
     role: Role,
-    /// Where it stands in a call.
+    /// The point in a call at which the thread is.
     inside: Inside,
     is_high: bool,
-    /// It has a core since, until its slice ends.
+    /// The end of its time slice, while it has a core.
     slice_end: u64,
     is_woken: bool,
     sleeps: Option<(u64, bool)>,
-    /// Times that it slept.
+    /// The number of times that it slept.
     naps: u64,
 }
 
@@ -135,7 +136,7 @@ enum Inside {
     Nothing,
     /// A poll with the lane is over.
     Poll,
-    /// An offer of the core began then.
+    /// An offer of the core began at this time.
     Offer(u64),
 }
 
@@ -145,13 +146,13 @@ pub(super) struct Machine {
     pub(super) now: u64,
     pub(super) devices: Vec<Device>,
     threads: Vec<Thread>,
-    /// The thread of each core, and until when its step lasts.
+    /// The thread of each core, and the end of its step.
     cores: Vec<Option<(usize, u64)>>,
     ready: VecDeque<usize>,
     table: Table,
     broken: Broken,
     seed: u64,
-    /// What arrives from outside: when, where.
+    /// Packets that arrive from outside: when, and at which device.
     arrivals: Vec<(u64, usize, Packet)>,
 }
 
@@ -170,7 +171,7 @@ impl Machine {
         }
     }
 
-    /// A number below `bound`.
+    /// Returns a random number below `bound`.
     pub(super) fn random(&mut self, bound: u64) -> u64 {
         self.seed ^= self.seed << 13;
         self.seed ^= self.seed >> 7;
@@ -178,7 +179,7 @@ impl Machine {
         self.seed % bound.max(1)
     }
 
-    /// A device with its background thread.
+    /// Adds a device with its background thread.
     pub(super) fn device(&mut self) -> usize {
         let device = self.devices.len();
         self.devices.push(Device::default());
@@ -208,13 +209,13 @@ impl Machine {
         self.threads.len() - 1
     }
 
-    /// Times that a device's background thread slept so far.
+    /// Returns how often a device's background thread has slept so far.
     pub(super) fn naps(&self, device: usize) -> u64 {
         self.threads[self.devices[device].background].naps
     }
 
-    /// The longest that packets, posts and timers of a device have waited, those that still do
-    /// among them.
+    /// Returns the longest that packets, posts and timers of a device have waited, those that still
+    /// wait among them.
     pub(super) fn longest(&self, device: usize) -> [u64; 3] {
         let (state, now) = (&self.devices[device], self.now);
         let packets = state.socket.front().map(|(at, _)| *at);
@@ -225,12 +226,12 @@ impl Machine {
         [waits(a, packets), waits(b, posts), waits(c, timers)]
     }
 
-    /// A packet comes from outside.
+    /// Has a packet arrive from outside.
     pub(super) fn arrives(&mut self, at: u64, device: usize, packet: Packet) {
         self.arrivals.push((at, device, packet));
     }
 
-    /// A timer of the device that is due at `at`, left behind by the thread that has the lane.
+    /// Adds a timer that is due at `at`, left behind by the thread that has the lane of the device.
     pub(super) fn leave_timer(&mut self, device: usize, at: u64) {
         self.devices[device].timers.push(at);
         self.hand_over(device);
@@ -240,7 +241,7 @@ impl Machine {
         self.devices[device].socket.push_back((at, packet));
         let background = self.devices[device].background;
         let Role::Background { next, .. } = &self.threads[background].role else { return };
-        // The packet makes a descriptor readable that it sleeps on.
+        // The packet makes a descriptor readable that the background thread sleeps on.
         if *next == Next::Watch {
             self.wake(background);
         }
@@ -321,7 +322,7 @@ impl Machine {
         }
         match self.next(thread) {
             Step::Run(nanos) => self.cores[core] = Some((thread, self.now + nanos)),
-            // Only threads of its own priority get the core.
+            // Only threads of the yielding thread's priority, or of a higher one, get the core.
             Step::Yield if self.is_wanted(core, is_high) => {
                 self.ready.push_back(thread);
                 self.cores[core] = None;
@@ -379,7 +380,7 @@ impl Machine {
                 }
                 if self.devices[device].writes > *seen {
                     *seen = self.devices[device].writes;
-                    // The answer, whose completion comes back at once.
+                    // The reply, whose completion comes back at once.
                     *completions = self.devices[device].completions + 1;
                     *polls = 60;
                     self.arrives(now + 2 * WIRE, device, Packet::Completion);
@@ -529,7 +530,7 @@ impl Machine {
         packets.len()
     }
 
-    /// When there is something to do next; a batch that gathers waits for `patience`.
+    /// Returns when there is something to do next; a batch that gathers waits for `patience`.
     fn next_work(&self, device: usize, patience: u64) -> Option<Time> {
         let state = &self.devices[device];
         let batch = (!state.batch.is_empty()).then_some(self.now + patience);
@@ -555,7 +556,7 @@ impl Machine {
         self.devices[device].lane = None;
     }
 
-    /// A step of the background thread, as `progress/background.rs` carries it out.
+    /// Makes a step of the background thread, as `progress/background.rs` carries it out.
     fn background(
         &mut self,
         thread: usize,

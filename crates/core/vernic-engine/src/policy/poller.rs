@@ -4,19 +4,19 @@
 
 use super::table::Table;
 
-/// What a thread does after a poll.
+/// The action of a thread after a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AfterPoll {
-    /// It returns to the application.
+    /// The thread returns to the application.
     Return,
-    /// It yields first, and tells how long that took.
+    /// The thread yields first, and reports how long that took.
     OfferCore,
-    /// It sleeps for [`rest_nanos`](Table::rest_nanos) first.
+    /// The thread sleeps for [`rest_nanos`](Table::rest_nanos) first.
     Rest,
 }
 
-/// A poll had the lane, and `found` something or not. `since` is when polls began to find nothing,
-/// 0 if the last one found something. Returns the new `since`, if it changes.
+/// Returns what follows a poll that had the lane, and `found` something or not, and the new `since`
+/// if it changes. `since` is when polls began to find nothing, 0 if the last one found something.
 #[inline]
 pub(super) fn polled(
     since: u64,
@@ -36,8 +36,8 @@ pub(super) fn polled(
     (Some(now), AfterPoll::OfferCore)
 }
 
-/// After how long without anything a poller offers its core next, if the last offer took `took`
-/// nanoseconds.
+/// Returns how long a poller finds nothing before it next offers its core, if the last offer took
+/// `took` nanoseconds.
 pub(super) const fn offer_after(table: &Table, took: u64) -> u64 {
     if took > table.long_offer_nanos {
         table.wary_offer_after_nanos
@@ -46,14 +46,13 @@ pub(super) const fn offer_after(table: &Table, took: u64) -> u64 {
     }
 }
 
-/// Whether the poll that makes `polls` in a row without the lane is one after which the poller does
-/// something about it.
+/// Whether the poller acts after the poll that makes `polls` in a row without the lane.
 pub(super) const fn is_enough_in_vain(table: &Table, polls: u32) -> bool {
     polls.is_multiple_of(table.polls_per_offer)
 }
 
-/// What the poller does then. `is_stuck`: no application's thread got the lane since it did so
-/// last.
+/// Returns what the poller does in that case. `is_stuck` says that no application's thread got the
+/// lane since the poller last acted.
 pub(super) const fn in_vain(table: &Table, polls: u32, is_stuck: bool) -> AfterPoll {
     if is_stuck && polls >= table.polls_per_rest { AfterPoll::Rest } else { AfterPoll::OfferCore }
 }

@@ -1,10 +1,11 @@
-//! A post: whether it leaves at once, or waits in the batch for more.
+//! A post: whether it is sent at once, or waits in the batch for more.
 //!
-//! A message that stands behind many others is not what anybody waits for, and each call into the
-//! kernel costs as much as the packets of dozens of small messages. So it waits until the batch has
-//! a quarter as many packets as its queue pair has requests in flight, and not beyond the next poll
-//! that finds nothing, nor the background thread's next look, which must be within its take-over
-//! time. While that thread leaves the sockets to pollers, a thread must have polled just now.
+//! No application waits for a message that is behind many others, and each call into the kernel
+//! costs as much as the packets of dozens of small messages. So such a message waits until the
+//! batch has a quarter as many packets as its queue pair has requests in flight. It waits no longer
+//! than the next poll that finds nothing, nor than the background thread's next poll, which must be
+//! within that thread's take-over time. While that thread leaves the sockets to pollers, a thread
+//! must have polled just now.
 
 use vernic_proto::Time;
 
@@ -13,27 +14,27 @@ use super::table::Table;
 /// What becomes of a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Post {
-    /// It leaves at once, with all that gathered before it.
+    /// The post is sent at once, with all that gathered before it.
     SendNow,
-    /// It stays in the batch.
+    /// The post stays in the batch.
     Gather,
 }
 
-/// The batch, with what was just posted.
+/// The content of the batch, with what was just posted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gathered {
     pub(crate) packets: usize,
     pub(crate) bytes: usize,
 }
 
-/// What other threads do meanwhile.
+/// The activity of other threads meanwhile.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Others {
-    /// The background thread leaves the sockets to pollers.
+    /// Whether the background thread leaves the sockets to pollers.
     pub(super) backs_off: bool,
-    /// When a thread polled last.
+    /// The time at which a thread polled last.
     pub(super) polled_at: Time,
-    /// When the background thread looks next: nanoseconds, or a value of [`super`].
+    /// The time of the background thread's next poll: nanoseconds, or a value of [`super`].
     pub(super) looks_at: u64,
 }
 
@@ -43,8 +44,8 @@ pub(super) const fn may_gather(table: &Table, in_flight: u64) -> bool {
     in_flight >= table.gather_in_flight
 }
 
-/// What becomes of a post that may wait. The background thread looks within `takeover` nanoseconds
-/// where it looks in time.
+/// Decides what becomes of a post that may wait. The background thread polls within `takeover`
+/// nanoseconds, if it polls in time.
 #[inline]
 pub(super) fn gather(
     table: &Table,

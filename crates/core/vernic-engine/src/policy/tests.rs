@@ -1,4 +1,5 @@
-//! What each constant is for, and what the policy as a whole gives, in the model of a machine.
+//! Tests what each constant is for, and what the policy as a whole gives, in the model of a
+//! machine.
 
 use vernic_proto::Time;
 
@@ -8,7 +9,7 @@ use super::*;
 
 mod behaviour;
 
-/// The table with a change.
+/// Returns the table with a change.
 fn but(change: impl FnOnce(&mut Table)) -> Table {
     let mut table = TABLE;
     change(&mut table);
@@ -23,7 +24,8 @@ fn each_row_of_the_table_has_a_test() {
     }
 }
 
-/// Polls that find nothing at these times; whether the poller offers its core after each.
+/// Makes polls that find nothing at these times; returns whether the poller offers its core after
+/// each.
 fn offers(cells: &Cells, times: &[u64]) -> Vec<bool> {
     let offers = |at: &u64| cells.polled(false, Time(*at)) == AfterPoll::OfferCore;
     times.iter().map(offers).collect()
@@ -34,7 +36,7 @@ fn offer_after_nanos_is_how_long_a_poller_finds_nothing_before_it_offers_its_cor
     let (cells, nanos) = (Cells::default(), TABLE.offer_after_nanos);
     let times = [1_000, 1_000 + nanos - 1, 1_000 + nanos, 1_000 + 2 * nanos - 1, 1_000 + 2 * nanos];
     assert_eq!(offers(&cells, &times), [false, false, true, false, true]);
-    // It found something: from the next poll on.
+    // The poll found something, so the time counts from the next poll on.
     assert_eq!(cells.polled(true, Time(90_000)), AfterPoll::Return);
     assert_eq!(offers(&cells, &[91_000, 91_000 + nanos - 1, 91_000 + nanos]), [false, false, true]);
 }
@@ -58,7 +60,7 @@ fn wary_offer_after_nanos_is_how_long_a_poller_keeps_its_core_after_a_long_offer
     assert_eq!(offers(&cells, &[again]), [true], "the peer is back");
 }
 
-/// The decisions after so many polls without the lane.
+/// Returns the decisions after so many polls without the lane.
 fn in_vain(cells: &Cells, polls: u32) -> Vec<AfterPoll> {
     (0..polls).map(|_| cells.polled_in_vain(&TABLE)).collect()
 }
@@ -77,7 +79,7 @@ fn polls_per_rest_is_how_often_a_poller_misses_a_lane_that_no_other_gets_before_
     let cells = Cells::default();
     let all = in_vain(&cells, TABLE.polls_per_rest);
     assert_eq!(all.iter().position(|after| *after == AfterPoll::Rest), Some(all.len() - 1));
-    // Others get the lane by turns: it is not stuck.
+    // Others get the lane by turns: the lane is not stuck.
     let cells = Cells::default();
     for _ in 0..2 * TABLE.polls_per_rest / TABLE.polls_per_offer {
         cells.called(Time(1));
@@ -87,7 +89,7 @@ fn polls_per_rest_is_how_often_a_poller_misses_a_lane_that_no_other_gets_before_
 
 #[test]
 fn rest_nanos_lets_a_holder_of_a_lower_priority_finish() {
-    // On the only core, where yielding lets none of a lower priority run.
+    // On the only core, where yielding lets no thread of a lower priority run.
     let completes = |table: &Table| {
         let mut machine = Machine::new(1, 1, table, Broken::Nothing);
         let device = machine.device();
@@ -121,7 +123,7 @@ fn active_calls_end_the_watching_unless_a_queue_is_armed() {
     assert_eq!(judged(&mut policy, 2 * TABLE.active_calls - 1), Next::BackOff);
     let armed = Event::Judged { calls: 1_000, is_armed: true };
     assert_eq!(policy.after(&TABLE, armed), Next::Look);
-    // Armed after it judged: it does not sleep.
+    // Armed after the thread judged: the thread does not sleep.
     let armed = Event::BackedOff { is_armed: true, rested: false };
     assert_eq!(policy.after(&TABLE, armed), Next::Judge);
 }
@@ -139,7 +141,7 @@ fn staying_calls_keep_it_away_once_it_is() {
     assert_eq!(judged(&mut policy, 100 + 2 * TABLE.staying_calls - 1), Next::Look);
 }
 
-/// Rounds of watching that follow a return after a silence, though applications call.
+/// Returns the rounds of watching that follow a return after a silence, though applications call.
 fn rounds_after(silent_nanos: u64, table: &Table) -> usize {
     let mut policy = Background::new(TAKEOVER);
     let mut calls = 100;
@@ -220,8 +222,8 @@ fn look_around_nanos_is_far_longer_than_a_round_and_shorter_than_anybody_notices
     assert!((500_000..=100_000_000).contains(&TABLE.look_around_nanos));
 }
 
-/// What becomes of a post, `packets` of which gather, where a thread polled `polled_nanos` ago and
-/// the background thread backs off.
+/// Returns what becomes of a post, `packets` of which gather, where a thread polled `polled_nanos`
+/// ago and the background thread backs off.
 fn posted(in_flight: u64, packets: usize, bytes: usize, polled_nanos: u64) -> Post {
     let cells = Cells::default();
     cells.called(Time(1_000_000));

@@ -1,15 +1,16 @@
 //! The background thread of an open device: progress when no application thread makes any.
 //!
-//! Owns the thread, and what it hears beside its engine. When it backs off, looks, or sleeps is the
-//! decision of [`policy::Background`](policy::Background); this module carries it out, and reports.
-//! While it watches it sleeps in `ppoll` on the sockets, on changes of the network, and on its
-//! wake-up, with the next timer as timeout. An idle device makes no system call at all (unless it
-//! has connections to other processes of this host: `neighbours.rs`).
+//! Owns the thread, and the descriptors that it polls beside its engine. When the thread backs off,
+//! polls, or sleeps is decided by [`policy::Background`](policy::Background); this module carries
+//! that out, and reports. While the thread watches, it sleeps in `ppoll` on the sockets, on changes
+//! of the network, and on its wake-up, with the next timer as timeout. An idle device makes no
+//! system call at all (unless it has connections to other processes of this host: `neighbours.rs`).
 //!
-//! It is woken while it watches if a holder of the lane leaves work that is due before it would
-//! look, or descriptors that it does not sleep on ([`Engine::hand_over`]), and while it backs off
-//! if a completion queue is armed, or if a thread is about to wait for something that is no
-//! completion ([`Engine::caller_rests`]): then it looks whether anybody polls still.
+//! While the thread watches, a holder of the lane wakes it in two cases ([`Engine::hand_over`]).
+//! The holder leaves work that is due before the thread's next poll, or descriptors that the thread
+//! does not sleep on. While the thread backs off, it is woken if a completion queue is armed, or if
+//! a thread is about to wait for something that is no completion ([`Engine::caller_rests`]). It
+//! then checks whether any thread still polls.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -28,11 +29,11 @@ use crate::progress::engine::{Engine, give_way};
 use crate::streams::Streams;
 use crate::support::threads;
 
-/// What the thread hears beside its engine.
+/// The descriptors that the thread polls beside its engine.
 pub(crate) struct Ears {
     /// Changes of the network.
     pub(crate) watcher: Option<ChangeWatcher>,
-    /// Who asks for the device's status.
+    /// Requests for the device's status.
     pub(crate) status: Option<StatusSocket>,
 }
 
@@ -43,7 +44,7 @@ impl Ears {
     }
 }
 
-/// What the thread sleeps on.
+/// The descriptors that the thread sleeps on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Watches {
     Nothing,
@@ -53,20 +54,20 @@ enum Watches {
     All(u64),
 }
 
-/// The thread's own state.
+/// The state of the background thread.
 pub(crate) struct Background {
     engine: Arc<Engine>,
     sleeper: Sleeper,
     ears: Ears,
-    /// Descriptors of the link, as it had them last.
+    /// The descriptors that the link had last.
     fds: Vec<RawFd>,
     watches: Watches,
-    /// When other processes of this host must be seen to at the latest.
+    /// The time at which other processes of this host must be served at the latest.
     processes_due: Option<Time>,
     policy: policy::Background,
-    /// For how long it may sleep, as its last look planned.
+    /// The time that the thread may sleep, as its last poll planned.
     timeout: Option<Duration>,
-    /// When it looked around last though it never slept.
+    /// The time at which the thread last looked around though it did not sleep.
     looked_around: Time,
 }
 
@@ -106,7 +107,7 @@ impl Background {
         self.engine.policy().come_back();
     }
 
-    /// Does what the policy says, and returns what it says then.
+    /// Does what the policy says, and returns what the policy says next.
     fn carry_out(&mut self, next: Next) -> Next {
         let shared = &self.engine.policy();
         let event = match next {
@@ -149,7 +150,7 @@ impl Background {
         self.policy.after(&TABLE, event)
     }
 
-    /// Sleeps, without a look at the link's sockets.
+    /// Sleeps, without polling the link's sockets.
     fn pause(&mut self, nanos: u64) {
         if self.watches != Watches::Beside {
             let near = self.engine.near().map(NearControl::raw_fd);
@@ -160,7 +161,7 @@ impl Background {
         self.look_around(woken.by_fd);
     }
 
-    /// Whether it has not looked around for a while, and does so now.
+    /// Whether the thread has not looked around for a while, and does so now.
     fn is_time_to_look_around(&mut self) -> bool {
         let now = self.engine.now();
         let is_time = now.since(self.looked_around) > TABLE.look_around_nanos;
@@ -170,7 +171,8 @@ impl Background {
         is_time
     }
 
-    /// So much traffic that it does not sleep: neighbours are served all the same.
+    /// Serves local peers, and looks around now and then, while there is so much traffic that the
+    /// thread does not sleep.
     fn see_to_others(&mut self) {
         self.processes_due = self.engine.see_to_processes();
         if self.is_time_to_look_around() {
@@ -179,7 +181,7 @@ impl Background {
         }
     }
 
-    /// Sleeps until what the last look planned.
+    /// Sleeps until what the last poll planned is due.
     fn sleep(&mut self) {
         let woken = self.sleeper.sleep(self.timeout);
         if let Some(near) = &self.engine.near() {
@@ -189,7 +191,7 @@ impl Background {
         self.look_around(woken.by_fd);
     }
 
-    /// What there is to do beside packets: changes of the network, and neighbours.
+    /// Does what there is to do beside packets: changes of the network, and local peers.
     fn look_around(&mut self, by_fd: bool) {
         if by_fd {
             self.look_at_network();
@@ -204,7 +206,7 @@ impl Background {
         }
     }
 
-    /// Answers who asks for the device's status.
+    /// Answers requests for the device's status.
     fn tell_status(&self) {
         if let Some(status) = &self.ears.status {
             status.serve(|| self.engine.status());
@@ -216,7 +218,7 @@ impl Background {
         self.engine.alarms().tell_due(&self.engine.info().name, self.engine.now());
     }
 
-    /// Makes progress once, and plans the next look if there is nothing more to do.
+    /// Makes progress once, and plans the next poll if there is nothing more to do.
     fn look(&mut self) -> Event {
         let engine = self.engine.clone();
         let called_at = engine.policy().called_at();
@@ -224,7 +226,8 @@ impl Background {
         let now = engine.now();
         engine.answer_doorbells(&mut lane);
         lane.transmit(&engine, now);
-        // It sleeps on what is ready, so it must see all of it.
+        // The thread sleeps on descriptors that become ready, so it must find all that are ready
+        // now.
         let received = match lane.streams {
             Some(_) => lane.receive_streams(&engine, now, true),
             None => lane.receive(&engine, now),
@@ -264,8 +267,9 @@ impl Background {
         Event::Looked { found, is_done, silent_nanos }
     }
 
-    /// Says to the neighbours that this thread sleeps; false, and nothing said, if one has sent
-    /// something meanwhile. The other half of the proof in `vernic_io::neighbour`.
+    /// Announces to the local peers that this thread sleeps. Returns false, and takes the
+    /// announcement back, if a peer has sent something meanwhile. The other half of the proof is in
+    /// `vernic_io::neighbour`.
     fn lies_down(&self, lane: &Lane) -> bool {
         let Some(near) = &self.engine.near() else { return true };
         near.alarm().announce();
@@ -290,8 +294,8 @@ impl Engine {
         self.watch().is_rung() || self.near().is_some_and(NearControl::is_rung)
     }
 
-    /// Serves the neighbours, and looks for processes that are gone. Returns when it must be called
-    /// at the latest.
+    /// Serves the local peers, and checks for processes that are gone. Returns when it must be
+    /// called at the latest.
     fn see_to_processes(&self) -> Option<Time> {
         let near = self.serve_neighbours();
         [near, self.look_after_peers()].into_iter().flatten().min()

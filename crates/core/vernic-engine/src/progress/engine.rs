@@ -1,26 +1,26 @@
-//! Progress: who runs the lane when, on whose thread (the model in one page).
+//! Progress: which thread runs the lane, and when (the model in one page).
 //!
 //! Owns [`Engine`]: the lane of an open device behind its lock, the doorbells, counters. Calls of
-//! the application make progress, and the background thread where no call does. A program that
+//! the application make progress, and the background thread does where no call does. A program that
 //! wants several lanes opens the device several times.
 //!
 //! # Who runs the lane
 //!
 //! - `post_send` pushes into the send queue and *kicks*: if the lane is free it sends on the
-//!   caller's thread, else it rings the doorbell and leaves.
+//!   caller's thread; otherwise it rings the doorbell and leaves.
 //! - `poll` with an empty ring sends what is pending (ACKs), receives a batch, fires timers, and
-//!   looks at the ring again. The ACKs of this batch are left to the next call: the application
+//!   checks the ring again. The ACKs of this batch are left to the next call. So the application
 //!   sees its completions, and the bytes that were written to its memory, before any system call
-//!   for an ACK, and its reply goes ahead of it.
-//! - The background thread (`background.rs`) does all of it when nobody else does.
+//!   for an ACK, and its reply goes ahead of the ACK.
+//! - The background thread (`background.rs`) does all of this when no other thread does.
 //! - The control path locks the lane and waits for it, to change the table or as a barrier.
 //!
 //! No data-path thread waits for the lane.
 //!
 //! # No lost wake-up
 //!
-//! A thread that finds the lane taken may leave, because whoever holds it looks at the doorbells
-//! after it has released it. In order:
+//! A thread that finds the lane taken may leave, because the holder checks the doorbells after it
+//! has released the lane. In order:
 //!
 //! ```text
 //!   poster                                  holder
@@ -30,15 +30,16 @@
 //! ```
 //!
 //! Both fences are in one total order. If P2 comes first, H3 sees P1. If H2 comes first, P3 sees
-//! H1, so its failure was caused by a later holder, to whom the same argument applies; the last
-//! holder of all has nobody after it, so P2 comes before its H2. With [`Engine::waiters`] a poster
-//! may also leave because a control-path thread announced itself; that thread withdraws its
+//! H1, so its failure was caused by a later holder, to which the same argument applies. The last
+//! holder of all has no holder after it, so P2 comes before its H2. With [`Engine::waiters`] a
+//! poster may also leave because a control-path thread announced itself. That thread withdraws its
 //! announcement (in place of H1) after its own unlock and before H2. A command of communication
-//! management leaves its work as a doorbell does ([`Engine::ring_cm`]), and then waits for the lane
-//! for a while if it has a message to send (`cm/promise.rs`).
+//! management leaves its work as a doorbell does ([`Engine::ring_cm`]). It then waits for the lane
+//! for a while if it has a message to send (`agent/promise.rs`).
 //!
-//! Work that a holder leaves behind on purpose (a budget was used up, a socket was full, a timer
-//! runs) is covered by the background thread: see [`Engine::hand_over`].
+//! Work that a holder leaves behind on purpose is covered by the background thread: see
+//! [`Engine::hand_over`]. This is so when a call's bound was reached, a socket was full, or a timer
+//! runs.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
@@ -56,21 +57,21 @@ use crate::qp::state::QpInner;
 use crate::streams::{EXIT_PATIENCE, Streams, settle_orphans};
 use crate::support::events::{lock, try_lock};
 
-/// Times that a holder takes the lane again for doorbells before it leaves them to the background
-/// thread: a bound on how long one call can be kept busy by others.
+/// The number of times that a holder takes the lane again for doorbells, before it leaves them to
+/// the background thread. This bounds how long other threads can keep one call busy.
 const MAX_ROUNDS: usize = 8;
 
-/// The engine of an open device: its lane, and what threads share of it. The rest is its
+/// The engine of an open device: its lane, and what threads share of the lane. The rest is in its
 /// [`Device`].
 pub(crate) struct Engine {
     device: Arc<Device>,
     pub(crate) cm: Arc<CmShared>,
     lane: Mutex<Lane>,
-    /// Control-path threads that wait for the lane: the data path lets them pass.
+    /// The number of control-path threads that wait for the lane: the data path lets them pass.
     waiters: AtomicUsize,
     pub(crate) doorbells: Mutex<Vec<Arc<QpInner>>>,
-    /// Queue pairs whose doorbell came when they were closed: the last reference to a device may be
-    /// theirs, and its end passes the lane.
+    /// Queue pairs whose doorbell came when they were closed. They may hold the last reference to a
+    /// device, and the end of a device takes the lane, so they are dropped without the lane.
     late: Mutex<Vec<Arc<QpInner>>>,
     has_late: AtomicBool,
     rung: AtomicBool,
@@ -113,27 +114,28 @@ impl Engine {
         }
     }
 
-    /// What it shares with the objects of the device.
+    /// Returns what the engine shares with the objects of the device.
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// Sends what was posted to `qp`: on this thread if the lane is free, else by whoever has it.
+    /// Sends what was posted to `qp`: on this thread if the lane is free, else on the thread that
+    /// holds it.
     pub(crate) fn kick(&self, qp: &Arc<QpInner>) {
         if !self.run_inline(|lane, now| lane.transmit_posted(self, qp, now)) {
             self.ring(qp);
         }
     }
 
-    /// The machine of communication management has changed: sends what it has to send and plans its
-    /// next deadline, on this thread if the lane is free, else by whoever has it.
+    /// Sends what the changed machine of communication management has to send, and plans its next
+    /// deadline. Runs on this thread if the lane is free, else on the thread that holds it.
     pub(crate) fn kick_cm(&self) {
         self.ring_cm();
         self.run_inline(|lane, now| lane.transmit(self, now));
     }
 
-    /// The same, left to whoever has the lane next: steps P1 and P2 of the proof in the module's
-    /// head.
+    /// Leaves the work of communication management to the next holder of the lane: steps P1 and P2
+    /// of the proof in the module documentation.
     pub(crate) fn ring_cm(&self) {
         self.cm.leave_work();
         self.rung.store(true, Ordering::Release);
@@ -141,7 +143,7 @@ impl Engine {
     }
 
     /// Leaves `qp` in the doorbells, and tries once more in case the holder has just left: steps P1
-    /// to P3 of the proof in the module's head.
+    /// to P3 of the proof in the module documentation.
     fn ring(&self, qp: &Arc<QpInner>) {
         if qp.mark.attend() {
             lock(&self.doorbells).push(qp.clone());
@@ -151,7 +153,7 @@ impl Engine {
         self.run_inline(|lane, now| lane.transmit(self, now));
     }
 
-    /// Looks for completions: see the module's head. `take` takes them from the ring.
+    /// Polls for completions: see the module documentation. `take` takes them from the ring.
     pub(crate) fn poll_inline(&self, mut take: impl FnMut() -> usize) -> usize {
         let (mut taken, mut after) = (0, AfterPoll::Return);
         let done = self.run_inline(|lane, now| {
@@ -176,7 +178,7 @@ impl Engine {
         taken
     }
 
-    /// Lets others run on this core.
+    /// Lets other threads run on this core.
     #[cold]
     fn offer_core(&self) {
         let before = monotonic_ns();
@@ -195,11 +197,12 @@ impl Engine {
         })
     }
 
-    /// As [`progress_inline`](Self::progress_inline), for the last time: packets that a capture
-    /// keeps go to its file, and neighbours are told good-bye, so that they do not take the end of
-    /// the process for a crash. Packets for other processes that lie in sockets of this one are
-    /// handed over. Peers of iWARP get what they were sent, which the system would not see to if
-    /// they said something more: half a second at most.
+    /// Makes progress as [`progress_inline`](Self::progress_inline) does, for the last time.
+    /// Packets that a capture keeps go to its file. Local peers are notified that this process ends
+    /// in order, so that they do not take its end for a crash. Packets for other processes that are
+    /// in sockets of this one are handed over. Peers of iWARP get what they were sent, for half a
+    /// second at most: the system would not see to that if those peers sent something more. Returns
+    /// false if the lane or the local peers are in use.
     pub(crate) fn last_progress(&self) -> bool {
         let mut orphans = Vec::new();
         let mut is_done = self.progress_inline()
@@ -217,14 +220,15 @@ impl Engine {
         is_done
     }
 
-    /// What the link counted; `None` if the lane is taken.
+    /// Returns what the link counted; `None` if the lane is taken.
     pub(crate) fn try_link_counters(&self) -> Option<LinkCounters> {
         let mut counters = None;
         self.run_inline(|lane, _| counters = Some(lane.link.counters()));
         counters
     }
 
-    /// Runs `f` with the lane on an application's thread, unless it is taken.
+    /// Runs `f` with the lane on an application's thread; returns false, and does not run `f`, if
+    /// the lane is taken.
     fn run_inline(&self, f: impl FnOnce(&mut Lane, Time)) -> bool {
         let Some(mut lane) = self.try_lane() else { return false };
         let now = self.now();
@@ -236,8 +240,8 @@ impl Engine {
         true
     }
 
-    /// Runs `f` with the lane on an application's thread, unless it is taken, in which case it does
-    /// not run.
+    /// Runs `f` while this thread, an application's, has the lane; does not run `f` if the lane is
+    /// taken.
     pub(crate) fn with_free_lane(&self, f: impl FnOnce(Time)) {
         self.run_inline(|_, now| f(now));
     }
@@ -267,8 +271,9 @@ impl Engine {
         result
     }
 
-    /// As [`with_lane`](Self::with_lane), but does not wait any longer than `until`, and returns
-    /// `None` then: whoever has the lane may be what this very thread was interrupted in.
+    /// Runs `f` as [`with_lane`](Self::with_lane) does, but waits no longer than `until`, and
+    /// returns `None` then. The lane's holder may be this very thread, interrupted while it has the
+    /// lane.
     pub(crate) fn with_lane_until<T>(
         &self,
         until: Instant,
@@ -305,7 +310,8 @@ impl Engine {
         }
     }
 
-    /// Steps H2 and H3 of the proof in the module's head.
+    /// Handles the doorbells that came while the lane was held: steps H2 and H3 of the proof in the
+    /// module documentation.
     pub(crate) fn after_release(&self) {
         if self.has_late.load(Ordering::Relaxed) && self.has_late.swap(false, Ordering::Relaxed) {
             drop(std::mem::take(&mut *lock(&self.late)));
@@ -315,7 +321,7 @@ impl Engine {
             if !self.rung.load(Ordering::Acquire) {
                 return;
             }
-            // Taken by another: that holder looks at the doorbells, as proven.
+            // If another thread has taken the lane, that holder checks the doorbells, as proven.
             let Some(mut lane) = self.try_lane() else { return };
             let now = self.now();
             self.answer_doorbells(&mut lane);
@@ -325,9 +331,9 @@ impl Engine {
         self.waker().wake();
     }
 
-    /// Makes sure that the background thread will be there in time for what the lane has left to
-    /// do, and that it sleeps on the descriptors that the link has now: receiving may have opened
-    /// a socket for a steered flow. Called by every holder before it lets go of the lane.
+    /// Makes sure that the background thread polls in time for what the lane has left to do, and
+    /// that it sleeps on the descriptors that the link has now. Receiving may have opened a socket
+    /// for a steered flow. Called by every holder before it releases the lane.
     #[inline]
     pub(crate) fn hand_over(&self, lane: &Lane, now: Time) {
         let near = self.near().filter(|_| lane.near.is_pending());
@@ -339,13 +345,14 @@ impl Engine {
         let late =
             || lane.next_work(now, self.patience()).is_some_and(|next| plan.is_late_for(next));
         if near.is_some() || blind || late() {
-            // Once is enough: it plans anew when it is awake.
+            // Waking it once is enough: the background thread plans anew when it is awake.
             self.policy().forget_plan();
             self.waker().wake();
         }
     }
 
-    /// A completion queue was armed: its owner is about to sleep, and leaves nothing behind.
+    /// Notes that a completion queue was armed: its owner is about to sleep, so all that is ready
+    /// is sent.
     pub(crate) fn cq_armed(&self) {
         self.run_inline(|lane, now| lane.transmit_all(self, now));
         if self.policy().arm() {
@@ -353,8 +360,9 @@ impl Engine {
         }
     }
 
-    /// The calling thread is about to wait for something that is no completion, and may have been
-    /// the one that polled: the background thread, if it counts on that, looks anew.
+    /// Notes that the calling thread is about to wait for something that is no completion, and may
+    /// have been the one that polled. If the background thread counts on that thread, it checks
+    /// again.
     pub(crate) fn caller_rests(&self) {
         if self.policy().rest() {
             self.waker().wake();
@@ -362,7 +370,7 @@ impl Engine {
     }
 }
 
-/// Lets any other thread run on this core, also one of a lower priority.
+/// Sleeps briefly, which lets any other thread run on this core, also one of a lower priority.
 #[cold]
 pub(crate) fn give_way() {
     std::thread::sleep(Duration::from_nanos(TABLE.rest_nanos));

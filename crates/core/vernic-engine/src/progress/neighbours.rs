@@ -1,11 +1,11 @@
-//! Meeting and losing neighbours: what the engine does off the data path.
+//! Connecting to local peers, and losing them: what the engine does off the data path.
 //!
 //! A thread that finds that a peer is a process of this host leaves the process in a list
-//! (`Device::want_neighbour`) and wakes the background thread, which alone serves the connections
-//! of the neighbours ([`Engine::serve_neighbours`]) and brings what happened to the lane. No thread
-//! waits for a meeting.
+//! (`Device::want_neighbour`) and wakes the background thread. That thread alone serves the
+//! connections of the local peers ([`Engine::serve_neighbours`]), and brings their events to the
+//! lane. No thread waits for a connection.
 //!
-//! Lock order: the neighbourhood, then the lane.
+//! Lock order: the local peers (`hood`), then the lane.
 
 use std::sync::atomic::Ordering;
 
@@ -19,7 +19,8 @@ use crate::progress::engine::Engine;
 use crate::support::events::{lock, try_lock};
 
 impl Engine {
-    /// There is a queue pair, perhaps in a new slot: other processes may want to meet this one.
+    /// Follows the slots of this process, after a queue pair was created, perhaps in a new slot:
+    /// other processes may want to connect to this one.
     pub(crate) fn follow_slots(&self) {
         if let Some(near) = &self.near()
             && let Some(hood) = &mut *lock(&near.hood)
@@ -28,15 +29,16 @@ impl Engine {
         }
     }
 
-    /// Handles what neighbours said, meets those that are wanted, and expels those that broke the
-    /// rules. Returns when it must be called at the latest. For the background thread.
+    /// Handles the messages of local peers, connects to those that are wanted, and expels those
+    /// that broke the rules. Returns when it must be called at the latest. For the background
+    /// thread.
     ///
-    /// Takes the lane only if something has happened: threads that poll have to wait for it
+    /// Takes the lane only if something has happened: threads that poll have to wait for the lane
     /// meanwhile.
     pub(crate) fn serve_neighbours(&self) -> Option<Time> {
         let near = self.near()?;
         let mut hood = lock(&near.hood);
-        // Whoever leaves something in the lane rings before it lets go of it.
+        // A thread that leaves something in the lane rings before it releases the lane.
         let rung = near.rung.swap(false, Ordering::AcqRel);
         let hood = hood.as_mut()?;
         let now = Nanos(self.now().nanos());
@@ -62,7 +64,7 @@ impl Engine {
         hood.deadline(now).map(|at| Time(at.0))
     }
 
-    /// The device is closed: says good-bye to the neighbours.
+    /// Disconnects from the local peers in order, because the device is closed.
     pub(crate) fn close_neighbours(&self) {
         if let Some(near) = &self.near() {
             let hood = lock(&near.hood).take();
@@ -70,8 +72,9 @@ impl Engine {
         }
     }
 
-    /// As [`close_neighbours`](Self::close_neighbours), where the process ends; false if somebody
-    /// is at it, perhaps who was interrupted on this very thread.
+    /// Disconnects as [`close_neighbours`](Self::close_neighbours) does, where the process ends.
+    /// Returns false if another thread serves the local peers, or this very thread was interrupted
+    /// in it.
     pub(crate) fn try_close_neighbours(&self) -> bool {
         let Some(near) = &self.near() else { return true };
         let Some(hood) = try_lock(&near.hood).map(|mut hood| hood.take()) else { return false };

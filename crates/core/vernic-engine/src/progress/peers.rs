@@ -1,22 +1,22 @@
-//! Processes of this host that queue pairs are connected to, and what becomes of those when one is
-//! gone.
+//! Processes of this host that queue pairs are connected to, and how those queue pairs fail when
+//! such a process is gone.
 //!
-//! A process that is killed says nothing. One that shares memory with this one hangs up
-//! (`near/control.rs`); of others the slots go with it, which every process of this host can see.
-//! So whoever has queue pairs that are connected to such a process looks every [`LOOK_NANOS`]
-//! whether its slot is there still. If it is not, those queue pairs fail, whether or not anything
-//! was ever sent ([`Engine::look_after_peers`]).
+//! A process that is killed sends no notice. If it shares memory with this process, its connection
+//! hangs up (`local/control.rs`). The slot of any other process goes with the process, which every
+//! process of this host can see. So a process with queue pairs that are connected to such a process
+//! checks every [`LOOK_NANOS`] whether the peer's slot is still there. If it is not, those queue
+//! pairs fail, whether or not anything was ever sent ([`Engine::look_after_peers`]).
 //!
 //! A process that closes its device in order, or ends after it has left `main`, says so in a page
-//! that its peers have mapped ([`Intake::has_left`]): as with hardware, nobody is told, and what is
-//! sent to it runs into the ACK timeout.
+//! that its peers have mapped ([`Intake::has_left`](vernic_io::host::Intake::has_left)). As with
+//! hardware, its peers get no notice, and what is sent to it runs into the ACK timeout.
 //!
-//! Called by the control path, and by the background thread, which alone looks. Lock order: the
+//! Called by the control path, and by the background thread, which alone polls. Lock order: the
 //! lane, then the list.
 //!
-//! Limits: a process that takes the same slot before the next look hides that the former one is
-//! gone. UC is told nothing, as by hardware: it knows of no peer that could fail. Costs a system
-//! call per such process and look, and nothing while there are none.
+//! Limits: a process that takes the same slot before the next poll hides that the former process is
+//! gone. UC gets no notice, as from hardware: it knows of no peer that could fail. This module
+//! costs a system call per such process and poll, and nothing while there are none.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ use crate::qp::state::QpInner;
 use crate::support::events::lock;
 
 impl Engine {
-    /// Looks for processes that are gone, if it is time to, and fails the queue pairs that are
+    /// Checks for processes that are gone, if it is time to, and fails the queue pairs that are
     /// connected to them. Returns when it must be called at the latest. For the background thread.
     pub(crate) fn look_after_peers(&self) -> Option<Time> {
         self.watch().is_rung.store(false, Ordering::Release);
@@ -50,12 +50,12 @@ impl Engine {
             (list.all.clone(), list.added)
         };
         let all = self.identify(all, now);
-        // Who hangs up when it ends is not asked.
+        // A local peer is not checked: its connection hangs up when it ends.
         let watched: Vec<_> = all
             .into_iter()
             .filter(|known| known.pid.is_some_and(|pid| !self.is_neighbour(known.slot, pid)))
             .collect();
-        // Who has no descriptor left to ask with looks again.
+        // If there is no descriptor left to ask with, the next poll asks again.
         let vacant =
             self.slots().vacant(watched.iter().map(|known| known.slot)).unwrap_or_default();
         let missing = watched.into_iter().filter(|known| vacant.contains(&known.slot));
@@ -78,8 +78,9 @@ impl Engine {
         list.due
     }
 
-    /// Asks those who have not said yet whether they serve the address; queue pairs that are
-    /// connected to one that does know so from now on.
+    /// Asks the processes that have not said yet whether they serve the address. Queue pairs that
+    /// are connected to a process that says so know it from then on. Returns the processes that are
+    /// known already.
     fn identify(&self, all: Vec<Watched>, now: Time) -> Vec<Watched> {
         let (sure, unsure): (Vec<_>, Vec<_>) = all.into_iter().partition(|w| w.pid.is_some());
         for known in unsure {

@@ -1,5 +1,5 @@
-//! The lists that queue pairs stand on: linked through an array, so that a queue pair is on one of
-//! them at most, and leaves it in a few stores.
+//! The lists that queue pairs are on. They are linked through an array, so that a queue pair is on
+//! one list at most, and leaves it in a few stores.
 //!
 //! An entry is made when a queue pair is opened, and kept for its life; putting a queue pair on a
 //! list allocates nothing.
@@ -11,23 +11,23 @@ use vernic_proto::Time;
 use super::standing::Standing;
 use crate::qp::state::QpInner;
 
-/// No entry.
+/// The index that stands for no entry.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// One queue pair.
+/// The entry of one queue pair.
 #[derive(Debug)]
 pub(super) struct Entry {
     qp: Option<Arc<QpInner>>,
     standing: Standing,
     previous: u32,
     next: u32,
-    /// Since when its requests wait for the window of their destination.
+    /// The time since which its requests wait for the window of their destination, if they do.
     pub(super) since: Option<Time>,
     /// Whether its requests may leave once, whatever that window says.
     pub(super) pass: bool,
-    /// When its ACK leaves at the latest, if that is delayed.
+    /// The time at which its ACK leaves at the latest, if the ACK is delayed.
     pub(super) due: Time,
-    /// Where its requests are counted, if they wait.
+    /// The number of the window that counts its requests, if they wait.
     pub(super) window: u8,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct Entries {
 }
 
 impl Entries {
-    /// An entry for a queue pair that was opened.
+    /// Makes an entry for a queue pair that was opened.
     pub(super) fn add(&mut self, qp: Arc<QpInner>) -> u32 {
         let entry = Entry {
             qp: Some(qp),
@@ -92,7 +92,7 @@ impl Entries {
         self.all.len() as u32 - 1
     }
 
-    /// The queue pair is closed, and on no list.
+    /// Removes the entry of a queue pair that is closed, and on no list.
     pub(super) fn remove(&mut self, index: u32) {
         if let Some(entry) = self.all.get_mut(index as usize) {
             entry.qp = None;
@@ -115,7 +115,7 @@ impl Entries {
         self.all.get(index as usize)?.qp.as_ref()
     }
 
-    /// The requests of a queue pair wait no longer for a window.
+    /// Notes that the requests of a queue pair no longer wait for a window.
     #[inline]
     pub(super) fn end_wait(&mut self, index: u32) {
         if let Some(entry) = self.all.get_mut(index as usize) {
@@ -133,7 +133,7 @@ impl Entries {
         self.all.get(index as usize).map_or(NONE, |entry| entry.next)
     }
 
-    /// Puts a queue pair that is on no list at the end of one.
+    /// Puts a queue pair that is on no list at the end of `list`.
     #[inline]
     pub(super) fn push(&mut self, list: &mut List, index: u32, standing: Standing) {
         let last = list.last;
@@ -147,7 +147,7 @@ impl Entries {
         list.len += 1;
     }
 
-    /// Puts a queue pair that is on no list at the beginning of one.
+    /// Puts a queue pair that is on no list at the beginning of `list`.
     pub(super) fn push_first(&mut self, list: &mut List, index: u32, standing: Standing) {
         let first = list.first;
         let Some(entry) = self.all.get_mut(index as usize) else { return };

@@ -1,35 +1,36 @@
-//! Where a queue pair stands: one state, and one function that says what follows an event.
+//! The standing of a queue pair: one state, and one function that says what follows an event.
 
-/// Where a queue pair stands with the scheduler: on one list, or on none.
+/// The standing of a queue pair with the scheduler: it is on one list, or on none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Standing {
     /// On no list: an event or a post must come first.
     #[default]
     Idle,
-    /// A turn comes as soon as those ahead of it had theirs.
+    /// A turn comes as soon as the queue pairs ahead have had theirs.
     Ready,
-    /// More is to be sent, and waits for the receiver: tried again with the next call.
+    /// More is to be sent, but the receiver has no room: the turn is tried again with the next
+    /// call.
     Backpressured,
-    /// Requests are to be sent, and wait for the window of their destination.
+    /// Requests are to be sent, but wait for the window of their destination.
     WaitsForWindow,
-    /// An ACK is all that is to be sent, and may wait a moment for more to acknowledge.
+    /// Only an ACK is to be sent, and may wait a moment for more to acknowledge.
     AckDelayed,
 }
 
-/// What a queue pair did in its turn.
+/// The result of a queue pair's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// Packets were written.
     Wrote,
-    /// Nothing was to be written, or there was no room.
+    /// There was nothing to write, or no room.
     Nothing,
-    /// More is to be written, and waits for the receiver.
+    /// More is to be written, but the receiver has no room.
     Backpressured,
 }
 
 impl Turn {
-    /// The result of two parts of a turn. A queue pair that must wait comes back by itself, and has
-    /// its other part then, too.
+    /// Combines the results of two parts of a turn. A queue pair that must wait gets another turn
+    /// by itself, and has its other part in that turn, too.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Backpressured, _) | (_, Self::Backpressured) => Self::Backpressured,
@@ -43,12 +44,12 @@ impl Turn {
     }
 }
 
-/// What happened to a queue pair.
+/// An event of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A turn of the queue pair is over.
     Turn(Turn),
-    /// Packets for it were handled, requests among them or not.
+    /// Packets for the queue pair were handled, with requests among them or not.
     Packets { requests: bool },
     /// The timer fired, the peer is gone, or the state was changed.
     Changed,
@@ -56,14 +57,15 @@ pub(crate) enum Event {
     Stream { again: bool },
 }
 
-/// What a queue pair has to send beside an ACK that may wait. Asked for only where it decides.
+/// The work of a queue pair beside an ACK that may wait. Asked for only where the answer decides.
 pub(crate) trait Wants {
     fn requests(&self) -> bool;
     fn responses(&self) -> bool;
 }
 
-/// Where a queue pair stands after an event. `only_ack` if an ACK, which may wait, is the only
-/// response that it has; `waits` if its requests were refused by the window of their destination.
+/// Returns the standing of a queue pair after an event. `only_ack` says that an ACK, which may
+/// wait, is its only response. `waits` says that the window of their destination refused its
+/// requests.
 #[inline]
 pub(crate) fn after(
     was: Standing,
@@ -73,7 +75,7 @@ pub(crate) fn after(
     waits: bool,
 ) -> Standing {
     if matches!(was, Standing::Ready | Standing::Backpressured) {
-        // A turn is sure to come, and looks at everything.
+        // A turn is sure to come, and handles everything.
         return was;
     }
     match event {
@@ -120,7 +122,7 @@ pub(crate) fn after(
 mod tests {
     use super::*;
 
-    /// Requests, responses, of these an ACK alone.
+    /// The work of a queue pair: requests, responses, and whether an ACK is its only response.
     struct Has(bool, bool, bool);
 
     impl Wants for Has {
@@ -159,7 +161,8 @@ mod tests {
             (Wrote, REQUESTS_AND_ACK, false, Ready),
             (Wrote, REQUESTS_AND_ACK, true, AckDelayed),
             (Nothing, NOTHING, false, Idle),
-            // What it waits for makes it ready: an acknowledgement, its timer.
+            // The event that the queue pair waits for makes it ready: an acknowledgement, or its
+            // timer.
             (Nothing, REQUESTS, false, Idle),
             (Nothing, REQUESTS, true, WaitsForWindow),
             (Nothing, ACK, false, AckDelayed),

@@ -1,4 +1,4 @@
-//! Windows of destinations, and bounds of waiting.
+//! Tests of destination windows, and of the bounds of waiting.
 
 use vernic_proto::{AttrMask, QpAttr, SendFlags, SendOp};
 use vernic_wire::{PortNum, Qkey};
@@ -8,7 +8,7 @@ use super::*;
 use crate::testing::{post_writes, rc_pair, ud_qp, without_background};
 use crate::{AddressVector, Config, Context, Cq, Dest, EMPTY_WC, Payload, Qp, QpCap, SendWr};
 
-/// Pairs, and the requests that each end of them has.
+/// The number of pairs, and the requests that each end of a pair may have outstanding.
 const PAIRS: usize = 100;
 const DEPTH: u32 = 16;
 
@@ -20,7 +20,7 @@ fn post(qps: &[Arc<Qp>]) {
     qps.iter().for_each(|qp| post_writes(qp, DEPTH as usize));
 }
 
-/// Packets in flight, and queue pairs that wait.
+/// Returns the packets in flight, and the number of queue pairs that wait.
 fn totals(context: &Context) -> (u64, usize) {
     context.engine().with_lane(|lane| lane.sched.window_totals())
 }
@@ -32,7 +32,7 @@ fn many_queue_pairs_have_no_more_in_flight_together_than_their_budget() {
     let qps = pairs(&context, &cq);
     post(&qps);
     let (in_flight, waiting) = totals(&context);
-    // What is in flight is a turn beyond the limit at most.
+    // At most one turn more than the limit is in flight.
     let most = INITIAL + u64::from(DEPTH);
     assert!((INITIAL..=most).contains(&in_flight), "{in_flight} in flight");
     assert_eq!(waiting, qps.len() - (in_flight / u64::from(DEPTH)) as usize);
@@ -49,7 +49,7 @@ fn nobody_waits_for_long_behind_what_is_never_acknowledged() {
     let context = without_background();
     let cq = context.create_cq(8192, None).unwrap();
     let qps = pairs(&context, &cq);
-    // Nothing is received until somebody polls, as if the peers were stopped.
+    // Nothing is received until the test polls, as if the peers were stopped.
     let before = context.now();
     post(&qps);
     let (_, waiting) = totals(&context);
@@ -57,7 +57,7 @@ fn nobody_waits_for_long_behind_what_is_never_acknowledged() {
         let sched = &mut lane.sched;
         sched.let_in(before + (PATIENCE_NANOS - 1));
         let early = sched.ready_len();
-        // The next look is planned for then.
+        // The next poll is planned for the end of the wait.
         let next = sched.windows.next_at(&sched.entries, before).unwrap();
         sched.let_in(next);
         (early, sched.ready_len())
@@ -69,7 +69,7 @@ fn nobody_waits_for_long_behind_what_is_never_acknowledged() {
 
 #[test]
 fn queue_pairs_that_wait_are_let_in_though_another_is_always_ready() {
-    // Calls to send, and the datagrams that are more than so many send.
+    // The number of calls to send, and more datagrams than so many calls send.
     const CALLS: usize = 4;
     const DATAGRAMS: usize = 6000;
     let mut config = Config::default();
@@ -126,7 +126,8 @@ fn queue_pairs_whose_neighbour_is_gone_leave_nothing_of_theirs_in_flight() {
     let cq = context.create_cq(8192, None).unwrap();
     let qps = pairs(&context, &cq);
     let is_shared = |qp: &Arc<Qp>| matches!(qp.route(), crate::Route::SharedMemory { .. });
-    // By the wire, so that they have a budget, and then through memory.
+    // By the wire first, so that the queue pairs have a destination window, and then through
+    // memory.
     for round in 0..2 {
         post(&qps);
         let mut left = qps.len() * DEPTH as usize;
@@ -164,7 +165,7 @@ fn queue_pairs_that_end_leave_nothing_of_theirs_in_flight() {
     assert_eq!(totals(&context), (0, 0));
 }
 
-/// A generator of numbers (xorshift), so that a failure's seed brings it back.
+/// A generator of random numbers (xorshift), so that a failure can be repeated with its seed.
 struct Chance(u64);
 
 impl Chance {
@@ -176,15 +177,15 @@ impl Chance {
     }
 }
 
-/// Under the lane: each queue pair that has something to send stands where a turn will come, and
-/// none has waited for a window for twice its patience.
+/// Checks under the lane that each queue pair with something to send has a standing that brings a
+/// turn, and that none has waited for a window for twice [`PATIENCE_NANOS`].
 fn check_standings(context: &Context, now: Time, seed: u64) {
     context.engine().with_lane(|lane| {
         for qp in lane.table.iter() {
             let standing = lane.sched.standing_of(qp);
             let core = lock(&qp.core);
             let has_work = core.machine.wants_requests() || core.machine.wants_responses();
-            // A doorbell was answered when the lane was taken.
+            // All doorbells were answered when the lane was taken.
             assert!(!has_work || standing != Standing::Idle, "seed {seed}: {} is idle", qp.qpn);
             let since = lane.sched.entries.since(qp.mark.index());
             let waited = since.map_or(0, |since| now.since(since));
@@ -231,7 +232,7 @@ fn no_queue_pair_with_work_is_idle_and_none_waits_beyond_its_bound() {
             }
             check_standings(&context, engine.now(), seed);
         }
-        // All of it completes.
+        // All requests complete.
         let mut left: u32 = outstanding.iter().sum();
         while left != 0 {
             left -= cq.poll(&mut [EMPTY_WC; 64]).unwrap() as u32;

@@ -1,4 +1,4 @@
-//! Timers of queue pairs: the wheel, and when it must be looked at.
+//! Timers of queue pairs: the timer wheel, and when it must be polled.
 
 use vernic_proto::Time;
 use vernic_wire::Qpn;
@@ -6,7 +6,7 @@ use vernic_wire::Qpn;
 use crate::qp::state::QpCore;
 use crate::support::wheel::Wheel;
 
-/// The wheel, and when it must be looked at next.
+/// The timer wheel of a lane, and when it must be polled next.
 #[derive(Debug)]
 pub(crate) struct Timers {
     wheel: Wheel,
@@ -18,7 +18,7 @@ impl Timers {
         Self { wheel: Wheel::new(now), next: None }
     }
 
-    /// When the wheel must be looked at.
+    /// Returns when the wheel must be polled.
     #[inline]
     pub(crate) fn next(&self) -> Option<Time> {
         self.next
@@ -29,13 +29,13 @@ impl Timers {
         self.wheel.pop(now)
     }
 
-    /// Entries were taken: plans the next look.
+    /// Plans the next poll, after entries were taken.
     pub(crate) fn plan(&mut self) {
         self.next = self.wheel.next();
     }
 
     /// Makes sure that an entry fires at the queue pair's deadline or before. Entries are never
-    /// moved: an earlier one that fires for nothing finds the later deadline.
+    /// moved: an earlier entry that fires for nothing finds the later deadline.
     #[inline]
     pub(crate) fn arm(&mut self, qpn: Qpn, core: &mut QpCore) {
         let Some(deadline) = core.machine.next_deadline() else { return };

@@ -1,16 +1,16 @@
-//! Windows of destinations: how much RC has in flight towards one address and port, all queue pairs
+//! Destination windows: how much RC has in flight towards one address and port, all queue pairs
 //! together.
 //!
-//! The window of a queue pair (`vernic_proto`'s `Congestion`) follows its own path, and knows
-//! nothing of a thousand others that fill the same socket: each may have its least in flight, and
-//! the sum overruns the receiver. Go-back-N then sends more again than new. So the packets in
-//! flight to one address and port are counted, and a queue pair that has requests waits its turn
-//! while there are as many as the destination's [`Window`] allows. It answers all the same. A queue
-//! pair that is alone never waits.
+//! The congestion window of a queue pair (`vernic_proto`'s `Congestion`) follows the queue pair's
+//! own path. It knows nothing of a thousand others that fill the same socket: each may have its
+//! least in flight, and the sum overruns the receiver. Go-back-N then repeats more packets than it
+//! sends new ones. So the packets in flight to one address and port are counted. A queue pair that
+//! has requests waits its turn while there are as many as the destination's [`Window`] allows. It
+//! sends responses all the same. A queue pair that is alone never waits.
 //!
-//! The limit follows the path as a window does: loss takes 30 % off, once in [`SHRINK_NANOS`];
-//! while a queue pair waits the limit grows by an eighth each time that eight times its size has
-//! been acknowledged.
+//! The limit follows the path as a congestion window does. Loss takes 30 % off, at most once in
+//! [`SHRINK_NANOS`]. While a queue pair waits, the limit grows by an eighth each time that eight
+//! times its size has been acknowledged.
 //!
 //! ```text
 //!   turn of a queue pair: admits? -- no --> waiting --- room, and its turn ---> turn
@@ -19,12 +19,13 @@
 //!                      packets leave      note: what it has in flight now, what was lost
 //! ```
 //!
-//! No queue pair waits for longer than [`PATIENCE_NANOS`] behind others that came before it: others
-//! may have in flight what is never taken, since a window is of all processes behind an address and
-//! port, one of which may be stopped. One that left the list for a turn (its peer's packets are
-//! answered meanwhile) and came back behind others may wait for twice as long. Where queue pairs
-//! that do not wait are always ready, each batch of theirs lets in one. A queue pair whose timer
-//! fired, or that went back, is let in at once, for its retries are counted.
+//! No queue pair waits for longer than [`PATIENCE_NANOS`] behind others that came before it. The
+//! others may have in flight what is never taken: a window is of all processes behind an address
+//! and port, one of which may be stopped. A queue pair that left the list for a turn (its peer's
+//! packets are answered meanwhile) and came back behind others may wait for twice as long. Where
+//! queue pairs that do not wait are always ready, each batch of theirs admits one that waits. A
+//! queue pair whose timer fired, or that went back, is admitted at once, for its retries are
+//! counted.
 //!
 //! Owned by the scheduler. Limits: [`DESTINATIONS`] windows; destinations beyond that share them.
 
@@ -36,29 +37,29 @@ use super::standing::Standing;
 use crate::qp::machine::Machine;
 use crate::qp::state::QpCore;
 
-/// Windows of a device.
+/// The number of windows of a device.
 const DESTINATIONS: usize = 256;
 /// Packets that may be in flight at first: as many messages of 64 bytes as a socket with the
 /// default buffer of 208 KiB takes, when they come in runs.
 pub(super) const INITIAL: u64 = 512;
-/// Packets to which loss does not press a window: a full GSO run.
+/// The size below which loss does not press a window, in packets: a full GSO run.
 const MIN: u64 = 64;
-/// The most packets, more than a socket holds.
+/// The largest window in packets: more than a socket holds.
 const MAX: u64 = 1 << 16;
-/// Signs of loss within this many nanoseconds are of one overrun.
+/// The time in nanoseconds within which signs of loss are taken for one overrun.
 const SHRINK_NANOS: u64 = 1_000_000;
 
-/// How long a queue pair waits for room at most: some of the round trips of a thousand that take
-/// turns, and a fraction of an ACK timeout.
+/// How long a queue pair waits for room at most, in nanoseconds. This is some of the round trips of
+/// a thousand that take turns, and a fraction of an ACK timeout.
 pub(super) const PATIENCE_NANOS: u64 = 20_000_000;
 
-/// See the module's head.
+/// The destination windows of a device; see the module documentation.
 #[derive(Debug, Default)]
 pub(super) struct Windows {
     all: Vec<Window>,
-    /// Queue pairs that wait, for all windows.
+    /// The number of queue pairs that wait, for all windows.
     waiting: usize,
-    /// Where the search for one that may go on starts.
+    /// The window at which the search for a queue pair that may go on starts.
     next: usize,
 }
 
@@ -67,7 +68,7 @@ pub(super) struct Windows {
 pub(super) struct Window {
     limit: u64,
     in_flight: u64,
-    /// Packets acknowledged since the limit grew last, while a queue pair waited.
+    /// Packets acknowledged since the limit last grew, while a queue pair waited.
     credit: u64,
     shrunk_at: Option<Time>,
     waiting: List,
@@ -88,7 +89,7 @@ impl Windows {
         let (window, since) = (entry.window, entry.since);
         let list = &mut self.of(window).waiting;
         let oldest = entries.get(list.first()).and_then(|first| first.since);
-        // One that had its place, and left it for a turn, waits no longer for that.
+        // A queue pair that was on the list, and left it for a turn, does not wait longer for that.
         if oldest.is_some_and(|oldest| since.is_some_and(|since| since < oldest)) {
             entries.push_first(list, index, Standing::WaitsForWindow);
         } else {
@@ -125,7 +126,7 @@ impl Windows {
         (flight.counted, flight.losses) = (in_flight, losses);
     }
 
-    /// A queue pair that has `counted` packets in flight is gone.
+    /// Forgets the `counted` packets in flight of a queue pair that is gone.
     pub(super) fn forget(&mut self, window: u8, counted: u64) {
         self.of(window).in_flight -= counted;
     }
@@ -136,7 +137,7 @@ impl Windows {
         self.waiting != 0
     }
 
-    /// When the next of the queue pairs that wait may send at the latest.
+    /// Returns when the next of the queue pairs that wait may send at the latest.
     #[inline]
     pub(super) fn next_at(&self, entries: &Entries, now: Time) -> Option<Time> {
         if self.waiting == 0 {
@@ -145,8 +146,8 @@ impl Windows {
         self.all.iter().filter_map(|window| window.next_at(entries, now)).min()
     }
 
-    /// Takes off its list the next of the queue pairs that wait, if there is room for it, or it has
-    /// waited for long enough.
+    /// Takes the next of the queue pairs that wait off its list, if there is room for it, or if it
+    /// has waited for long enough.
     pub(super) fn let_in(&mut self, entries: &mut Entries, now: Time) -> Option<u32> {
         for step in 0..self.all.len() {
             let at = (self.next + step) % self.all.len();
@@ -162,7 +163,7 @@ impl Windows {
         None
     }
 
-    /// Packets in flight, and queue pairs that wait.
+    /// Returns the packets in flight, and the number of queue pairs that wait.
     #[cfg(test)]
     pub(crate) fn totals(&self) -> (u64, usize) {
         (self.all.iter().map(|window| window.in_flight).sum(), self.waiting)
@@ -190,7 +191,7 @@ impl Window {
         self.in_flight == counted
     }
 
-    /// When the first of the queue pairs that wait may send at the latest.
+    /// Returns when the first of the queue pairs that wait may send at the latest.
     #[inline]
     fn next_at(&self, entries: &Entries, now: Time) -> Option<Time> {
         let first = self.waiting.first();
@@ -214,7 +215,7 @@ impl Window {
 
     #[cold]
     fn shrink(&mut self, now: Time) {
-        // One that is alone has its own window.
+        // A queue pair that is alone has its own congestion window.
         if self.waiting.is_empty() || self.shrunk_at.is_some_and(|at| now.since(at) < SHRINK_NANOS)
         {
             return;
@@ -225,7 +226,7 @@ impl Window {
     }
 }
 
-/// Packets that a machine waits for an answer to.
+/// Returns how many packets of a machine wait for an acknowledgement.
 #[inline]
 fn in_flight(machine: &mut Machine) -> u64 {
     match machine.packets() {
@@ -234,14 +235,14 @@ fn in_flight(machine: &mut Machine) -> u64 {
     }
 }
 
-/// How often a machine has noticed that something was lost.
+/// Returns how often a machine has noticed that something was lost.
 #[inline]
 fn losses(machine: &Machine) -> u64 {
     let counters = machine.counters();
     counters.sequence_naks_received + counters.implied_naks + counters.ack_timeouts
 }
 
-/// Which window a path counts in.
+/// Returns the number of the window that a path counts in.
 #[inline]
 pub(super) fn window_of(path: &TxPath) -> u8 {
     let (_, address) = path.gid_bits();

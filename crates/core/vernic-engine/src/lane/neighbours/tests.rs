@@ -1,4 +1,5 @@
-//! Whose end ends what: among queue pairs that are connected to a slot, and processes that had it.
+//! Tests which queue pairs a process ends when it is gone, among those that are connected to its
+//! slot.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -9,8 +10,8 @@ use vernic_wire::PortNum;
 use super::*;
 use crate::{AddressVector, Config, Context, Qp, QpCap, QpInit};
 
-/// A device that is its own neighbour, and a queue pair that is connected to it. The background
-/// thread is stopped: what happens is up to the test.
+/// A device that is its own local peer, and a queue pair that is connected to it. The background
+/// thread is stopped: the test decides what happens.
 struct Own {
     context: Arc<Context>,
     qp: Arc<Qp>,
@@ -61,7 +62,7 @@ impl Own {
         Slot::of(self.qp.qpn())
     }
 
-    /// The neighbour is gone, in order.
+    /// Loses the local peer, in order.
     fn lose(&self) {
         let engine = self.context.engine();
         engine.with_lane(|lane| lane.lose_neighbour(engine, self.id, true, engine.now()));
@@ -84,7 +85,7 @@ fn a_queue_pair_is_barred_when_the_process_is_gone_that_it_was_connected_to() {
 fn a_queue_pair_to_the_new_owner_of_a_slot_survives_the_end_of_the_former() {
     let own = Own::new();
     let engine = own.context.engine();
-    // Another process has taken the slot, and the end of the former is heard late.
+    // Another process has taken the slot, and the end of the former process is noticed late.
     let newer = std::process::id() ^ 1;
     lock(&own.qp.inner().core).side.way.process = Some(newer);
     engine.with_lane(|lane| lane.near.set_owner(own.slot(), newer));

@@ -1,5 +1,5 @@
-//! What programs get from the policy, in the model: bounds that hold whatever the schedule, and
-//! that do not hold where the policy is broken on purpose.
+//! Tests what programs get from the policy, in the model: bounds that hold whatever the schedule,
+//! and that do not hold where the policy is broken on purpose.
 
 use super::*;
 
@@ -16,7 +16,8 @@ fn never_takes_over() -> Table {
     but(|table| (table.active_calls, table.staying_calls) = (0, 0))
 }
 
-/// Latencies of WRITEs to a program that polls for its own send and then looks at its memory.
+/// Returns latencies of WRITEs to a program that polls for its own send and then watches its
+/// memory.
 fn memory_latencies(cores: usize, seed: u64, table: &Table) -> Vec<u64> {
     let mut machine = Machine::new(cores, seed, table, Broken::Nothing);
     let device = machine.device();
@@ -32,7 +33,7 @@ fn memory_latencies(cores: usize, seed: u64, table: &Table) -> Vec<u64> {
 #[test]
 fn a_program_that_looks_at_its_memory_gets_packets_within_two_take_over_times_and_slices() {
     for cores in [1, 2] {
-        // The background thread may have judged by polls that were over a moment later: twice.
+        // The background thread may have judged, twice, by polls that were over a moment later.
         let bound = 2 * TAKEOVER + if cores == 1 { 2 * SLICE } else { 50_000 };
         for seed in 1..10 {
             let mut latencies = memory_latencies(cores, seed, &TABLE);
@@ -50,7 +51,8 @@ fn a_program_that_looks_at_its_memory_gets_packets_within_two_take_over_times_an
     assert!(trusting[trusting.len() / 2] > TAKEOVER / 2, "distrust changes nothing");
 }
 
-/// Messages of a ping-pong in half a second, beside so many threads that compute.
+/// Returns the messages of a ping-pong in an eighth of a second, beside so many threads that
+/// compute.
 fn ping_pong(cores: usize, computes: usize, seed: u64, table: &Table) -> u64 {
     let mut machine = Machine::new(cores, seed, table, Broken::Nothing);
     let (a, b) = (machine.device(), machine.device());
@@ -75,7 +77,7 @@ fn two_pollers_on_one_core_answer_each_other_in_far_less_than_a_time_slice() {
     }
     let messages = ping_pong(1, 0, 1, &never_offers());
     assert!(messages < 3 * slices, "{messages}: it is not noticed that none offers its core");
-    // With a core each they need no offers.
+    // With a core each the pollers need no offers.
     assert!(ping_pong(2, 0, 1, &never_offers()) > 50 * slices);
 }
 
@@ -155,7 +157,8 @@ fn posts_behind_many_others_share_calls_into_the_kernel() {
     assert!(sends < posted / 4, "{posted} posts, {sends} calls");
 }
 
-/// The longest that anything waited on a machine of random cores and threads.
+/// Returns the longest that anything waited on a machine of random cores and threads, and the
+/// bound.
 fn worst_of(seed: u64, table: &Table, broken: Broken) -> (u64, u64) {
     let mut machine = Machine::new(1, seed, table, broken);
     let cores = 1 + machine.random(3) as usize;
@@ -201,9 +204,9 @@ fn worst_of(seed: u64, table: &Table, broken: Broken) -> (u64, u64) {
     }
     machine.run(end + SECOND / 80);
     let longest = devices.iter().flat_map(|&device| machine.longest(device)).max().unwrap_or(0);
-    // Two take-over times: a thread that polled just before the background thread judged keeps it
-    // away once more. And each time that the background thread needs a core, or a holder of the
-    // lane that lost its core, it waits for the slices of the others.
+    // Two take-over times: a thread that polled just before the background thread judged keeps that
+    // thread away once more. In addition, the background thread waits for the slices of others each
+    // time that it needs a core. So does a holder of the lane that lost its core.
     let turns = if threads > cores as u64 { 4 * threads * SLICE } else { 0 };
     (longest, 2 * TAKEOVER + 100_000 + turns)
 }

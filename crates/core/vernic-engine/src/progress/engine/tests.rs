@@ -1,5 +1,5 @@
-//! The claims of the module's head, tried: no doorbell is left behind, no socket unwatched, no
-//! group left when its address comes back.
+//! Tests of the claims of the module documentation: no doorbell is left behind, no socket
+//! unwatched, no group left when its address comes back.
 
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
@@ -66,7 +66,7 @@ impl Poster {
 fn a_doorbell_is_never_left_behind_when_all_threads_have_returned() {
     const THREADS: usize = 4;
     const ROUNDS: usize = 3000;
-    // The background thread shall not tidy up what the posters left.
+    // The background thread must not tidy up what the posters left.
     let context = open_without_background();
     let posters: Vec<Poster> = (0..THREADS).map(|_| poster(&context)).collect();
     let barrier = Barrier::new(THREADS + 1);
@@ -127,11 +127,11 @@ fn group_ip(n: u8) -> std::net::IpAddr {
     std::net::IpAddr::from([239, 77, 2, n])
 }
 
-/// What `poster` sends to `group` comes back to it.
+/// Checks that what `poster` sends to `group` comes back to it.
 fn assert_reached(context: &Arc<Context>, poster: &Poster, row: &GidEntry, group: Gid) {
     let ah = ah_to(&poster.pd, row, group);
     poster.post_to(&ah, Qpn::MULTICAST);
-    // No receive is posted: that the packet came is known by its drop.
+    // No receive is posted: the packet's drop shows that the packet came.
     let start = Instant::now();
     while context.engine().counts().drops(DropReason::NoReceive) == 0 {
         poster.cq.poll(&mut [EMPTY_WC; 8]).unwrap();
@@ -167,7 +167,7 @@ fn a_multicast_group_moves_to_another_address_when_its_own_has_gone_for_good() {
     let engine = context.engine();
     let poster = poster(&context);
     let row = ipv4_row(&context);
-    // All of 127.0.0.0/8 can be used, but this one is not an address of the netdev.
+    // All of 127.0.0.0/8 can be used, but this address is not one of the netdev.
     let passing = LocalAddr::from(std::net::IpAddr::from([127, 7, 7, 7]));
     engine.with_lane(|lane| {
         lane.link.deactivate(row.local);
@@ -188,7 +188,7 @@ fn an_address_that_the_link_cannot_use_is_offered_to_nobody_until_it_can() {
     let context = open_without_background();
     let engine = context.engine();
     let row = ipv4_row(&context);
-    // As if it were new, and the link could not have it.
+    // As if the address were new, and the link could not have it.
     engine.with_lane(|lane| lane.link.deactivate(row.local));
     engine.port().gids().remove(row.local);
     let closed: Box<dyn vernic_io::Link> = Box::new(vernic_io::ClosedLink::unused());
@@ -221,7 +221,7 @@ fn what_the_control_path_leaves_to_send_is_not_left_lying() {
 fn serving_the_neighbours_takes_no_lane_while_nothing_happens() {
     let context = open_without_background();
     let engine = context.engine();
-    // What happened while the device was opened.
+    // Handles what happened while the device was opened.
     engine.serve_neighbours();
     let (done, wait) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
@@ -241,7 +241,7 @@ fn who_polls_in_vain_rests_so_that_whoever_has_the_lane_runs() {
     let cq = context.create_cq(16, None).unwrap();
     let (taken, is_taken) = std::sync::mpsc::channel();
     let (go, may_go) = std::sync::mpsc::channel::<()>();
-    // Yielding is no rest: of a higher priority, it would not let the other run.
+    // Yielding is no rest: a thread of a higher priority that yields would not let the holder run.
     let rests = || {
         let usage = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let line = usage.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).unwrap();
