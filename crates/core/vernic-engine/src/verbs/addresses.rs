@@ -1,5 +1,5 @@
-//! Addresses, MTU and state of a device's netdev while it is open: what changes is brought to the
-//! GID table, to the link, and to the application.
+//! Addresses, MTU and state of a device's netdev while the device is open. Changes are applied to
+//! the GID table and to the link, and reported to the application.
 
 use std::fmt;
 
@@ -15,8 +15,8 @@ use crate::support::events::{AsyncEvent, Element, EventKind};
 use crate::verbs::context::PORT;
 
 impl Engine {
-    /// Brings GID table, MTU and port state up to date with the netdev, and tells the application
-    /// what changed.
+    /// Updates the GID table, MTU and port state from the netdev, and reports changes to the
+    /// application.
     pub(crate) fn refresh_addresses(&self) {
         let all = match netdev::list() {
             Ok(all) => all,
@@ -47,8 +47,8 @@ impl Engine {
         }
     }
 
-    /// Lets the link use the addresses that are new, and no longer those that are gone. What the
-    /// link cannot use is offered to nobody.
+    /// Lets the link use the addresses that are new, and stops its use of those that are gone. An
+    /// address that the link cannot use is removed from the GID table.
     fn readdress(&self, changes: &GidChanges) {
         for &local in &changes.removed {
             self.with_lane(|lane| lane.lose_address(local));
@@ -64,7 +64,8 @@ impl Engine {
         self.with_lane(|lane| lane.rejoin(&locals));
     }
 
-    /// Tells, once, that the netdev is gone. One of its name that comes later is another device.
+    /// Reports once that the netdev is gone. A netdev of the same name that appears later is
+    /// another device.
     fn look_for_removal(&self) {
         let exists = netdev::exists(self.info().netdev_index).unwrap_or(true);
         if exists || !self.port().set_removed() {
@@ -85,14 +86,14 @@ impl Engine {
 }
 
 impl Lane {
-    /// An address is gone.
+    /// Ends the use of an address that is gone.
     fn lose_address(&mut self, local: LocalAddr) {
         self.link.deactivate(local);
         self.leave_home(local);
     }
 }
 
-/// Addresses as a line of a log has them.
+/// A list of addresses, formatted for a line of the log.
 struct List<'a>(&'a [LocalAddr]);
 
 impl fmt::Display for List<'_> {

@@ -1,10 +1,12 @@
 //! Address handles (IBTA 11.2.2): destinations of datagrams.
 //!
-//! Owns an address vector, checked and made into a path when it is created, and the answer to "is
-//! that queue pair one of this host, and on which private port?". It is asked for with the first
-//! datagram to a process, which waits for it, at most [`FIRST_WAIT`] and once for each process:
-//! datagrams on port 4791 are handed over, and a hand-over queue holds ten. Later questions are not
-//! waited for.
+//! Owns an address vector, which is checked and made into a path when it is created. Also owns what
+//! is known of the last destination: whether its queue pair is one of this host, and on which
+//! private port.
+//!
+//! That process is asked when the first datagram is sent to it. The datagram waits for the answer,
+//! at most [`FIRST_WAIT`] and once for each process. Sent to port 4791 meanwhile, datagrams would
+//! be handed over, and a hand-over queue holds ten. Later questions are not waited for.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -22,12 +24,13 @@ use crate::progress::engine::Engine;
 use crate::verbs::context::Context;
 use crate::verbs::pd::Pd;
 
-/// How long the answer about a peer's port is used without asking again.
+/// The time for which an answer about a peer's port is used without asking again.
 const ANSWER_LIFE_MS: u64 = 500;
-/// How long to wait before looking for an answer again.
+/// The time after which an answer that is still missing is looked up again.
 const PENDING_LIFE_MS: u64 = 1;
-/// Longest wait of a first datagram for the answer: far above the 20 us that it takes a process
-/// that polls and the take-over time of one that does not, far below a timeout.
+/// The longest time that a first datagram waits for the answer. A process that polls answers within
+/// 20 us, and one that does not within its take-over time. This limit is far above both, and far
+/// below a timeout.
 const FIRST_WAIT: Duration = Duration::from_millis(10);
 
 /// An address handle.
@@ -37,17 +40,17 @@ pub struct Ah {
     av: AddressVector,
     path: TxPath,
     multicast: bool,
-    /// What is known of the last destination.
+    /// The state of the last destination, packed as in [`Known`]; 0 for none.
     known: AtomicU64,
 }
 
-/// What is known of a destination, in one word.
+/// The state of a destination, packed into one word.
 ///
 /// ```text
 ///  bit  0..16     16..26   26..36   36..64
 ///      +------+---------+--------+-------+
 ///      | door | intake  |  slot  | until |   until: time in ms, which wraps after three days
-///      +------+---------+--------+-------+   door: 0 if it is no process of this host
+///      +------+---------+--------+-------+   door: private port, 0 if not a process of this host
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Known {
@@ -69,7 +72,7 @@ impl Known {
             | (until_ms & MS_MASK) << 36
     }
 
-    /// What the word knows of `slot`, if it still holds.
+    /// Returns the state in `word`, if it is for `slot` and has not expired.
     fn unpack(word: u64, slot: Slot, now_ms: u64) -> Option<Self> {
         let left_ms = (word >> 36).wrapping_sub(now_ms) & MS_MASK;
         if left_ms == 0
@@ -86,7 +89,7 @@ impl Known {
         Some(Self { peer, slot })
     }
 
-    /// The path of an address, to who is known to receive there.
+    /// Returns `path`, directed to the known process if the destination is one of this host.
     #[inline]
     fn lead(self, path: TxPath) -> TxPath {
         match self.peer {
@@ -97,7 +100,7 @@ impl Known {
 }
 
 impl Pd {
-    /// An address handle: a destination of datagrams.
+    /// Creates an address handle: a destination of datagrams.
     ///
     /// # Errors
     /// [`CreateError::Path`] if the address vector cannot be used.
@@ -122,24 +125,24 @@ impl Ah {
         Ok(Arc::new(Self { pd, av, path: resolved.path, multicast, known }))
     }
 
-    /// Its protection domain.
+    /// Returns the protection domain.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn context(&self) -> &Arc<Context> {
         self.pd.context()
     }
 
-    /// The address vector that it was made from.
+    /// Returns the address vector that the handle was made from.
     pub fn av(&self) -> &AddressVector {
         &self.av
     }
 
-    /// The path of a datagram to `qpn`: its process's private port where it is known. `None` if its
-    /// process was asked just now, for the first time: [`wait_for`](Self::wait_for) it, and try
-    /// again.
+    /// Returns the path of a datagram to `qpn`, with the private port of its process if that is
+    /// known. Returns `None` if the process was asked just now, for the first time: call
+    /// [`wait_for`](Self::wait_for), and then try again.
     pub(crate) fn path_to(&self, engine: &Engine, qpn: Qpn) -> Option<TxPath> {
         if self.multicast {
             return Some(self.path);
@@ -157,15 +160,15 @@ impl Ah {
         Some(known.lead(path))
     }
 
-    /// Waits for the answer of the process of `qpn`, which was asked: under no lock, since it may
-    /// be stopped.
+    /// Waits for the answer of the process of `qpn`, which was asked before. The caller holds no
+    /// lock, since that process may be stopped.
     #[cold]
     pub(crate) fn wait_for(&self, engine: &Engine, qpn: Qpn) {
         let answer = engine.slots().query(self.path.remote().to_ip(), qpn, FIRST_WAIT);
         self.learn(engine, qpn, answer.map_or(Lookup::Pending, Lookup::Here));
     }
 
-    /// Remembers an answer; `None` if there will be one soon.
+    /// Stores an answer. Returns `None` if there is none, but one is expected soon.
     #[cold]
     fn learn(&self, engine: &Engine, qpn: Qpn, answer: Lookup) -> Option<Known> {
         let slot = Slot::of(qpn);
@@ -220,7 +223,7 @@ mod tests {
         }
     }
 
-    /// A slot whose process never answers, such as one that is stopped.
+    /// Binds a slot as a process that never answers, such as one that is stopped.
     fn silent() -> (UnixDatagram, Slot) {
         let names = (Slot::FIRST.value()..Slot::LAST.value()).rev();
         let bind = |slot: u16| {
@@ -241,7 +244,7 @@ mod tests {
         let (dgid, sgid_index) = (entry.gid, entry.index);
         let av = AddressVector { dgid, sgid_index, port: PortNum(1), ..Default::default() };
         let mut processes = Vec::new();
-        // One look that comes late proves nothing.
+        // A single check that runs too late proves nothing, so there are several attempts.
         let is_free = (0..20).any(|_| {
             let (process, slot) = silent();
             let ah = pd.create_ah(av).unwrap();
@@ -252,7 +255,7 @@ mod tests {
             let sent = qp.counters().messages_sent;
             let is_free = std::thread::scope(|scope| {
                 scope.spawn(|| qp.post_send(&[wr]).unwrap());
-                // One question for later, one whose answer is waited for.
+                // The first question is the lookup, the second one is waited for.
                 (0..2).for_each(|_| assert_ne!(process.recv(&mut [0; 64]).unwrap(), 0));
                 let core = lock(&qp.inner().core);
                 let is_sent = core.machine.counters().messages_sent != sent;

@@ -1,8 +1,8 @@
-//! Completion channels: how an application sleeps until a completion comes (IBTA 11.4.2.2).
+//! Completion channels, on which an application sleeps until a completion comes (IBTA 11.4.2.2).
 //!
-//! Owns the queue of completion events and its descriptor. A completion queue that was armed
-//! pushes itself here with its next completion; the application takes the event, arms the queue
-//! again, and polls it once more (the order that loses nothing).
+//! Owns the queue of completion events and its descriptor. A completion queue that was armed pushes
+//! its id here with its next completion. The application takes the event, arms the completion queue
+//! again, and polls it once more (in this order no completion is missed).
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -19,13 +19,13 @@ use crate::verbs::context::Context;
 pub struct CompChannel {
     context: Arc<Context>,
     queue: Arc<EventQueue<CqId>>,
-    /// The completion queues that report here: of the type that `cq.rs` knows.
+    /// The completion queues that report here, of the type that `cq.rs` downcasts to.
     cqs: Mutex<HashMap<CqId, Weak<dyn Any + Send + Sync>>>,
     pub(super) users: AtomicU32,
 }
 
 impl Context {
-    /// A completion channel.
+    /// Creates a completion channel.
     ///
     /// # Errors
     /// [`CreateError::Os`] when the process has no descriptor left.
@@ -44,16 +44,16 @@ impl CompChannel {
         Ok(Arc::new(Self { context, queue, cqs, users }))
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
     /// Checks that no completion queue uses the channel any more. The descriptor closes when the
-    /// last reference is dropped.
+    /// last reference to the channel is dropped.
     ///
     /// # Errors
-    /// [`Busy`] while completion queues use it.
+    /// [`Busy`] while completion queues use the channel.
     pub fn destroy(&self) -> Result<(), Busy> {
         match self.users.load(Ordering::Acquire) {
             0 => Ok(()),
@@ -66,17 +66,17 @@ impl CompChannel {
         &self.queue
     }
 
-    /// A completion queue reports here from now on.
+    /// Adds a completion queue, which reports here from now on.
     pub(crate) fn add(&self, id: CqId, cq: Weak<dyn Any + Send + Sync>) {
         lock(&self.cqs).insert(id, cq);
     }
 
-    /// The queue that has raised an event; `None` if it is gone.
+    /// Returns the queue that has raised an event; `None` if the queue is gone.
     pub(crate) fn find(&self, id: CqId) -> Option<Arc<dyn Any + Send + Sync>> {
         lock(&self.cqs).get(&id).and_then(Weak::upgrade)
     }
 
-    /// A completion queue is gone, and so are the events that it has raised.
+    /// Removes a completion queue that is gone, and the events that it has raised.
     pub(crate) fn purge(&self, id: CqId) {
         lock(&self.cqs).remove(&id);
         self.queue.purge(|entry| *entry != id);
@@ -86,7 +86,7 @@ impl CompChannel {
 impl Drop for CompChannel {
     fn drop(&mut self) {
         if self.context.is_orphan() {
-            // Never freed: a thread of the parent may have been at work on them.
+            // Never freed: a thread of the parent may have been using these objects.
             std::mem::forget((self.queue.clone(), std::mem::take(&mut self.cqs)));
         }
     }

@@ -1,10 +1,10 @@
 //! Closing a device while objects of it are left.
 //!
-//! A device closes with its last object. Where a program forgets some, or other languages have
-//! pointers to them for longer, [`Context::close`] ends the device before, as the kernel does when
-//! the descriptor of a device is closed: afterwards nothing of it moves, and its objects are only
-//! there to be destroyed. Other threads may be inside any call meanwhile; each is over before, or
-//! finds what is left.
+//! A device closes with its last object. A program may forget some objects, or another language may
+//! keep pointers to them for longer. [`Context::close`] ends the device before that, as the kernel
+//! does when the descriptor of a device is closed. Afterwards nothing of the device moves, and its
+//! objects can only be destroyed. Other threads may be inside any call meanwhile. Each such call
+//! either ends before, or finds the closed device.
 
 use std::sync::{Arc, Weak};
 
@@ -22,19 +22,24 @@ use crate::support::events::{CqId, EventQueue, lock};
 use crate::verbs::context::Context;
 
 impl Context {
-    /// Ends the device, whatever objects of it are left: its thread is over, its sockets are
-    /// closed, its process slots are others', and nobody is inside registered memory any more, when
-    /// this returns. Peers of connections that were ended are waited for, until they say that they
-    /// know of it, for 200 ms at most. Connections of iWARP whose peers have not acknowledged what
-    /// they were sent are waited for, for 2 s at most. Queue pairs are in Error, and what was
-    /// posted is flushed to completion queues, which can still be polled. Who waits for an event is
-    /// told EIO; two descriptors of the application's stay open until their object is destroyed,
-    /// that of asynchronous events and those of channels, and are readable. Nothing can be made on
-    /// the device or connected; destroying works.
+    /// Ends the device, even if objects of it are left. When this returns:
+    /// - The background thread has ended, the sockets are closed, and the process slots are free
+    ///   for other processes.
+    /// - No access to registered memory is in flight.
+    /// - Queue pairs are in Error. What was posted is flushed to completion queues, which can still
+    ///   be polled.
+    /// - A thread that waited for an event has got EIO. The application's descriptors of
+    ///   asynchronous events and of channels stay open until their object is destroyed, and are
+    ///   readable.
+    /// - Nothing can be made on the device or connected. Destroying works.
     ///
-    /// Called when the last object goes, if not before. A second call does nothing, and so does one
-    /// on an orphan ([`is_orphan`](Self::is_orphan)). The layers that use the device's [connection
-    /// manager](Self::cm) end their work before.
+    /// For connections that were ended, the call waits until their peers have confirmed the end,
+    /// for 200 ms at most. For iWARP connections, it waits until their peers have acknowledged what
+    /// they were sent, for 2 s at most.
+    ///
+    /// Called when the last object goes, if not before. A second call does nothing, and neither
+    /// does a call on an orphan ([`is_orphan`](Self::is_orphan)). The layers that use the device's
+    /// [connection manager](Self::cm) end their work before this call.
     pub fn close(&self) {
         let engine = self.engine();
         if self.is_orphan() || engine.set_closed() {
@@ -61,7 +66,7 @@ impl Context {
         self.engine().is_closed()
     }
 
-    /// Refuses to make anything on an orphan or a closed device.
+    /// Returns an error on an orphan or a closed device, where nothing may be made.
     pub(crate) fn alive(&self) -> Result<(), CreateError> {
         match () {
             () if self.is_orphan() => Err(CreateError::Orphan),
@@ -77,24 +82,26 @@ impl Engine {
         self.leave_port();
         let (sockets, orphans) = self.with_lane(|lane| {
             self.answer_doorbells(lane);
-            // The application has seen what it was sent: peers must not wait for the ACKs.
+            // The application has seen the messages that were received, so peers must not be left
+            // waiting for their ACKs.
             lane.transmit_all(self, self.now());
             let sockets = lane.put_down();
             lane.fail_all(self);
             lane.transmit_all(self, self.now());
             (sockets, lane.streams.as_mut().map(|streams| streams.close(self)))
         });
-        // Outside the lane: closing passes the gate of forks.
+        // Dropped outside the lane: closing a descriptor passes the gate of forks (`vernic-io`),
+        // and so may wait for a thread that forks.
         drop(sockets);
         settle_orphans(orphans.unwrap_or_default(), || self.now(), CLOSE_PATIENCE);
     }
 
-    /// A new channel: its waiters are told when the device is closed.
+    /// Lists a new channel, so that closing the device ends its waits.
     pub(crate) fn note_channel(&self, channel: &Arc<EventQueue<CqId>>) {
         let mut channels = lock(self.channels());
         channels.retain(|known| known.strong_count() != 0);
         channels.push(Arc::downgrade(channel));
-        // Closing may have looked at the list before.
+        // `close` may have taken the list before the channel was on it.
         let is_closed = self.is_closed();
         drop(channels);
         if is_closed {
@@ -119,8 +126,8 @@ impl Lane {
         }
     }
 
-    /// Lets go of all that it shares with other processes, and of packets that the sockets had no
-    /// room for. Returns what is to be dropped.
+    /// Gives up everything that the lane shares with other processes, and the packets that the
+    /// sockets had no room for. Returns the objects that the caller must drop.
     fn put_down(&mut self) -> (Box<dyn Link>, Pacer, Option<Arc<Intake>>) {
         self.tx.clear();
         self.groups.iter_mut().for_each(|group| group.local = None);

@@ -1,7 +1,7 @@
 //! An open device: the root of every object.
 //!
-//! Owns the engine and its background thread. Objects hold a reference each, so the device closes
-//! when the last of them is gone. Opening is the only place where sockets are made.
+//! Owns the engine and its background thread. Each object holds a reference, so the device closes
+//! when the last object is gone. Sockets are made only here, when a device is opened.
 
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
@@ -50,21 +50,21 @@ pub struct Context {
 }
 
 impl Context {
-    /// Opens a device by its name, or by that of its netdev and the settings' transport. `None`
-    /// takes the configured one, or the first.
+    /// Opens a device by its own name, or by its netdev's name and the transport of the settings.
+    /// `None` opens the configured device, or the first one.
     ///
     /// # Errors
-    /// [`OpenError`]: no such device, no address, MTU too small, UDP port 4791 held by another
-    /// user or by a kernel driver.
+    /// [`OpenError`]: no such device, no address, MTU too small, UDP port 4791 held by another user
+    /// or by a kernel driver.
     pub fn open(name: Option<&str>, config: Config) -> Result<Arc<Self>, OpenError> {
         let info = choose_for(name.unwrap_or(&config.device), &config)?;
         Self::open_on(&info.netdev, info.transport, config)
     }
 
-    /// Opens the device of a transport on a netdev.
+    /// Opens the device of the given transport on a netdev.
     ///
     /// # Errors
-    /// As of [`open`](Self::open).
+    /// The same as for [`open`](Self::open).
     pub fn open_on(
         netdev: &str,
         transport: Transport,
@@ -76,8 +76,9 @@ impl Context {
         }
     }
 
-    /// Opens a device whose packets are carried by links of any kind: `info` says what it is
-    /// called, and which addresses it has. One with netdev 0 has none, and keeps its addresses.
+    /// Opens a device whose packets are carried by a link of any kind. `info` gives the name of the
+    /// device and its addresses. With netdev index 0, the device has no netdev and its addresses
+    /// never change.
     ///
     /// # Errors
     /// [`OpenError`]: no descriptor left, an address that the link cannot use.
@@ -93,11 +94,12 @@ impl Context {
         Self::assemble(info, config, active_mtu, gids, wire)
     }
 
-    /// Opens an iWARP device by its name (`viw0`, beside `vernic0`) or that of its netdev. `None`
-    /// takes the first. Its queue pairs are carried by TCP connections: see
-    /// [`iwarp`](crate::iwarp). It has no packets: settings that change how packets are sent
-    /// (window, flows, offload, pacing) mean nothing to it, and those that show or damage them are
-    /// refused.
+    /// Opens an iWARP device by its own name (`viw0`, beside `vernic0`) or by the name of its
+    /// netdev. `None` opens the first one. TCP connections carry its queue pairs: see
+    /// [`iwarp`](crate::iwarp).
+    ///
+    /// The device has no packets. Settings that change how packets are sent (window, flows,
+    /// offload, pacing) have no effect on it. Settings that show or damage packets are refused.
     ///
     /// # Errors
     /// [`OpenError`]: no such device, no descriptor left; [`OpenError::NoPackets`].
@@ -126,7 +128,7 @@ impl Context {
         let shared = (slots, link.paths(), sleeper.waker());
         let device = Arc::new(Device::new(info, config, active_mtu, gids, events, shared));
         let engine = Arc::new(Engine::new(device, link, streams));
-        // Without netlink (a sandbox may refuse it) addresses stay as they are now.
+        // Without netlink (a sandbox may refuse it) address changes go unnoticed.
         let watcher =
             (engine.info().netdev_index != 0).then(ChangeWatcher::new).and_then(|watcher| {
                 watcher
@@ -150,26 +152,26 @@ impl Context {
         Ok(context)
     }
 
-    /// Whether it was opened before this process was forked. Such a device and everything made on
-    /// it belong to the parent, which goes on undisturbed: here their calls fail, return nothing or
-    /// do nothing, their destruction succeeds, and what they hold is leaked. Open the device again
-    /// to use it in this process.
+    /// Whether the device was opened before this process was forked. Such a device, and every
+    /// object made on it, belongs to the parent process, which continues undisturbed. In this
+    /// process, calls on them fail, return nothing or do nothing. Destroying them succeeds, and
+    /// what they hold is leaked. To use the device in this process, open it again.
     #[inline]
     pub fn is_orphan(&self) -> bool {
         self.engine().is_orphan()
     }
 
-    /// What was opened, as it was then.
+    /// Returns the description of the device as it was when it was opened.
     pub fn info(&self) -> &DeviceInfo {
         self.engine().info()
     }
 
-    /// The settings it was opened with.
+    /// Returns the settings that the device was opened with.
     pub fn config(&self) -> &Config {
         self.engine().config()
     }
 
-    /// Attributes and limits (IBTA 11.2.1.2).
+    /// Returns the attributes and limits of the device (IBTA 11.2.1.2).
     pub fn device_attr(&self) -> DeviceAttr {
         let attr = DeviceAttr::new(self.engine().info().node_guid, self.engine().config());
         match self.engine().info().transport {
@@ -178,7 +180,7 @@ impl Context {
         }
     }
 
-    /// Attributes of the port.
+    /// Returns the attributes of the port.
     ///
     /// # Errors
     /// [`PathError::Port`] for a port other than 1.
@@ -204,13 +206,14 @@ impl Context {
         })
     }
 
-    /// The MTU that the port has now, as [`port_attr`](Self::port_attr) has it. Takes no lock, so
-    /// it may be asked for under those of the engine.
+    /// Returns the present MTU of the port, the same as in [`port_attr`](Self::port_attr). Takes no
+    /// lock, so it may be called while locks of the engine are held.
     pub fn active_mtu(&self) -> Mtu {
         self.engine().port().active_mtu()
     }
 
-    /// The filled rows of the GID table; of an iWARP device its MAC, in row 0.
+    /// Returns the filled rows of the GID table. For an iWARP device this is its MAC address, in
+    /// row 0.
     pub fn gid_table(&self) -> Vec<GidEntry> {
         let rows = match self.engine().info().transport {
             Transport::Roce => self.gids(|gids| gids.iter().cloned().collect()),
@@ -219,18 +222,19 @@ impl Context {
         rows.unwrap_or_default()
     }
 
-    /// A row of the GID table, if it is filled.
+    /// Returns a row of the GID table, if it is filled.
     pub fn gid_entry(&self, index: u8) -> Option<GidEntry> {
         self.gid_table().into_iter().find(|row| row.index == index)
     }
 
-    /// The index of a GID in the table.
+    /// Returns the index of a GID in the table.
     pub fn gid_index(&self, gid: Gid) -> Option<u8> {
         self.gid_table().into_iter().find(|row| row.gid == gid).map(|row| row.index)
     }
 
-    /// The next hop on the way that `av` says, if the system does not know its hardware address and
-    /// asks for it from now on; `None` if packets may go, and of an iWARP device. Never waits.
+    /// Returns the next hop on the path that `av` describes, if the system does not know its
+    /// hardware address. The system then begins to ask for that address. Returns `None` if packets
+    /// can be sent now, if `av` cannot be used, and for an iWARP device. Never waits.
     pub fn unknown_next_hop(&self, av: &AddressVector) -> Option<NextHop> {
         let (engine, row) = (self.engine(), self.gid_entry(av.sgid_index)?);
         if engine.info().transport != Transport::Roce {
@@ -241,38 +245,38 @@ impl Context {
         NextHop::seek(row.local, to.netdev_index, peer)
     }
 
-    /// Whether its netdev has this address now.
+    /// Whether the device's netdev has this address now.
     pub fn has_address(&self, local: LocalAddr) -> bool {
         let has = |gids: &GidTable| gids.iter().any(|row| row.local == local);
         self.gids(has).unwrap_or(false)
     }
 
-    /// Looks at the GID table, unless it is an orphan's.
+    /// Runs `look` on the GID table, under its lock; returns `None` on an orphan.
     fn gids<T>(&self, look: impl FnOnce(&GidTable) -> T) -> Option<T> {
         (!self.is_orphan()).then(|| look(&self.engine().port().gids()))
     }
 
-    /// A row of the P_Key table: the default partition in row 0.
+    /// Returns a row of the P_Key table; row 0 is the default partition.
     pub fn pkey(&self, index: u16) -> Option<Pkey> {
         (index < MAX_PKEYS).then_some(Pkey::DEFAULT)
     }
 
-    /// Its connection manager.
+    /// Returns the connection manager of the device.
     pub fn cm(&self) -> &CmAgent {
         &self.cm
     }
 
-    /// The descriptor that is readable while an asynchronous event waits.
+    /// Returns the descriptor that is readable while an asynchronous event waits.
     pub fn async_fd(&self) -> BorrowedFd<'_> {
         self.engine().events().fd()
     }
 
-    /// As [`async_fd`](Self::async_fd), as a number.
+    /// Returns the descriptor of [`async_fd`](Self::async_fd) as a number.
     pub fn async_raw_fd(&self) -> RawFd {
         self.engine().events().fd().as_raw_fd()
     }
 
-    /// Waits for the next asynchronous event; waits for ever on a blocking descriptor.
+    /// Waits for the next asynchronous event. On a blocking descriptor there is no time limit.
     ///
     /// # Errors
     /// `WouldBlock` if the application made the descriptor non-blocking and there is no event,
@@ -284,8 +288,9 @@ impl Context {
         self.engine().events().wait(|event| event)
     }
 
-    /// Puts an event that was taken behind those that wait: an XRC target has it told to each of
-    /// its handles. False if there is no room for it ([`MAX_EVENTS`](crate::MAX_EVENTS)).
+    /// Puts an event that was taken behind the waiting ones, so that it is delivered again: each
+    /// handle of an XRC target gets the event. Returns false if there is no room for the event
+    /// ([`MAX_EVENTS`](crate::MAX_EVENTS)).
     pub fn repeat_async_event(&self, event: AsyncEvent) -> bool {
         !self.is_orphan() && self.engine().events().push(event)
     }
@@ -295,14 +300,15 @@ impl Context {
         if self.is_orphan() { None } else { self.engine().events().try_next(|event| event) }
     }
 
-    /// Totals since the device was opened. Waits for the lane: not for the data path.
+    /// Returns totals since the device was opened. Waits for the lane, so not for use on the data
+    /// path.
     pub fn counters(&self) -> DeviceCounters {
         if self.is_orphan() { self.engine().own_counters() } else { self.engine().counters() }
     }
 
-    /// As [`counters`](Self::counters), without waiting: `None` if somebody is at what they are
-    /// read from. For the end of a process, which may have interrupted that one on the very thread
-    /// that calls this.
+    /// Returns the same as [`counters`](Self::counters) without waiting, or `None` while a lock of
+    /// the counters' owners is held. Meant for the end of a process: the calling thread itself may
+    /// have been interrupted while it held such a lock.
     pub fn try_counters(&self) -> Option<DeviceCounters> {
         let engine = self.engine();
         let mut total = engine.own_counters();
@@ -317,18 +323,19 @@ impl Context {
         Some(total)
     }
 
-    /// Peers that sent what they must not, the last 64 of them.
+    /// Returns the last 64 peers that sent something they must not send.
     pub fn offenders(&self) -> Vec<Offender> {
         if self.is_orphan() { Vec::new() } else { self.engine().alarms().offenders() }
     }
 
-    /// Queue pairs that are open. Waits for the lane.
+    /// Returns the number of open queue pairs. Waits for the lane.
     pub fn open_qps(&self) -> usize {
         if self.is_orphan() { 0 } else { self.engine().with_lane(|lane| lane.table.len()) }
     }
 
-    /// Why a queue pair failed, if it did. Of those that were reset or destroyed since, the last 64
-    /// are known, each until its number is in use again. Waits for the lane.
+    /// Returns why a queue pair failed, if it did. For queue pairs that were reset or destroyed
+    /// since, the last 64 failures are kept, each until its number is in use again. Waits for the
+    /// lane.
     pub fn explain(&self, qpn: Qpn) -> Option<Explanation> {
         if self.is_orphan() {
             return None;
@@ -339,30 +346,32 @@ impl Context {
         }
     }
 
-    /// Sends and receives once on this thread, for programs that poll something else than a
-    /// completion queue (their own memory, say). Never blocks.
+    /// Sends and receives once on the calling thread, for programs that poll something other than a
+    /// completion queue (such as their own memory). Never blocks.
     pub fn progress(&self) {
         self.try_progress();
     }
 
-    /// As [`progress`](Self::progress); false if another thread is at it, and so nothing was done
-    /// here.
+    /// Does the same as [`progress`](Self::progress). Returns false if nothing was done because
+    /// another thread is making progress.
     pub fn try_progress(&self) -> bool {
         !self.is_orphan() && self.engine().progress_inline()
     }
 
-    /// As [`progress`](Self::progress), for a process that is about to end without dropping the
-    /// context: a capture has all of its packets then. False if another thread is at it.
+    /// Does the same as [`progress`](Self::progress), for a process about to end without dropping
+    /// the context, and completes a packet capture. Returns false if another thread is making
+    /// progress.
     pub fn last_progress(&self) -> bool {
         !self.is_orphan() && self.engine().last_progress()
     }
 
-    /// Time of the device: nanoseconds since it was opened.
+    /// Returns the time of the device: nanoseconds since it was opened.
     pub fn now(&self) -> Time {
         self.engine().now()
     }
 
-    /// The clock of completions and the time of day, both now (`ibv_query_rt_values_ex`).
+    /// Returns the present time of the completions' clock and the time of day
+    /// (`ibv_query_rt_values_ex`).
     pub fn clocks(&self) -> Clocks {
         Clocks::read()
     }
@@ -380,7 +389,7 @@ impl Context {
         self.engine.stop.store(true, Ordering::Release);
         self.engine.waker().wake();
         let thread = lock(&self.thread).take();
-        // The last object may be let go of by that thread itself; it cannot wait for its own end,
+        // The background thread itself may drop the last object. It cannot wait for its own end,
         // and ends by the flag.
         let own = std::thread::current().id();
         if let Some(thread) = thread.filter(|thread| thread.thread().id() != own) {
@@ -392,7 +401,8 @@ impl Context {
 impl Drop for Context {
     fn drop(&mut self) {
         if self.is_orphan() {
-            // The thread is not in this process, and nobody may touch what the lane holds.
+            // The thread is not in this process, and nothing that the lane holds may be touched
+            // here.
             let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(thread.take());
             std::mem::forget(self.engine.clone());
@@ -402,16 +412,16 @@ impl Drop for Context {
     }
 }
 
-/// How an engine reaches others.
+/// The parts with which an engine reaches its peers.
 struct Wire {
     slots: Arc<SlotTable>,
     link: Box<dyn Link>,
-    /// Of an iWARP device.
+    /// The TCP connections of an iWARP device; `None` for RoCE.
     streams: Option<Streams>,
 }
 
 impl Wire {
-    /// Slots of its own, and a link that the factory makes.
+    /// Makes process slots for the device, and a link with the factory.
     fn new(
         info: &DeviceInfo,
         factory: &dyn LinkFactory,
@@ -448,7 +458,7 @@ fn choose_mtu(info: &DeviceInfo, config: &Config) -> Result<Mtu, OpenError> {
     }
 }
 
-/// Leaves the addresses in the GID table that the link can use now.
+/// Removes from the GID table the addresses that the link cannot use now.
 fn activate(
     info: &DeviceInfo,
     link: &mut dyn Link,
@@ -457,8 +467,8 @@ fn activate(
     for &local in &info.addresses {
         match link.activate(local) {
             Ok(()) => {}
-            // Gone again, or an IPv6 address that the system still checks for duplicates: the
-            // watcher will tell when it is there.
+            // The address is gone again, or is an IPv6 address that the system still checks for
+            // duplicates. The watcher reports when the address is usable.
             Err(error @ LinkError::NoSuchAddress { .. }) => {
                 tracing::debug!(%local, %error, "address not usable yet");
                 gids.remove(local);

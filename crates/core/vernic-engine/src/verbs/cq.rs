@@ -1,9 +1,9 @@
-//! Completion queues (IBTA 11.2.6, 11.4.2): what applications poll and arm.
+//! Completion queues (IBTA 11.2.6, 11.4.2), which applications poll and arm.
 //!
-//! The completions are in the [`CqRing`]. [`Cq::poll`] is also what drives the device: when the
-//! ring is empty it makes progress on the caller's thread.
+//! The completions are in the [`CqRing`]. [`Cq::poll`] also drives the device: when the ring is
+//! empty, it makes progress on the caller's thread.
 //!
-//! Limits: [`MAX_CQE`] entries.
+//! Limits: at most [`MAX_CQE`] entries.
 
 use std::io;
 use std::sync::Arc;
@@ -27,8 +27,8 @@ pub struct Cq {
 }
 
 impl Context {
-    /// A completion queue that holds `depth` completions, 1 to
-    /// [`MAX_CQE`](crate::device::limits::MAX_CQE), and raises its events on `channel`.
+    /// Creates a completion queue for `depth` completions, 1 to
+    /// [`MAX_CQE`](crate::device::limits::MAX_CQE). It raises its events on `channel`.
     ///
     /// # Errors
     /// [`CreateError`]: depth out of range, channel of another device.
@@ -68,45 +68,47 @@ impl Cq {
         Ok(this)
     }
 
-    /// Its name in asynchronous events.
+    /// Returns the id of the queue in asynchronous events.
     pub fn id(&self) -> CqId {
         self.ring.id()
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// The channel that it raises events on.
+    /// Returns the channel that the queue raises events on.
     pub fn channel(&self) -> Option<&Arc<CompChannel>> {
         self.channel.as_ref()
     }
 
-    /// Completions that it holds at most; none if it is an orphan's.
+    /// Returns the largest number of completions that the queue holds; 0 for an orphan.
     pub fn depth(&self) -> u32 {
         if self.context.is_orphan() { 0 } else { self.ring.depth() }
     }
 
-    /// Completions that wait now. Makes no progress, unlike [`poll`](Self::poll).
+    /// Returns the number of completions that wait now. Makes no progress, unlike
+    /// [`poll`](Self::poll).
     pub fn waiting(&self) -> u32 {
         if self.context.is_orphan() { 0 } else { self.ring.waiting() }
     }
 
-    /// Whether a completion was lost because the queue was full. It stays failed until destroyed.
+    /// Whether a completion was lost because the queue was full. The queue stays failed until
+    /// destroyed.
     pub fn is_failed(&self) -> bool {
         self.ring.is_failed()
     }
 
-    /// Takes completions, oldest first, and returns how many. With none waiting it makes progress
-    /// on the caller's thread and looks again; it never blocks. `T` is [`Wc`], or a type of the
-    /// caller's that is made from it.
+    /// Takes completions, oldest first, and returns how many. If none waits, this makes progress on
+    /// the caller's thread and tries once more. Never blocks. `T` is [`Wc`], or the caller's own
+    /// type that is made from it.
     ///
-    /// When it returns completions it leaves acknowledgements that are due for the next call into
-    /// the device, or for the background thread: the application comes first.
+    /// A call that returns completions leaves due acknowledgements to the next call into the device
+    /// or to the background thread, so that the application can continue first.
     ///
     /// # Errors
-    /// [`CqOverrun`] once the queue has lost a completion and those before it are taken.
+    /// [`CqOverrun`] once the queue has lost a completion and all completions before it were taken.
     pub fn poll<T: From<Wc>>(&self, out: &mut [T]) -> Result<usize, CqOverrun> {
         if self.context.is_orphan() {
             return Ok(0);
@@ -127,7 +129,8 @@ impl Cq {
         Ok(taken)
     }
 
-    /// What polling a failed queue says: nothing yet while completions wait (`out` had no room).
+    /// Returns the result of polling a failed queue: no error yet while completions wait (`out` had
+    /// no room).
     #[cold]
     fn overrun(&self) -> Result<usize, CqOverrun> {
         match self.ring.waiting() {
@@ -136,9 +139,9 @@ impl Cq {
         }
     }
 
-    /// Arms the queue: its next completion (with `solicited_only`, the next solicited or failed
-    /// one) raises an event on its channel, once. Completions that wait already raise none: poll
-    /// after arming (IBTA 11.4.2.2). Without a channel it does nothing.
+    /// Arms the queue: its next completion raises an event on its channel, once. With
+    /// `solicited_only`, only a solicited or failed completion does. Completions that already wait
+    /// raise no event, so poll after arming (IBTA 11.4.2.2). Without a channel this does nothing.
     pub fn req_notify(&self, solicited_only: bool) {
         if self.channel.is_none() || self.context.is_orphan() {
             return;
@@ -148,19 +151,19 @@ impl Cq {
         }
     }
 
-    /// Changes how many completions it holds.
+    /// Changes how many completions the queue holds.
     ///
     /// # Errors
-    /// [`ResizeError`] if more wait than would fit, or beyond the device's limit.
+    /// [`ResizeError`] if more completions wait than would fit, or beyond the device's limit.
     pub fn resize(&self, depth: u32) -> Result<(), ResizeError> {
         self.resize_rounded(depth, depth)
     }
 
-    /// As [`resize`](Self::resize), to a `depth` that was rounded up: what waits has to fit into
-    /// the `asked` entries.
+    /// Resizes as [`resize`](Self::resize) does, to a `depth` that was rounded up. The waiting
+    /// completions must fit into the `asked` entries.
     ///
     /// # Errors
-    /// As [`resize`](Self::resize).
+    /// The same as for [`resize`](Self::resize).
     pub fn resize_rounded(&self, asked: u32, depth: u32) -> Result<(), ResizeError> {
         let depth = depth.max(asked);
         if depth == 0 || depth > MAX_CQE {
@@ -172,10 +175,11 @@ impl Cq {
         self.ring.resize(asked, depth)
     }
 
-    /// Checks that no queue pair uses it any more; later events of it are not delivered.
+    /// Checks that no queue pair uses the queue any more. Later events of the queue are not
+    /// delivered.
     ///
     /// # Errors
-    /// [`Busy`] while queue pairs use it.
+    /// [`Busy`] while queue pairs use the queue.
     pub fn destroy(&self) -> Result<(), Busy> {
         match self.ring.users() {
             0 => {
@@ -187,7 +191,7 @@ impl Cq {
         }
     }
 
-    /// What completions are pushed to.
+    /// Returns the ring that completions are pushed to.
     pub(crate) fn ring(&self) -> &Arc<CqRing> {
         &self.ring
     }
@@ -206,8 +210,8 @@ impl Cq {
 }
 
 impl CompChannel {
-    /// Waits for the next event and returns its completion queue; waits for ever on a blocking
-    /// descriptor.
+    /// Waits for the next event and returns its completion queue. On a blocking descriptor there is
+    /// no time limit.
     ///
     /// # Errors
     /// `WouldBlock` if the application made the descriptor non-blocking and there is no event,
@@ -216,7 +220,8 @@ impl CompChannel {
         if self.context().is_orphan() {
             return Err(orphan_io());
         }
-        // A dead queue's events are skipped; each turn takes one from the bounded queue.
+        // Events of dead queues are skipped. Each round takes one event from the bounded event
+        // queue.
         loop {
             if let Some(cq) = find(self, self.queue().wait(|id| id)?) {
                 return Ok(cq);
@@ -237,7 +242,7 @@ impl CompChannel {
     }
 }
 
-/// The queue that has raised an event on a channel; `None` if it is gone.
+/// Returns the queue that has raised an event on a channel; `None` if the queue is gone.
 fn find(channel: &CompChannel, id: CqId) -> Option<Arc<Cq>> {
     channel.find(id)?.downcast().ok()
 }
@@ -247,7 +252,7 @@ impl Drop for Cq {
         self.retire();
         self.context.engine().in_use().remove_cq();
         if self.context.is_orphan() {
-            // Never freed: a thread of the parent may have been at work on it.
+            // Never freed: a thread of the parent may have been using the ring.
             std::mem::forget(self.ring.clone());
         }
         if let Some(channel) = &self.channel {

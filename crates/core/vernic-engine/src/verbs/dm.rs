@@ -1,12 +1,13 @@
-//! Device memory (`ibv_alloc_dm`): memory inside the device, which no address of the application
-//! reaches.
+//! Device memory (`ibv_alloc_dm`): memory inside the device, at no address of the application.
 //!
-//! The device is a library in this process, so its memory is a buffer of its own; the application
-//! copies in and out, and reaches it in work requests through zero-based regions. A process of
-//! this host that is granted access to a region of all of it maps it; to a part it has access
-//! through the kernel, and its atomics take packets.
+//! The device is a library in this process, so its memory is a buffer that the library owns. The
+//! application copies in and out, and its work requests use the buffer through zero-based regions.
 //!
-//! Limits: [`MAX_DM_BYTES`] in all per open device.
+//! Another process of this host may be granted access to a region. If the region covers the whole
+//! buffer, that process maps the buffer. If the region covers a part, that process has access
+//! through the kernel, and its atomics are sent as packets.
+//!
+//! Limits: [`MAX_DM_BYTES`] in total per open device.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -17,7 +18,8 @@ use crate::device::limits::MAX_DM_ALIGN_LOG2;
 use crate::error::{Busy, CreateError, DmRangeError, os};
 use crate::verbs::context::Context;
 
-/// Memory of the device. Its bytes are 0 at first. Freed when dropped, which regions over it delay.
+/// A buffer of device memory. Its bytes are 0 at first. It is freed when the handle and all regions
+/// over it are gone.
 #[derive(Debug)]
 pub struct DeviceMemory {
     context: Arc<Context>,
@@ -26,11 +28,11 @@ pub struct DeviceMemory {
 }
 
 impl Context {
-    /// Memory inside the device: `len` zero bytes, aligned to 2^`align_log2`.
+    /// Allocates memory inside the device: `len` zero bytes, aligned to 2^`align_log2`.
     ///
     /// # Errors
-    /// [`CreateError::Limit`] for no bytes, or more than the device has left
-    /// ([`MAX_DM_BYTES`](crate::device::limits::MAX_DM_BYTES) in all); [`CreateError::Os`].
+    /// [`CreateError::Limit`] if `len` is 0 or more than the device has left
+    /// ([`MAX_DM_BYTES`](crate::device::limits::MAX_DM_BYTES) in total); [`CreateError::Os`].
     pub fn alloc_dm(
         self: &Arc<Self>,
         len: u64,
@@ -49,7 +51,7 @@ impl DeviceMemory {
         if context.is_closed() {
             return Err(CreateError::Closed);
         }
-        // Also in a process that was forked since: it takes memory of that process alone, and no
+        // This is allowed on an orphan, too: it takes memory of the calling process alone, and no
         // lock.
         let limit = |what, value, min, max| Err(CreateError::Limit { what, value, min, max });
         if align_log2 > MAX_DM_ALIGN_LOG2 {
@@ -60,7 +62,7 @@ impl DeviceMemory {
         if let Err(free) = in_use.take_device_memory(len) {
             return limit("bytes of device memory", len, 1, free);
         }
-        // Beyond the limit only for what does not fit `usize`, which is refused above.
+        // A `len` that does not fit `usize` is above the limit, and was refused above.
         let buffer = HostBuffer::new(len as usize).map_err(|error| {
             in_use.give_back_device_memory(len);
             os("allocate device memory", error)
@@ -68,23 +70,23 @@ impl DeviceMemory {
         Ok(Arc::new(Self { context: context.clone(), buffer, regions: AtomicU32::new(0) }))
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.buffer.len() as u64
     }
 
-    /// Never: there is no device memory of no bytes.
+    /// Returns false always: no device memory has a length of 0.
     pub fn is_empty(&self) -> bool {
         self.buffer.is_empty()
     }
 
-    /// Copies `from` to `offset` and on (`ibv_memcpy_to_dm`). Peers that read meanwhile see old or
-    /// new bytes, aligned 8-byte words whole.
+    /// Copies `from` into the buffer at `offset` (`ibv_memcpy_to_dm`). Peers that read meanwhile
+    /// see old or new bytes, but never a mixture within an aligned 8-byte word.
     ///
     /// # Errors
     /// [`DmRangeError`].
@@ -93,7 +95,7 @@ impl DeviceMemory {
         self.buffer.write_at(range, from).map_err(|_| self.outside(offset, from.len()))
     }
 
-    /// Copies `to.len()` bytes from `offset` on (`ibv_memcpy_from_dm`).
+    /// Copies `to.len()` bytes out of the buffer, from `offset` on (`ibv_memcpy_from_dm`).
     ///
     /// # Errors
     /// [`DmRangeError`].
@@ -102,10 +104,11 @@ impl DeviceMemory {
         self.buffer.read_at(range, to).map_err(|_| self.outside(offset, len))
     }
 
-    /// Checks that no region is over it any more. It is freed with its last reference.
+    /// Checks that no region covers the buffer any more. The buffer is freed with its last
+    /// reference.
     ///
     /// # Errors
-    /// [`Busy`] while regions are over it.
+    /// [`Busy`] while regions cover the buffer.
     pub fn destroy(&self) -> Result<(), Busy> {
         match self.regions.load(Ordering::Acquire) {
             0 => Ok(()),
@@ -122,7 +125,7 @@ impl DeviceMemory {
         self.regions.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// First byte of a range that is inside.
+    /// Returns the address of a range's first byte, if the range is inside the buffer.
     pub(crate) fn place(&self, offset: u64, len: u64) -> Result<*mut u8, DmRangeError> {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         Ok(self.buffer.as_mut_ptr().wrapping_add(self.range(offset, len)?))

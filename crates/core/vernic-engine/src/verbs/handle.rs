@@ -1,15 +1,16 @@
 //! Queue pairs (IBTA 10.2.4, 11.2.4): the application's handle and the state behind it.
 //!
-//! Owns, per queue pair, the protocol machine of `vernic-proto` and what the machine leaves to its
-//! owner: scatter lists and inline bytes of posted sends, the receive being filled, the path.
+//! Owns, per queue pair, the protocol machine of `vernic-proto` and what the machine does not keep
+//! itself. These are scatter lists and inline bytes of posted sends, the receive being filled, and
+//! the path.
 //!
-//! Who locks what: everything mutable is in [`QpCore`] under one mutex that belongs to this queue
-//! pair alone. The application holds it to post and to modify; whoever runs the lane holds it while
-//! it handles packets of this queue pair or sends for it. Lock order: lane, core, receive queue or
-//! completion queue. Posting never waits for the lane.
+//! Locking: everything mutable is in [`QpCore`], under one mutex that belongs to this queue pair
+//! alone. The application holds this mutex to post and to modify. The thread that holds the lane
+//! takes the mutex while it handles packets of this queue pair or sends for it. Lock order: lane,
+//! core, receive queue or completion queue. Posting never waits for the lane.
 //!
-//! The application's [`Qp`] and the lane's table share a [`QpInner`]; dropping the `Qp` takes the
-//! queue pair out of the table, so the lane never sees one whose owner is gone.
+//! The application's [`Qp`] and the lane's table share a [`QpInner`]. Dropping the `Qp` takes the
+//! queue pair out of the table, so the lane never sees a queue pair whose `Qp` is gone.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -49,30 +50,31 @@ use crate::verbs::xrc_domain::Domain;
 
 mod end;
 
-/// A queue pair. Dropping it destroys it.
+/// A queue pair. Dropping the handle destroys the queue pair.
 pub struct Qp {
     inner: Arc<QpInner>,
-    /// The one whose lane it is in.
+    /// The engine whose lane the queue pair is in.
     engine: Arc<Engine>,
     pd: Arc<Pd>,
     send_cq: Option<Arc<Cq>>,
     recv_cq: Option<Arc<Cq>>,
     srq: Option<Arc<Srq>>,
-    /// Of an XRC target.
+    /// The XRC domain of an XRC target.
     domain: Option<Arc<Domain>>,
     cap: QpCap,
     signal_all: bool,
     groups: AtomicU32,
-    /// Handles that an XRC target is open by; 1 for the others.
+    /// The number of open handles of an XRC target; 1 for the other types.
     handles: AtomicU32,
     gone: AtomicBool,
 }
 
-/// What became of a send request.
+/// The outcome of a send request.
 #[derive(Debug)]
 enum Pushed {
     Queued,
-    /// Nothing yet: it goes to a process that is to be waited for, without the lock.
+    /// Not queued yet: the destination's process was asked for its port, and the answer must be
+    /// waited for without the lock.
     Meets,
 }
 
@@ -83,10 +85,10 @@ impl fmt::Debug for Qp {
 }
 
 impl Pd {
-    /// A queue pair, in Reset.
+    /// Creates a queue pair, in Reset.
     ///
     /// # Errors
-    /// [`CreateError`]: limits, objects of other devices, no number left.
+    /// [`CreateError`]: a limit exceeded, objects of other devices, no queue pair number left.
     pub fn create_qp(self: &Arc<Self>, init: QpInit) -> Result<Arc<Qp>, CreateError> {
         self.alive()?;
         Qp::new(self, init)
@@ -122,7 +124,7 @@ impl Qp {
         let own_wrs = if shared_rq { 0 } else { cap.max_recv_wr };
         let recv_sges = match &srq {
             Some(srq) => srq.query().max_sge,
-            // Any queue of the domain may give the receive.
+            // Any shared receive queue of the domain may provide the receive.
             None if shared_rq => MAX_SGE,
             None => cap.max_recv_sge,
         };
@@ -204,45 +206,47 @@ impl Qp {
         }))
     }
 
-    /// Its number.
+    /// Returns the queue pair number.
     pub fn qpn(&self) -> Qpn {
         self.inner.qpn
     }
-    /// Its type.
+    /// Returns the type of the queue pair.
     pub fn qp_type(&self) -> QpType {
         self.inner.qp_type
     }
-    /// Its service.
+    /// Returns the service of the queue pair.
     pub fn service(&self) -> Service {
         self.inner.service
     }
-    /// Its protection domain. That of an XRC target is its XRC domain's own, with no memory in it.
+    /// Returns the protection domain. An XRC target has the one of its XRC domain, which contains
+    /// no memory.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
-    /// The device.
+    /// Returns the device.
     pub fn context(&self) -> &Arc<Context> {
         self.pd.context()
     }
 
-    /// The engine of the device that moves its packets.
+    /// Returns the engine of the device, which moves the queue pair's packets.
     pub(crate) fn engine(&self) -> &Engine {
         &self.engine
     }
-    /// Where its sends complete; XRC targets send nothing.
+    /// Returns the completion queue of sends; `None` for an XRC target, which sends nothing.
     pub fn send_cq(&self) -> Option<&Arc<Cq>> {
         self.send_cq.as_ref()
     }
-    /// Where its receives complete; XRC initiators receive nothing, and receives of XRC targets
-    /// complete where the shared receive queue says.
+    /// Returns the completion queue of receives; `None` for XRC queue pairs. An XRC initiator
+    /// receives nothing. The receives of an XRC target complete on the completion queue of the
+    /// shared receive queue.
     pub fn recv_cq(&self) -> Option<&Arc<Cq>> {
         self.recv_cq.as_ref()
     }
-    /// The shared queue that it receives from.
+    /// Returns the shared receive queue, if the queue pair has one.
     pub fn srq(&self) -> Option<&Arc<Srq>> {
         self.srq.as_ref()
     }
-    /// Its sizes, as granted: exactly those asked for.
+    /// Returns the sizes that were granted, which are exactly those asked for.
     pub fn cap(&self) -> QpCap {
         self.cap
     }
@@ -250,34 +254,34 @@ impl Qp {
     pub fn signals_all(&self) -> bool {
         self.signal_all
     }
-    /// Its state.
+    /// Returns the state.
     pub fn state(&self) -> QpState {
         self.look(|core| core.machine.state()).unwrap_or(QpState::Error)
     }
-    /// Its attributes as last modified, the present state included.
+    /// Returns the attributes as last modified, including the present state.
     pub fn query(&self) -> QpAttr {
         let orphaned = || QpAttr { state: QpState::Error, ..QpAttr::default() };
         self.look(|core| *core.machine.attr()).unwrap_or_else(orphaned)
     }
-    /// Whether a send queue in SQD is still at work.
+    /// Whether the send queue of a queue pair in SQD still has work in progress.
     pub fn is_draining(&self) -> bool {
         self.look(|core| core.machine.is_draining()).unwrap_or(false)
     }
-    /// Its counters since the last reset.
+    /// Returns the counters since the last reset.
     pub fn counters(&self) -> QpCounters {
         self.look(|core| *core.machine.counters()).unwrap_or_default()
     }
-    /// The path to its peer, of a connected service from RTR on.
+    /// Returns the path to the peer of a connected service, from RTR on.
     pub fn path(&self) -> Option<TxPath> {
         self.look(|core| core.side.path).flatten()
     }
 
-    /// Looks at what changes, unless it is an orphan's.
+    /// Runs `look` on the queue pair's core, under its lock; returns `None` on an orphan.
     fn look<T>(&self, look: impl FnOnce(&QpCore) -> T) -> Option<T> {
         (!self.context().is_orphan()).then(|| look(&lock(&self.inner.core)))
     }
 
-    /// Why it failed, if it did since the last reset.
+    /// Returns why the queue pair failed, if it failed since the last reset.
     pub fn explain(&self) -> Option<Explanation> {
         let engine = self.engine();
         if engine.is_orphan() { None } else { self.inner.explain(engine) }
@@ -285,8 +289,8 @@ impl Qp {
 
     /// Changes attributes and state (IBTA 11.2.5.2). Nothing changes on an error.
     ///
-    /// Entering RTR looks for the peer among the processes of this host, which may take up to the
-    /// configured `peer_query_us` when such a process is busy.
+    /// The transition to RTR looks for the peer among the processes of this host. If such a process
+    /// is busy, this takes up to the configured `peer_query_us`.
     ///
     /// # Errors
     /// [`ModifyError`].
@@ -312,7 +316,7 @@ impl Qp {
         if mask.contains(AttrMask::PATH_MTU) {
             engine.check_mtu(attr.path_mtu).map_err(path_error)?;
         }
-        // A stream's path is its connection's.
+        // The path of an iWARP queue pair is that of its TCP connection.
         let connected = self.inner.service != Service::Ud && !self.inner.is_stream;
         let resolved = if connected && mask.contains(AttrMask::AV) {
             let peer = match mask.contains(AttrMask::DEST_QPN) {
@@ -324,11 +328,13 @@ impl Qp {
             None
         };
         if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Reset | QpState::Error) {
-            // What was acknowledged by a completion here is acknowledged to the peer, too.
+            // ACKs that are due are sent first: a message whose completion the application has seen
+            // must also be acknowledged to the peer.
             engine.with_lane(|lane| lane.transmit_all(engine, engine.now()));
         }
         let mut core = lock(&self.inner.core);
-        // Again, under the lock that destroying and closing take after they have said so.
+        // Checked again under the core's lock: destroying and closing set these flags first, and
+        // take this lock afterwards.
         if self.gone.load(Ordering::Acquire) {
             return Err(ModifyError::Destroyed(qpn));
         }
@@ -372,25 +378,29 @@ impl Qp {
         Ok(())
     }
 
-    /// Whether it is of iWARP, and in RTS by a change of its state alone.
+    /// Whether this is an iWARP queue pair that came to RTS by a state change alone, without a
+    /// connection.
     fn lacks_connection(&self, core: &QpCore) -> bool {
         self.inner.is_stream && core.machine.state() == QpState::Rts && core.side.stream.is_none()
     }
 
-    /// Queues sends in order and starts them. Copies inline data; reads everything else when
+    /// Queues sends in order and starts them. Inline data is copied now; other data is read when
     /// packets are built.
     ///
     /// # Errors
-    /// [`PostSendError`] with the place of the first that was refused; those before it are queued.
+    /// [`PostSendError`] with the index of the first request that was refused; those before it are
+    /// queued.
     pub fn post_send(&self, wrs: &[SendWr<'_>]) -> Result<(), PostSendError> {
         self.post_send_from(wrs.iter().copied())
     }
 
-    /// As [`post_send`](Self::post_send), from an iterator: one doorbell for all of it. The
-    /// iterator runs under the queue pair's lock and must not call into it.
+    /// Queues sends as [`post_send`](Self::post_send) does, but from an iterator, with one doorbell
+    /// for all of them. The iterator runs under the queue pair's lock and must not call methods of
+    /// the queue pair.
     ///
     /// # Errors
-    /// [`PostSendError`] with the place of the first that was refused; those before it are queued.
+    /// [`PostSendError`] with the index of the first request that was refused; those before it are
+    /// queued.
     pub fn post_send_from<'a>(
         &self,
         wrs: impl IntoIterator<Item = SendWr<'a>>,
@@ -399,12 +409,12 @@ impl Qp {
         self.push_sends(lock(&self.inner.core), wrs.into_iter())
     }
 
-    /// As [`post_send_from`](Self::post_send_from), but with room for all of them or for none: a
-    /// list that does not fit leaves the queue as it was. (Room that another thread takes while the
-    /// first datagram to a process waits for the process's answer is not seen before.)
+    /// Queues sends as [`post_send_from`](Self::post_send_from) does, but all of them or none: a
+    /// list that does not fit leaves the queue as it was. (The check cannot foresee room that
+    /// another thread takes while the first datagram to a process waits for that process's answer.)
     ///
     /// # Errors
-    /// [`PostSendError`]. One of [`PostError::Full`] was found before anything was queued.
+    /// [`PostSendError`]. The check for room returns [`PostError::Full`] before anything is queued.
     pub fn post_send_all<'a>(
         &self,
         wrs: impl ExactSizeIterator<Item = SendWr<'a>>,
@@ -419,7 +429,7 @@ impl Qp {
         self.push_sends(core, wrs)
     }
 
-    /// Refuses a process that was forked after the device had been opened.
+    /// Returns an error in a process that was forked after the device had been opened.
     fn check_owner(&self) -> Result<(), PostSendError> {
         match self.engine().is_orphan() {
             true => Err(PostSendError { index: 0, source: SendRefusal::Orphan }),
@@ -437,8 +447,9 @@ impl Qp {
         for wr in wrs {
             let mut pushed = self.push_send(&mut core, &wr);
             while let (Ok(Pushed::Meets), Some(dest)) = (&pushed, &wr.dest) {
-                // Once, unless more is asked at a time than the table of answers holds. Others may
-                // post, and the lane send what they post, in between.
+                // This runs once, unless more processes are asked at a time than the table of
+                // answers holds. In between, other threads may post, and the lane may send what
+                // they post.
                 drop(core);
                 dest.ah.wait_for(&self.engine, dest.qpn);
                 core = lock(&self.inner.core);
@@ -460,15 +471,18 @@ impl Qp {
     /// Queues receives in order.
     ///
     /// # Errors
-    /// [`PostRecvError`] with the place of the first that was refused; those before it are queued.
+    /// [`PostRecvError`] with the index of the first request that was refused; those before it are
+    /// queued.
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostRecvError> {
         self.post_recv_from(wrs.iter().copied())
     }
 
-    /// As [`post_recv`](Self::post_recv), from an iterator, which runs under the queue's lock.
+    /// Queues receives as [`post_recv`](Self::post_recv) does, but from an iterator, which runs
+    /// under the receive queue's lock.
     ///
     /// # Errors
-    /// [`PostRecvError`] with the place of the first that was refused; those before it are queued.
+    /// [`PostRecvError`] with the index of the first request that was refused; those before it are
+    /// queued.
     pub fn post_recv_from<'a>(
         &self,
         wrs: impl IntoIterator<Item = RecvWr<'a>>,
@@ -494,7 +508,8 @@ impl Qp {
         result.map(drop)
     }
 
-    /// Receives datagrams to a multicast group (IBTA 10.5, 11.3.1).
+    /// Attaches the queue pair to a multicast group, whose datagrams it then receives (IBTA 10.5,
+    /// 11.3.1).
     ///
     /// # Errors
     /// [`McastError`].
@@ -533,7 +548,7 @@ impl Qp {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// One more handle is open. Under the lock of the domain's targets.
+    /// Counts one more open handle. Called under the lock of the domain's targets.
     pub(crate) fn add_handle(&self) {
         self.handles.fetch_add(1, Ordering::AcqRel);
     }
@@ -562,7 +577,8 @@ impl Qp {
         }
         let dest = match (&wr.dest, self.inner.service) {
             (Some(dest), Service::Ud) => {
-                // By name: numbers of domains of two devices may be equal.
+                // The domains are compared by address: domains of two devices may have equal
+                // numbers.
                 if !Arc::ptr_eq(dest.ah.pd(), &self.pd) {
                     return Err(SendRefusal::WrongPd);
                 }
@@ -570,7 +586,7 @@ impl Qp {
                     return Ok(Pushed::Meets);
                 };
                 side.slots.set_path(slot, path);
-                // The netdev's MTU may have changed since the last one.
+                // The netdev's MTU may have changed since the last send.
                 machine.set_port_mtu(self.engine().port().active_mtu());
                 Some(UdDest { ah: slot, qpn: dest.qpn, qkey: dest.qkey })
             }
@@ -587,7 +603,7 @@ impl Qp {
         Ok(Pushed::Queued)
     }
 
-    /// Completes what was posted to a receive queue whose queue pair is in error.
+    /// Flushes the receive queue, just posted to, if the queue pair is in the Error state.
     fn flush_recvs_if_error(&self) {
         if self.inner.srq.is_none() && self.inner.has_state(QpState::Error) {
             let engine = self.engine();

@@ -1,14 +1,14 @@
 //! Memory regions and windows (IBTA 10.6): handles on the entries of the key table.
 //!
-//! The table, the checks and the copies are in `vernic-mem`; here is only who may free what, and
-//! the barrier that ends a region: after its key is dead, every lane is waited for, so that no
-//! access is in flight when the application gets its memory back.
+//! The table, the checks and the copies are in `vernic-mem`. This module decides who may free what,
+//! and runs the barrier that ends a region. After the region's key is dead, every lane is waited
+//! for, so that no access is in flight when the application gets its memory back.
 //!
-//! A region that is dropped has to end, whatever is bound to it and whatever other threads do with
-//! its windows: the memory behind it goes next. `Memory::force_deregister` does that in one step,
-//! and needs nothing that is kept here.
+//! A dropped region has to end, whatever windows are bound to it and whatever other threads do with
+//! those windows, because its memory may go next. `Memory::force_deregister` does that in one step,
+//! and needs no state of this module.
 //!
-//! A region that is reregistered keeps its keys; what accesses see of it changes in one step.
+//! A region that is reregistered keeps its keys. Accesses see all of the change in one step.
 
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -28,30 +28,32 @@ use crate::verbs::context::Context;
 use crate::verbs::dm::DeviceMemory;
 use crate::verbs::pd::Pd;
 
-/// A memory region. Ends when dropped, also under bound windows: these are unbound first, stay
-/// allocated, and may be bound again. Windows over other regions stay as they are.
+/// A memory region. The region ends when the handle is dropped, even if windows are bound to it:
+/// these are unbound first, stay allocated, and may be bound again. Windows over other regions are
+/// unchanged.
 #[derive(Debug)]
 pub struct Mr {
     context: Arc<Context>,
     home: Mutex<Home>,
     lkey: Lkey,
     rkey: Rkey,
-    // What was registered last. Changed under the lock of `home`; each can be read alone.
+    // What was registered last. Written under the lock of `home`; each field can be read without
+    // it.
     addr: AtomicUsize,
     len: AtomicU64,
     iova: AtomicU64,
     access: AtomicU32,
 }
 
-/// What the control path needs to change or end a region.
+/// The state that the control path needs to change or end a region.
 #[derive(Debug)]
 struct Home {
     pd: Arc<Pd>,
-    /// `None` once it has ended.
+    /// The region in `vernic-mem`; `None` once the region has ended.
     handle: Option<MrHandle>,
-    /// The memory, if it is the device's.
+    /// The device memory that the region covers, if it covers any.
     dm: Option<Arc<DeviceMemory>>,
-    /// The memory, if it was moved to where others can map it.
+    /// The region's pages, if they were moved to memory that other processes can map.
     pages: Option<SharedPages>,
 }
 
@@ -66,24 +68,26 @@ impl Home {
     }
 }
 
-/// What [`Mr::rereg`] changes; `None` keeps.
+/// The changes that [`Mr::rereg`] makes; `None` keeps the present value.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MrChange<'a> {
     /// Another protection domain of the same device.
     pub pd: Option<&'a Arc<Pd>>,
-    /// Other rights.
+    /// Other access rights.
     pub access: Option<Access>,
-    /// Other memory: first byte, bytes, I/O virtual address of the first byte.
+    /// Other memory: address of the first byte, length in bytes, I/O virtual address of the first
+    /// byte.
     pub range: Option<(*mut u8, u64, u64)>,
 }
 
 impl Pd {
-    /// Registers memory: from now on work requests reach it by its lkey and, with remote rights,
-    /// peers by its rkey, as addresses from `iova` on (IBTA 11.2.8.2). The memory is not pinned
-    /// and no page of it is touched.
+    /// Registers memory (IBTA 11.2.8.2). From now on work requests reach it by its lkey and, with
+    /// remote rights, peers reach it by its rkey, at addresses from `iova` on. The memory is not
+    /// pinned and no page of it is touched.
     ///
     /// # Errors
-    /// [`CreateError::Memory`]: null or wrapping range, rights that contradict each other.
+    /// [`CreateError::Memory`]: a range that is null or wraps around, rights that contradict each
+    /// other.
     ///
     /// # Safety
     /// Until [`Mr::deregister`] has returned `Ok` or the drop of the last reference to the region
@@ -92,8 +96,8 @@ impl Pd {
     /// - accesses to it by other code are atomic, volatile, in another language or process, or do
     ///   not overlap in time with work requests and remote operations that conflict with them; no
     ///   `&mut` to it and, if it is written, no `&` is used while such operations may run;
-    /// - with the setting `share_memory` and remote rights, nobody writes to it during this call,
-    ///   and no stack lies in it.
+    /// - if `share_memory` is set and the rights are remote, no thread or process writes to it
+    ///   during this call, and no stack lies in it.
     #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
     pub unsafe fn reg_mr(
         self: &Arc<Self>,
@@ -103,15 +107,15 @@ impl Pd {
         access: Access,
     ) -> Result<Arc<Mr>, CreateError> {
         self.alive()?;
-        // SAFETY: `Memory::register` asks for the memory until its keys are dead and every lane has
-        // passed a barrier after that. The caller promises it until `Mr::deregister` has returned
-        // `Ok` or `Mr`'s drop has returned. Both do these two things in this order before they
-        // return; a `deregister` that fails changes nothing, and then the promise goes on. No other
-        // code frees the handle. If this call fails there is no key, and nothing to promise. In a
-        // process that was forked later they return at once, where no lane runs that could access
-        // the memory.
+        // SAFETY: `Memory::register` needs the memory until its keys are dead and every lane has
+        // then passed a barrier. The caller promises the memory until `Mr::deregister` has returned
+        // `Ok` or the drop of `Mr` has returned. Before they return, both make the keys dead and
+        // then run the barrier. A `deregister` that fails changes nothing, and the caller's promise
+        // continues. No other code frees the handle. If this call fails, there is no key and
+        // nothing to promise. In a process that was forked later, `deregister` and drop return at
+        // once: no lane runs there that could access the memory.
         let engine = self.context().engine();
-        // SAFETY: the caller's promise, which is the one that `move_pages` wants.
+        // SAFETY: the caller promises what `move_pages` requires.
         let pages = unsafe { move_pages(engine, addr, len, access) };
         // SAFETY: see above.
         let keys = unsafe { engine.memory().register(self.id(), addr, len, iova, access) };
@@ -119,20 +123,21 @@ impl Pd {
     }
 
     /// Registers all memory of the process, present and future, by its addresses: implicit
-    /// on-demand paging. Work that names what is not mapped, or is not writable, fails with a
-    /// protection error and harms nothing. The kernel does the copies, some 0.3 us each; remote
-    /// atomics are atomic among each other, not for CPUs; windows cannot be bound.
+    /// on-demand paging. A request for memory that is not mapped, or not writable, fails with a
+    /// protection error and does no harm. The kernel does the copies, which take about 0.3 us each.
+    /// Remote atomics are atomic with respect to each other, but not to CPUs. Windows cannot be
+    /// bound.
     ///
     /// # Errors
-    /// [`CreateError::Memory`], with [`RegisterError::NoAddressSpace`] where the kernel refuses the
-    /// system calls that it takes ([`DeviceAttr::implicit_odp`] tells beforehand).
+    /// [`CreateError::Memory`], with [`RegisterError::NoAddressSpace`] if the kernel refuses the
+    /// necessary system calls ([`DeviceAttr::implicit_odp`] says so beforehand).
     ///
     /// [`RegisterError::NoAddressSpace`]: vernic_mem::RegisterError::NoAddressSpace
     /// [`DeviceAttr::implicit_odp`]: crate::DeviceAttr::implicit_odp
     ///
     /// # Safety
-    /// As for [`Pd::reg_mr`], of all memory that work requests and peers name; but it need not stay
-    /// mapped, nor be writable.
+    /// The same as for [`Pd::reg_mr`], for all memory that work requests and peers name. But the
+    /// memory need not stay mapped, nor be writable.
     #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
     pub unsafe fn reg_address_space(
         self: &Arc<Self>,
@@ -140,17 +145,18 @@ impl Pd {
     ) -> Result<Arc<Mr>, CreateError> {
         self.alive()?;
         let access = access | Access::ON_DEMAND;
-        // SAFETY: the caller promises what `Memory::register_address_space` asks for; `Mr` ends it
-        // as any other region.
+        // SAFETY: the caller promises what `Memory::register_address_space` requires. `Mr` ends
+        // this region as it ends any other.
         let keys =
             unsafe { self.context().engine().memory().register_address_space(self.id(), access) };
         Ok(Mr::new(self, keys?, (0, u64::MAX, 0), access, None, None))
     }
 
-    /// Registers part of the device's memory. Work requests and peers count its addresses from 0.
+    /// Registers part of the device memory. Work requests and peers count the region's addresses
+    /// from 0.
     ///
     /// # Errors
-    /// [`CreateError`]: a range that is not inside, memory of another device, rights that
+    /// [`CreateError`]: a range that is not inside `dm`, memory of another device, rights that
     /// contradict each other.
     pub fn reg_dm_mr(
         self: &Arc<Self>,
@@ -165,15 +171,16 @@ impl Pd {
         }
         let addr = dm.place(offset, len)?;
         let access = access | Access::ZERO_BASED;
-        // SAFETY: the range is inside the buffer of `dm`, which the region holds until it has ended
-        // and the lanes have passed a barrier. All other accesses to it are racy copies.
+        // SAFETY: the range is inside the buffer of `dm`. The region holds `dm` until it has ended
+        // and the lanes have passed a barrier. All other accesses to the buffer are racy copies.
         #[allow(unsafe_code, reason = "the memory is the device's own")]
         let keys =
             unsafe { self.context().engine().memory().register(self.id(), addr, len, 0, access) };
         Ok(Mr::new(self, keys?, (addr as usize, len, 0), access, Some(dm), None))
     }
 
-    /// A region that reads as zero and swallows what is written to it, whatever the address.
+    /// Allocates a region that reads as zero and discards what is written to it, whatever the
+    /// address.
     ///
     /// # Errors
     /// [`CreateError::Memory`] when all keys are in use.
@@ -209,49 +216,50 @@ impl Mr {
         })
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
-    /// Key for local work requests.
+    /// Returns the key for local work requests.
     pub fn lkey(&self) -> Lkey {
         self.lkey
     }
-    /// Key for peers.
+    /// Returns the key for peers.
     pub fn rkey(&self) -> Rkey {
         self.rkey
     }
-    /// Address in this process of its first byte.
+    /// Returns the address of the region's first byte in this process.
     pub fn addr(&self) -> usize {
         self.addr.load(Ordering::Relaxed)
     }
-    /// Bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed)
     }
-    /// Whether it has no bytes.
+    /// Whether the length is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-    /// The address by which work requests and peers know its first byte.
+    /// Returns the address by which work requests and peers name the region's first byte.
     pub fn iova(&self) -> u64 {
         self.iova.load(Ordering::Relaxed)
     }
-    /// Its rights.
+    /// Returns the access rights.
     pub fn access(&self) -> Access {
         Access::from_bits_retain(self.access.load(Ordering::Relaxed))
     }
 
-    /// Changes memory, rights or domain and keeps the keys (IBTA 11.2.8.7 permits either). Work
-    /// that runs meanwhile sees the old or the new region, never a mixture. When this returns, no
-    /// access to the old memory is in flight.
+    /// Changes the memory, the rights or the domain, and keeps the keys (IBTA 11.2.8.7 permits
+    /// either). Work that runs meanwhile sees the old or the new region, never a mixture. When this
+    /// returns, no access to the old memory is in flight.
     ///
     /// # Errors
-    /// [`CreateError::Memory`] as of [`Pd::reg_mr`], with [`RegisterError::WindowsBound`] while
-    /// windows are bound to it; [`CreateError::OtherDevice`]. The region is as it was then.
+    /// [`CreateError::Memory`] as for [`Pd::reg_mr`], with [`RegisterError::WindowsBound`] while
+    /// windows are bound to the region; [`CreateError::OtherDevice`]. The region is unchanged on an
+    /// error.
     ///
     /// # Safety
-    /// As for [`Pd::reg_mr`], with the memory and the rights that result.
+    /// The same as for [`Pd::reg_mr`], for the memory and the rights that result.
     #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
     pub unsafe fn rereg(&self, change: MrChange<'_>) -> Result<(), CreateError> {
         let MrChange { pd, access, range } = change;
@@ -266,10 +274,10 @@ impl Mr {
         }
         let engine = self.context.engine();
         let rights = access.unwrap_or(self.access());
-        // SAFETY: the caller's promise, as `move_pages` wants it.
+        // SAFETY: the caller promises what `move_pages` requires.
         let pages = unsafe { range.and_then(|(at, len, _)| move_pages(engine, at, len, rights)) };
         let change = Reregister { pd: pd.map(|pd| pd.id()), access, range };
-        // SAFETY: the caller promises what `Memory::reregister` asks for; the lanes pass a barrier
+        // SAFETY: the caller promises what `Memory::reregister` requires. The lanes pass a barrier
         // below, before the old memory may go.
         unsafe { engine.memory().reregister(handle, change) }?;
         engine.barrier();
@@ -284,16 +292,16 @@ impl Mr {
         }
         let old = pd.map(|pd| std::mem::replace(&mut home.pd, pd.clone()));
         drop(home);
-        // Outside the lock: it may be the last reference to its domain.
+        // Dropped outside the lock: this may be the last reference to the protection domain.
         drop(old);
         Ok(())
     }
 
-    /// Ends the region: its keys are dead, and no access to its memory is in flight, when this
-    /// returns. A second call does nothing.
+    /// Ends the region. When this returns, its keys are dead and no access to its memory is in
+    /// flight. A second call does nothing.
     ///
     /// # Errors
-    /// [`FreeError`] while memory windows are bound to it; it lives on then.
+    /// [`FreeError`] while memory windows are bound to the region, which then stays as it is.
     pub fn deregister(&self) -> Result<(), FreeError> {
         let engine = self.context.engine();
         if engine.is_orphan() {
@@ -325,11 +333,11 @@ impl Drop for Mr {
     }
 }
 
-/// Moves memory that is about to be registered to where other processes can map it, if the settings
-/// ask for it and it can be done.
+/// Moves memory that is about to be registered to pages that other processes can map. Does so only
+/// if the settings ask for it and the move is possible.
 ///
 /// # Safety
-/// As for [`Pd::reg_mr`] with that setting.
+/// The same as for [`Pd::reg_mr`] with the setting `share_memory`.
 #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
 pub(crate) unsafe fn move_pages(
     engine: &Engine,
@@ -340,7 +348,7 @@ pub(crate) unsafe fn move_pages(
     if len == 0 || !engine.config().moves_memory(access) {
         return None;
     }
-    // SAFETY: the caller's promise.
+    // SAFETY: the caller promises what `share_pages` requires.
     unsafe { share_pages(addr.expose_provenance(), len) }
         .inspect_err(|why| {
             tracing::info!(?addr, len, %why, "registered memory is not moved: other processes reach it through the kernel");
@@ -348,19 +356,19 @@ pub(crate) unsafe fn move_pages(
         .ok()?
 }
 
-/// A memory window. Freed when dropped.
+/// A memory window. The window is freed when the handle is dropped.
 #[derive(Debug)]
 pub struct Mw {
     pd: Arc<Pd>,
     mw_type: MwType,
     handle: MwHandle,
-    /// Of all its keys: its place in the engine's map.
+    /// The part that all keys of this window share: the window's key in the engine's map.
     index: u32,
     rkey: AtomicU32,
 }
 
 impl Pd {
-    /// A memory window, bound to nothing yet (IBTA 11.2.8.9).
+    /// Allocates a memory window, which is not bound yet (IBTA 11.2.8.9).
     ///
     /// # Errors
     /// [`CreateError::Memory`] when all keys are in use.
@@ -380,33 +388,33 @@ impl Mw {
         Ok(Arc::new(Self { pd: pd.clone(), mw_type, handle, index, rkey }))
     }
 
-    /// Its protection domain.
+    /// Returns the protection domain.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
-    /// Its type.
+    /// Returns the type of the window.
     pub fn mw_type(&self) -> MwType {
         self.mw_type
     }
-    /// Its key as allocated or as last bound by [`Mw::bind`]. A bind by work request takes the
-    /// application's choice of key, which the application knows.
+    /// Returns the key as allocated, or as last bound by [`Mw::bind`]. A bind by work request takes
+    /// a key that the application chooses and so knows already.
     pub fn rkey(&self) -> Rkey {
         Rkey(self.rkey.load(Ordering::Relaxed))
     }
-    /// The key that its next bind should ask for.
+    /// Returns the key that the next bind of this window should ask for.
     pub fn next_rkey(&self) -> Rkey {
         self.pd.context().engine().memory().next_rkey(self.rkey())
     }
-    /// Notes that a bind with this key was posted.
+    /// Records the key of a bind that was posted.
     pub fn set_rkey(&self, rkey: Rkey) {
         self.rkey.store(rkey.value(), Ordering::Relaxed);
     }
 
-    /// Binds the window at once, outside any send queue, and returns its new key. Nobody is inside
-    /// with the old one then.
+    /// Binds the window at once, outside any send queue, and returns its new key. When this
+    /// returns, no access with the old key is in flight.
     ///
     /// # Errors
-    /// [`BindError`]; nothing changed then.
+    /// [`BindError`]; nothing has changed then.
     pub fn bind(
         &self,
         qpn: Qpn,
@@ -436,15 +444,17 @@ impl Drop for Mw {
         if engine.is_orphan() {
             return;
         }
-        // Nobody else frees this handle, so it is known. The key is dead before the map forgets it.
+        // Only this drop frees the handle, so the call cannot fail. The key is dead before its map
+        // entry goes.
         let _ = engine.memory().dealloc_mw(self.handle);
-        // From here on a new window may have our index, and have put itself in our place.
+        // From here on a new window may have the same index, and may have replaced our entry in the
+        // map.
         if let Entry::Occupied(place) = lock(engine.windows()).entry(self.index)
             && *place.get() == self.handle
         {
             place.remove();
         }
-        // Ends accesses in flight.
+        // Waits for accesses in flight.
         engine.barrier();
     }
 }

@@ -1,4 +1,4 @@
-//! Protection domains (IBTA 10.2.3): what may be used together.
+//! Protection domains (IBTA 10.2.3): which objects may be used together.
 
 use std::sync::Arc;
 
@@ -7,7 +7,8 @@ use vernic_mem::{AccessError, Check, PdError, PdId, Sge};
 use crate::error::CreateError;
 use crate::verbs::context::Context;
 
-/// A protection domain. Freed when the last reference to it, and to everything in it, is gone.
+/// A protection domain. It is freed when the last reference to it, and to everything in it, is
+/// gone.
 #[derive(Debug)]
 pub struct Pd {
     context: Arc<Context>,
@@ -15,7 +16,7 @@ pub struct Pd {
 }
 
 impl Context {
-    /// A protection domain.
+    /// Allocates a protection domain.
     pub fn alloc_pd(self: &Arc<Self>) -> Arc<Pd> {
         Pd::new(self)
     }
@@ -28,21 +29,22 @@ impl Pd {
         Arc::new(Self { context: context.clone(), id })
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
 
-    /// Its number.
+    /// Returns the id of the domain.
     pub fn id(&self) -> PdId {
         self.id
     }
 
-    /// Checks that a list can be used by work requests: to write to, or to read from
+    /// Checks that work requests can write to the memory of a scatter/gather list, or read from it
     /// (`ibv_advise_mr` with a prefetch). Nothing has to be fetched: no memory is ever pinned.
     ///
     /// # Errors
-    /// [`AccessError`] of the first piece that is refused: its key, its rights or its bounds.
+    /// [`AccessError`] of the first entry that is refused, because of its key, its rights or its
+    /// bounds.
     pub fn advise(&self, sges: &[Sge], write: bool) -> Result<(), AccessError> {
         if self.context.is_orphan() {
             let key = sges.first().map_or(0, |sge| sge.lkey.value());
@@ -51,7 +53,8 @@ impl Pd {
         self.context.engine().memory().check_local(self.id, sges, write)
     }
 
-    /// Checks that nothing lives in the domain any more. It is freed with its last reference.
+    /// Checks that nothing lives in the domain any more. The domain is freed with its last
+    /// reference.
     ///
     /// # Errors
     /// [`PdError::Busy`] with what lives in it.
@@ -63,7 +66,7 @@ impl Pd {
     }
 
     pub(crate) fn hold(&self) {
-        // Fails only for a domain that was destroyed, whose users are refused by their keys.
+        // Fails only for a destroyed domain; uses of such a domain are refused by their keys.
         let _ = self.context.engine().memory().hold_pd(self.id);
     }
 
@@ -73,7 +76,8 @@ impl Pd {
         }
     }
 
-    /// Refuses to make anything in an orphan's domain, or one of a closed device.
+    /// Returns an error in the domain of an orphan or of a closed device, where nothing may be
+    /// made.
     pub(crate) fn alive(&self) -> Result<(), CreateError> {
         self.context.alive()
     }
@@ -81,7 +85,8 @@ impl Pd {
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        // Everything in it held a reference, so it is empty; or it was destroyed before.
+        // Everything in the domain held a reference, so the domain is empty; or it was destroyed
+        // before.
         let _ = self.destroy();
     }
 }

@@ -1,12 +1,12 @@
-//! Bytes put into a neighbour's memory on the caller's thread, outside of the send queue.
+//! Copies bytes into a local peer's memory on the caller's thread, outside of the send queue.
 //!
-//! For protocols that write to where the peer looks only after a message has said so. Their bytes
-//! need no place in the queue's order, no acknowledgement, and no buffer that stays as it is until
-//! then: it is one copy, from wherever they are. What else a direct request needs is the same: a
-//! ticket, and a visit through its gates.
+//! This is for protocols whose peer reads the memory only after a message has announced the bytes.
+//! Such bytes need no position in the send queue's order, no acknowledgement, and no buffer that
+//! stays unchanged until then. They take one copy, from wherever they are. As for any direct
+//! access, a grant is needed, and its revocation words are checked.
 //!
-//! Only memory that is mapped here is written to: a copy of the kernel's costs as much as packets
-//! of a few KiB, and may fail half-way.
+//! Only memory that is mapped in this process is written to. A copy by the kernel costs as much as
+//! packets of a few KiB, and may fail half-way.
 
 use vernic_mem::PeerRegion;
 use vernic_proto::{QpState, Remote, Time};
@@ -20,40 +20,40 @@ use crate::qp::state::QpCore;
 use crate::support::events::lock;
 use crate::verbs::handle::Qp;
 
-/// Bytes that are copied between two looks at the gates, as of a WRITE.
+/// The bytes that are copied between two checks of the revocation words, as for a WRITE.
 const PIECE: usize = 16 << 10;
 
-/// What became of bytes for a neighbour's memory.
+/// The outcome of a copy into a local peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placed {
-    /// It cannot be done now: they were not asked for, and nothing was written.
+    /// The copy is not possible now. The bytes were not asked for, and nothing was written.
     Not,
-    /// They are there.
+    /// All bytes are in the peer's memory.
     Whole,
-    /// The peer took its consent back in the middle; some may be there.
+    /// The peer revoked the grant in the middle; some bytes may be in its memory.
     Cut,
 }
 
 impl Qp {
-    /// Puts `len` bytes into the peer's memory at `to`, before it returns, where the peer is a
-    /// process of this host that has consented (setting `direct`) and whose memory is mapped here.
-    /// `fill` is called with a function that takes the bytes, in as many pieces as it likes; what
-    /// is beyond `len` is left out.
+    /// Copies `len` bytes into the peer's memory at `to` before it returns. The peer must be a
+    /// process of this host that has granted access (setting `direct`), and whose memory is mapped
+    /// here. `fill` is called with a function that takes the bytes, in any number of pieces. Bytes
+    /// beyond `len` are left out.
     ///
-    /// The bytes are in no order with requests that were posted before. The peer sees them before
-    /// it sees anything of a request that is posted afterwards. The first call for a key asks for
-    /// consent.
+    /// The copy has no order with requests that were posted before. The peer sees the bytes before
+    /// it sees anything of a request that is posted afterwards. The first call for a key requests a
+    /// grant.
     ///
-    /// What it needs is held meanwhile: no other thread makes progress on this device. It does not
-    /// wait for that: it is [`Placed::Not`] while another thread does, and a WRITE does the same
-    /// then, after one more copy.
+    /// The lane is held during the copy, so no other thread makes progress on this device. The call
+    /// does not wait for the lane: if another thread holds it, the result is [`Placed::Not`]. A
+    /// WRITE has the same effect then, with one more copy.
     pub fn place(&self, to: Remote, len: u32, fill: impl FnOnce(&mut dyn FnMut(&[u8]))) -> Placed {
         let engine = self.engine();
         if len == 0 || engine.is_orphan() {
             return Placed::Not;
         }
         let (inner, mut placed) = (self.inner(), Placed::Not);
-        // The lane's holder alone is inside a neighbour's memory.
+        // Only the holder of the lane accesses a local peer's memory.
         engine.with_free_lane(|now| {
             let mut core = lock(&inner.core);
             placed = place(engine, inner.qpn, &mut core, (to, len), now, fill);

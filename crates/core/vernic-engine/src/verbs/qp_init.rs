@@ -1,4 +1,4 @@
-//! What queue pairs are made of, and the checks before one is made.
+//! The parts of a queue pair, and the checks before a queue pair is made.
 
 use std::sync::Arc;
 
@@ -14,25 +14,26 @@ use crate::verbs::pd::Pd;
 use crate::verbs::srq::Srq;
 use crate::verbs::xrc_domain::Domain;
 
-/// What a queue pair is created with.
+/// The parameters for creating a queue pair.
 #[derive(Clone, Debug)]
 pub struct QpInit {
-    /// [`Service::Rc`], [`Service::Uc`] or [`Service::Ud`]. For XRC there are
-    /// [`Pd::create_xrc_ini`] and [`Xrcd::create_tgt`](crate::Xrcd::create_tgt).
+    /// The service: [`Service::Rc`], [`Service::Uc`] or [`Service::Ud`]. XRC queue pairs are
+    /// created with [`Pd::create_xrc_ini`] and [`Xrcd::create_tgt`](crate::Xrcd::create_tgt).
     pub service: Service,
-    /// Where sends complete.
+    /// The completion queue of sends.
     pub send_cq: Arc<Cq>,
-    /// Where receives complete.
+    /// The completion queue of receives.
     pub recv_cq: Arc<Cq>,
-    /// Receive from this shared queue instead of an own one. Not one of an XRC domain.
+    /// A shared receive queue to use instead of the queue pair's own. It must not be of an XRC
+    /// domain.
     pub srq: Option<Arc<Srq>>,
-    /// Sizes.
+    /// The sizes of the queue pair.
     pub cap: QpCap,
-    /// Every send is signaled, whatever its flags.
+    /// Makes every send signaled, whatever its flags.
     pub signal_all: bool,
 }
 
-/// What a queue pair of any type is made of.
+/// The parts of a queue pair of any type.
 pub(crate) struct Parts {
     pub(super) qp_type: QpType,
     pub(super) pd: Arc<Pd>,
@@ -44,7 +45,7 @@ pub(crate) struct Parts {
     pub(super) signal_all: bool,
 }
 
-/// The type of a service whose queue pairs are of one type.
+/// Returns the queue pair type of a service that has only one type.
 pub(crate) fn qp_type_of(service: Service) -> Result<QpType, CreateError> {
     match service {
         Service::Rc => Ok(QpType::Rc),
@@ -54,7 +55,7 @@ pub(crate) fn qp_type_of(service: Service) -> Result<QpType, CreateError> {
     }
 }
 
-/// Limits, and that everything is of one device.
+/// Checks the limits, and that all objects belong to one device.
 pub(crate) fn check(init: &Parts) -> Result<(), CreateError> {
     if init.srq.as_ref().is_some_and(|srq| srq.number().is_some()) {
         return Err(CreateError::XrcSrq);

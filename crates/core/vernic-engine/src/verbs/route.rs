@@ -1,4 +1,4 @@
-//! What applications are told of the way that a queue pair's packets go.
+//! The route of a queue pair's packets, as reported to applications.
 
 use std::fmt;
 
@@ -17,43 +17,44 @@ use crate::support::events::lock;
 use crate::verbs::context::Context;
 use crate::verbs::handle::Qp;
 
-/// The way that the requests of a queue pair go.
+/// The route of the requests of a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Route {
-    /// Through memory that it shares with the peer's process.
+    /// Through memory shared with the peer's process.
     SharedMemory {
-        /// The process; 0 if it is of a PID namespace that cannot be seen.
+        /// The id of the peer's process; 0 if its PID namespace cannot be seen.
         pid: u32,
     },
-    /// By UDP, or TCP of an iWARP device.
+    /// By UDP or, on an iWARP device, by TCP.
     Wire(WhyWire),
 }
 
-/// Why a queue pair does not use shared memory.
+/// The reason why a queue pair does not use shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhyWire {
-    /// It is not connected.
+    /// The queue pair is not connected.
     NotConnected,
-    /// A datagram's way is its own: see the counters of the device.
+    /// Each datagram has its own route: see the counters of the device.
     Datagrams,
     /// `same_host` is off, or `force_wire` is on.
     Settings,
     /// Packets are captured, traced or damaged on purpose.
     Watched,
-    /// It is of an iWARP device.
+    /// The queue pair is of an iWARP device.
     Iwarp,
-    /// No memory could be made that can be shared: the log says why, at level `warn`.
+    /// No memory that can be shared could be made; the log says why, at level `warn`.
     NoMemory,
-    /// The peer is no process of this host and user, or has not said that it is.
+    /// The peer is not a process of this host and user, or has not said that it is.
     NotHere,
-    /// The peer's process is not met yet.
+    /// Shared memory with the peer's process is not connected yet.
     NotMet,
-    /// The peer's process could not be met; that is tried again in the next minutes, and for each
-    /// new queue pair.
+    /// Shared memory with the peer's process could not be connected. Connecting is tried again in
+    /// the next minutes, and for each new queue pair.
     Hindered(Hindrance),
-    /// It is met, and packets are still on the wire, or none was sent since.
+    /// Shared memory with the peer's process is connected, but packets are still on the wire, or
+    /// none was sent since.
     NotYet,
     /// The peer's process is gone.
     Gone,
@@ -90,12 +91,12 @@ impl fmt::Display for WhyWire {
 }
 
 impl Config {
-    /// Whether packets may go through shared memory, as far as settings say.
+    /// Whether packets may go through shared memory, as far as the settings decide.
     pub(crate) fn shares_memory(&self) -> bool {
         self.same_host && !self.force_wire && !self.watches_packets()
     }
 
-    /// Whether memory that is registered with these rights is moved to where others can map it.
+    /// Whether memory registered with these rights is moved to where other processes can map it.
     pub(crate) fn moves_memory(&self, access: Access) -> bool {
         self.share_memory
             && self.direct
@@ -109,7 +110,8 @@ impl Config {
 }
 
 impl Qp {
-    /// The way that its requests go at present. Waits for the lane: not for the data path.
+    /// Returns the present route of the queue pair's requests. Waits for the lane, so not for use
+    /// on the data path.
     pub fn route(&self) -> Route {
         let engine = self.engine();
         let orphaned = Route::Wire(WhyWire::NotConnected);
@@ -118,8 +120,8 @@ impl Qp {
 }
 
 impl Context {
-    /// Why the packets of this device never go through shared memory; `None` if they do where the
-    /// peer is a process of this host that shares memory, too.
+    /// Returns why the packets of this device never go through shared memory. Returns `None` if
+    /// they do when the peer is a process of this host that shares memory, too.
     pub fn why_wire(&self) -> Option<WhyWire> {
         self.engine().why_wire()
     }
@@ -144,7 +146,8 @@ impl Engine {
         }
     }
 
-    /// A route with what is in the way of a meeting.
+    /// Adds to a route what prevents the connection of shared memory with the peer's process, if
+    /// anything does.
     fn told(&self, route: Route, qp: &QpInner) -> Route {
         let peer = lock(&qp.core).machine.attr().dest_qpn;
         let hindrance = || self.near()?.hindrance(Slot::of(peer));
@@ -170,7 +173,8 @@ fn near_route(near: &Near, qp: &QpInner) -> Route {
         Way::Barred => Route::Wire(WhyWire::Gone),
         Way::Wire if !path.is_local() => Route::Wire(WhyWire::NotHere),
         Way::Wire if known.is_none() => Route::Wire(WhyWire::NotMet),
-        // UC goes by what the neighbour has taken: see the module's head.
+        // UC switches to the ring once the peer has taken all that was sent to it by UDP: see the
+        // head of `local/rings.rs`.
         Way::Wire => match known.and_then(|id| near.peer(id)) {
             Some(peer) if qp.service == Service::Uc && peer.datagrams => {
                 Route::SharedMemory { pid: peer.neighbour.pid() }

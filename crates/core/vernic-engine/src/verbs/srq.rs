@@ -16,15 +16,15 @@ use crate::verbs::cq::Cq;
 use crate::verbs::pd::Pd;
 use crate::verbs::xrc_domain::Domain;
 
-/// What a shared receive queue is created with.
+/// The parameters of a shared receive queue.
 #[derive(Clone, Copy, Debug)]
 pub struct SrqInit {
-    /// Receives that it holds, 1 to [`MAX_SRQ_WR`].
+    /// The number of receives that the queue holds, 1 to [`MAX_SRQ_WR`].
     pub max_wr: u32,
-    /// Scatter/gather entries of each, 0 to [`MAX_SGE`].
+    /// The scatter/gather entries of each receive, 0 to [`MAX_SGE`].
     pub max_sge: u32,
-    /// Raise [`EventKind::SrqLimitReached`](crate::EventKind::SrqLimitReached) once fewer receives
-    /// remain; 0 is disarmed.
+    /// The limit: [`EventKind::SrqLimitReached`](crate::EventKind::SrqLimitReached) is raised once
+    /// fewer receives remain. 0 disarms the event.
     pub limit: u32,
 }
 
@@ -38,7 +38,7 @@ pub struct Srq {
     xrc: Option<Xrc>,
 }
 
-/// What one of an XRC domain has beside.
+/// The additional state of a shared receive queue in an XRC domain.
 #[derive(Debug)]
 struct Xrc {
     number: Srqn,
@@ -48,7 +48,7 @@ struct Xrc {
 }
 
 impl Pd {
-    /// A shared receive queue.
+    /// Creates a shared receive queue.
     ///
     /// # Errors
     /// [`CreateError::Limit`].
@@ -113,27 +113,28 @@ impl Srq {
         Arc::new(srq)
     }
 
-    /// The number that initiators name it by, if it is of an XRC domain.
+    /// Returns the number by which initiators name the queue, if it belongs to an XRC domain.
     pub fn number(&self) -> Option<Srqn> {
         self.xrc.as_ref().map(|xrc| xrc.number)
     }
 
-    /// Where its receives complete, if it is of an XRC domain; else that is the queue pairs' own.
+    /// Returns the completion queue of the receives, if the queue belongs to an XRC domain.
+    /// Otherwise each receive completes on the queue pair's own completion queue.
     pub fn cq(&self) -> Option<&Arc<Cq>> {
         self.xrc.as_ref().map(|xrc| &xrc.cq)
     }
 
-    /// Its name in asynchronous events.
+    /// Returns the id of the queue in asynchronous events.
     pub fn id(&self) -> SrqId {
         self.id
     }
 
-    /// Its protection domain: that of every list posted to it.
+    /// Returns the protection domain, which applies to every scatter list posted to the queue.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn context(&self) -> &Arc<Context> {
         self.pd.context()
     }
@@ -141,15 +142,18 @@ impl Srq {
     /// Queues receives in order.
     ///
     /// # Errors
-    /// [`PostRecvError`] with the place of the first that was refused; those before it are queued.
+    /// [`PostRecvError`] with the index of the first request that was refused; those before it are
+    /// queued.
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostRecvError> {
         self.post_recv_from(wrs.iter().copied())
     }
 
-    /// As [`post_recv`](Self::post_recv), from an iterator, which runs under the queue's lock.
+    /// Queues receives as [`post_recv`](Self::post_recv) does, but from an iterator, which runs
+    /// under the queue's lock.
     ///
     /// # Errors
-    /// [`PostRecvError`] with the place of the first that was refused; those before it are queued.
+    /// [`PostRecvError`] with the index of the first request that was refused; those before it are
+    /// queued.
     pub fn post_recv_from<'a>(
         &self,
         wrs: impl IntoIterator<Item = RecvWr<'a>>,
@@ -160,8 +164,8 @@ impl Srq {
         self.queue.post(wrs).map(drop)
     }
 
-    /// Arms the limit event, or disarms it with 0. If fewer receives are queued already, the event
-    /// is raised at once (IBTA 10.2.9.2).
+    /// Arms the limit event, or disarms the event with 0. If fewer receives are queued already, the
+    /// event is raised at once (IBTA 10.2.9.2).
     ///
     /// # Errors
     /// [`ResizeError::SrqLimit`] if the limit exceeds the queue's size.
@@ -176,19 +180,21 @@ impl Srq {
         Ok(())
     }
 
-    /// Its present attributes; `limit` is 0 once the event was raised.
+    /// Returns the present attributes; `limit` is 0 once the event was raised.
     pub fn query(&self) -> SrqInit {
         let (max_wr, max_sge) = (self.queue.max_wr(), self.queue.max_sge());
         let limit = if self.context().is_orphan() { 0 } else { self.queue.limit() };
         SrqInit { max_wr, max_sge, limit }
     }
 
-    /// Checks that no queue pair uses it any more; later events of it are not delivered. One of an
-    /// XRC domain ends now: requests that name it are refused, and a message that is filling one of
-    /// its receives is not completed here.
+    /// Checks that no queue pair uses the queue any more. Later events of the queue are not
+    /// delivered.
+    ///
+    /// A queue of an XRC domain ends now. Requests that name it are refused, and a message that is
+    /// filling one of its receives is not completed here.
     ///
     /// # Errors
-    /// [`Busy`] while queue pairs use it.
+    /// [`Busy`] while queue pairs use the queue.
     pub fn destroy(&self) -> Result<(), Busy> {
         match self.users.load(Ordering::Acquire) {
             0 => {
@@ -209,7 +215,7 @@ impl Srq {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// What queue pairs keep of it.
+    /// Returns the part of the queue that queue pairs keep.
     pub(crate) fn shared(&self) -> SharedRecv {
         SharedRecv { id: self.id, queue: self.queue.clone() }
     }
@@ -218,11 +224,12 @@ impl Srq {
         AsyncEvent::srq_limit(self.id)
     }
 
-    /// Takes it out of the table of numbers, and away from the targets that use it.
+    /// Removes an XRC queue from the table of numbers, and from the targets that use it. Does
+    /// nothing for other queues.
     fn leave_domain(&self) {
         let Some(xrc) = &self.xrc else { return };
         if self.context().is_orphan() {
-            // Never freed: a thread of the parent may have been at work on it.
+            // Never freed: a thread of the parent may have been using the domain.
             std::mem::forget(xrc.domain.clone());
         } else if !xrc.gone.swap(true, Ordering::AcqRel) {
             self.context().engine().close_srq(xrc.number);

@@ -1,13 +1,14 @@
-//! What the process tells of an open device to who asks: counters, numbers of objects, queue pairs.
+//! What the process reports of an open device on request: counters, numbers of objects, queue
+//! pairs.
 //!
-//! Owns the text that [`StatusSocket`](vernic_io::StatusSocket) hands out, and with it the names
-//! under which the port's counters are shown. The text is made when somebody asks, from what the
-//! engine counts anyway, so it costs nothing before. Called by the background thread.
+//! Owns the text that [`StatusSocket`](vernic_io::StatusSocket) sends, and so the names under which
+//! the port's counters are shown. The text is made on request, from what the engine counts anyway,
+//! so it costs nothing until then. Called by the background thread.
 //!
-//! Counters begin when the device is opened, and end with it. Those of the port are about packets,
-//! by the wire or by shared memory, headers included. Bytes that one process copies straight out of
-//! or into the memory of another (`direct_*`, `near_pulled_*`) travel in no packet, and are in the
-//! other list only.
+//! Counters begin when the device is opened, and end with it. The port's counters are about
+//! packets, by the wire or by shared memory, headers included. Bytes that one process copies
+//! directly out of or into another process's memory (`direct_*`, `near_pulled_*`) travel in no
+//! packet. They are only in the other list, that of the device's counters.
 
 use std::fmt::Write as _;
 
@@ -21,7 +22,7 @@ use crate::progress::engine::Engine;
 use crate::qp::state::QpInner;
 use crate::support::events::lock;
 
-/// Counters of the port: their names in `ports/1/counters`, as the kernel has them.
+/// The port's counters: their names in `ports/1/counters`, the same as the kernel's.
 pub const PORT_COUNTERS: [&str; 6] = [
     "port_xmit_data",
     "port_rcv_data",
@@ -31,14 +32,14 @@ pub const PORT_COUNTERS: [&str; 6] = [
     "port_rcv_errors",
 ];
 
-/// Bytes that `port_xmit_data` and `port_rcv_data` count as one.
+/// The unit of `port_xmit_data` and `port_rcv_data`, in bytes.
 const DATA_UNIT_BYTES: u64 = 4;
 
-/// Most queue pairs that are listed: so that the text fits a socket's buffer.
+/// The largest number of queue pairs listed, so that the text fits a socket's buffer.
 const MAX_QPS: usize = 1000;
 
 impl DeviceCounters {
-    /// Values of [`PORT_COUNTERS`], in their order.
+    /// Returns the values of [`PORT_COUNTERS`], in their order.
     pub fn port_counters(&self, transport: Transport) -> [u64; PORT_COUNTERS.len()] {
         let (link, streams) = (&self.link, &self.streams);
         let (tx_bytes, rx_bytes, tx_packets, rx_packets) = match transport {
@@ -63,7 +64,7 @@ impl DeviceCounters {
 }
 
 impl Engine {
-    /// Totals since the device was opened. Waits for the lane.
+    /// Returns totals since the device was opened. Waits for the lane.
     pub(crate) fn counters(&self) -> DeviceCounters {
         let mut total = self.own_counters();
         total.cm += self.cm.counters();
@@ -72,7 +73,7 @@ impl Engine {
         total
     }
 
-    /// Those of the counters that are read without a lock.
+    /// Returns the counters that are read without a lock; the others are 0.
     pub(crate) fn own_counters(&self) -> DeviceCounters {
         let mut total = DeviceCounters::default();
         self.counts().add_to(&mut total);
@@ -82,7 +83,7 @@ impl Engine {
         total
     }
 
-    /// The text of [`vernic_io::status`].
+    /// Returns the text of [`vernic_io::status`].
     pub(crate) fn status(&self) -> String {
         let mut text = format!("device {}\npid {}\n", self.info().name, std::process::id());
         let counters = self.counters();
@@ -114,7 +115,7 @@ impl Engine {
         text
     }
 
-    /// How many queue pairs there are, and a line for each of the first [`MAX_QPS`].
+    /// Returns the number of queue pairs, and a line for each of the first [`MAX_QPS`].
     fn qp_rows(&self) -> (usize, String) {
         let mut rows = String::new();
         let qps: Vec<_> = self.with_lane(|lane| lane.table.iter().cloned().collect());

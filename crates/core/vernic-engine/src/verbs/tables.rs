@@ -23,14 +23,14 @@ impl Engine {
         make: impl FnOnce(Qpn) -> Arc<QpInner>,
     ) -> Result<Arc<QpInner>, CreateError> {
         let (qp, new_slot) = self.with_lane(|lane| -> Result<_, CreateError> {
-            // Closing comes through the lane after it has said so.
+            // `close` sets this flag before it takes the lane, so no queue pair is added after it.
             if self.is_closed() {
                 return Err(CreateError::Closed);
             }
             let (open, slots) = (lane.table.len(), lane.table.slots());
             let qp = lane.table.insert(self.slots(), make);
-            // Each queue pair is at most once in the doorbells: with this they never allocate on
-            // the data path.
+            // A queue pair is at most once in the doorbells, so with this capacity they never
+            // allocate on the data path.
             let mut doorbells = lock(&self.doorbells);
             let missing = lane.table.len().saturating_sub(doorbells.len());
             doorbells.reserve(missing);
@@ -42,18 +42,20 @@ impl Engine {
         lock(self.past_failures()).forget(qp.qpn);
         self.follow_slots();
         if new_slot {
-            // The background thread has new descriptors to watch: other processes may ask us.
+            // The background thread must watch the descriptors of the new process slot, where other
+            // processes may send queries.
             self.waker().wake();
         }
         Ok(qp)
     }
 
-    /// Takes a queue pair out of the table and of every group.
+    /// Takes a queue pair out of the table and of every multicast group.
     pub(crate) fn close_qp(&self, qpn: Qpn) {
         let gone = self.with_lane(|lane| {
-            // A doorbell that it rang would bring it back to the ready list.
+            // A doorbell that the queue pair rang would bring it back to the ready list.
             self.answer_doorbells(lane);
-            // The application has seen what it was sent: the peer must not wait for the ACK.
+            // The application has seen the messages that were received, so the peer must not be
+            // left waiting for their ACKs.
             lane.transmit_all(self, self.now());
             let mut at = 0;
             while let Some(group) = lane.groups.get_mut(at) {
@@ -66,7 +68,7 @@ impl Engine {
             }
             gone
         });
-        // Outside the lane: it may hold the last references to its completion queues.
+        // Dropped outside the lane: this may be the last reference to its completion queues.
         drop(gone);
     }
 
@@ -90,11 +92,11 @@ impl Engine {
             }
             gone
         });
-        // Outside the lane: it may hold the last references to its completion queue.
+        // Dropped outside the lane: this may be the last reference to its completion queue.
         drop(gone);
     }
 
-    /// Adds a queue pair to a group; false if it was in it already.
+    /// Adds a queue pair to a multicast group; returns false if it was a member already.
     pub(crate) fn attach_mcast(&self, qpn: Qpn, gid: Gid) -> Result<bool, McastError> {
         if !gid.is_multicast() {
             return Err(McastError::NotGroup(gid));
@@ -133,7 +135,7 @@ impl Engine {
         Ok(new)
     }
 
-    /// Takes a queue pair out of a group.
+    /// Takes a queue pair out of a multicast group.
     pub(crate) fn detach_mcast(&self, qpn: Qpn, gid: Gid) -> Result<(), McastError> {
         let missing = McastError::NotAttached { qpn, group: gid };
         self.with_lane(|lane| {
@@ -152,8 +154,8 @@ impl Engine {
     }
 }
 
-/// Whether a group spans a single interface, loopback of multicast apart (RFC 4291, section 2.7,
-/// erratum 3480): scope 1, with any flags.
+/// Whether a group spans a single interface, useful only for loopback of multicast (RFC 4291,
+/// section 2.7, erratum 3480). That is scope 1, with any flags.
 fn is_interface_local(group: IpAddr) -> bool {
     matches!(group, IpAddr::V6(ip) if ip.octets()[1] & 0xF == 1)
 }
@@ -169,16 +171,16 @@ impl Group {
 }
 
 impl Lane {
-    /// An address is gone, and with it the link gave up the sockets of its groups. Their members
-    /// stay attached.
+    /// Marks the groups that were joined on an address that is gone. The link has given up their
+    /// sockets. Their members stay attached.
     pub(crate) fn leave_home(&mut self, local: LocalAddr) {
         for group in self.groups.iter_mut().filter(|group| group.local == Some(local)) {
             group.local = None;
         }
     }
 
-    /// Joins the groups that have lost their address again, on the first of `locals` of their IP
-    /// version: the same one when it is back, another when it is not.
+    /// Joins again the groups that have lost their address, on the first of `locals` with their IP
+    /// version. That is the same address if it is back, otherwise another one.
     pub(crate) fn rejoin(&mut self, locals: &[LocalAddr]) {
         for group in self.groups.iter_mut().filter(|group| group.local.is_none()) {
             let ip = group.gid.to_ip();

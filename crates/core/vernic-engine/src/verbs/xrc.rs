@@ -1,14 +1,15 @@
 //! XRC (IBTA annex A14): domains, their shared receive queues by number, and the queue pairs of
-//! both halves of a connection.
+//! both ends of a connection.
 //!
-//! An initiator ([`Pd::create_xrc_ini`]) has a send queue alone. A target ([`Xrcd::create_tgt`])
-//! has no queue: each request names a shared receive queue of the target's domain by its number
-//! ([`Srq::number`](crate::Srq::number)), takes its receive there, completes on that queue's
-//! completion queue with the target's number, and reaches memory of that queue's protection domain.
+//! An initiator ([`Pd::create_xrc_ini`]) has only a send queue. A target ([`Xrcd::create_tgt`]) has
+//! no queue. Each request names a shared receive queue of the target's domain by its number
+//! ([`Srq::number`](crate::Srq::number)) and takes its receive from that queue. It completes on
+//! that queue's completion queue, with the target's number, and accesses memory of that queue's
+//! protection domain.
 //!
-//! Limits: a domain is one of an open device in one process. Those who open it by the same file
-//! share it within the device; other processes and other opens of the device have domains of their
-//! own.
+//! Limits: a domain belongs to one open device in one process. All callers that open it by the same
+//! file share it within the device. Other processes, and other opens of the device, have domains of
+//! their own.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -32,28 +33,29 @@ use crate::verbs::qp_init::Parts;
 use crate::verbs::srq::{Srq, SrqInit};
 use crate::verbs::xrc_domain::Domain;
 
-/// How a domain is opened.
+/// The options for opening a domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct XrcdOpen {
-    /// The file that stands for it; without one it is private, and must be created.
+    /// The file that identifies the domain. A domain without a file is private, and `create` must
+    /// be set.
     pub file: Option<XrcdFile>,
-    /// Create it if it is not there (`O_CREAT`).
+    /// Create the domain if it does not exist (`O_CREAT`).
     pub create: bool,
-    /// Fail if it is there (`O_EXCL`).
+    /// Fail if the domain exists (`O_EXCL`).
     pub exclusive: bool,
 }
 
-/// Why a domain, or a queue pair of one, was not opened.
+/// The reason why a domain, or a queue pair of a domain, was not opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum XrcdError {
-    /// A private domain that was not to be created.
+    /// A private domain was to be opened without `create`.
     #[error("an XRC domain without a file can only be created: ask for that")]
     NotCreated,
-    /// Nobody has opened the domain of the file.
+    /// No domain is open for the file.
     #[error("no XRC domain is open for device {}, inode {}: create it", .0.device, .0.inode)]
     NotThere(XrcdFile),
-    /// Somebody has, and it was to be new.
+    /// A domain is already open for the file, but `exclusive` asks for a new one.
     #[error("an XRC domain is open for device {}, inode {} already", .0.device, .0.inode)]
     Exists(XrcdFile),
     /// The device was opened before this process was forked.
@@ -62,7 +64,7 @@ pub enum XrcdError {
     /// The device was closed.
     #[error("{}", CLOSED)]
     Closed,
-    /// An iWARP device has none.
+    /// The device is an iWARP device, which has no XRC domains.
     #[error("{0} is an iWARP device, which has no XRC domains")]
     NotOnIwarp(String),
     /// The domain has no such target.
@@ -70,7 +72,7 @@ pub enum XrcdError {
     NoTarget(Qpn),
 }
 
-/// The domain that a file stands for, if it is open.
+/// Returns the domain that a file identifies, if it is open.
 fn find(
     files: &HashMap<XrcdFile, Arc<dyn Any + Send + Sync>>,
     file: XrcdFile,
@@ -78,7 +80,7 @@ fn find(
     files.get(&file)?.clone().downcast().ok()
 }
 
-/// A handle of an XRC domain. Dropping it closes it.
+/// A handle of an XRC domain. Dropping the handle closes it.
 pub struct Xrcd {
     context: Arc<Context>,
     domain: Arc<Domain>,
@@ -93,7 +95,7 @@ impl fmt::Debug for Xrcd {
 }
 
 impl Context {
-    /// An XRC domain: opens the one that a file stands for, or makes a private one (IBTA A14).
+    /// Opens the XRC domain that a file identifies, or makes a private domain (IBTA A14).
     ///
     /// # Errors
     /// [`XrcdError`].
@@ -135,7 +137,7 @@ impl Xrcd {
         Ok(Arc::new(Self { context, domain, file, closed }))
     }
 
-    /// The device.
+    /// Returns the device.
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
@@ -144,7 +146,7 @@ impl Xrcd {
         &self.domain
     }
 
-    /// A target, in Reset. It has neither queues nor completion queues of its own.
+    /// Creates a target, in Reset. A target has neither queues nor completion queues of its own.
     ///
     /// # Errors
     /// [`CreateError::NoQpn`].
@@ -172,8 +174,9 @@ impl Xrcd {
         Ok(qp)
     }
 
-    /// Another handle of a target of this domain. It is destroyed when [`Qp::destroy`] was called
-    /// for each handle, the one of its creation included, or when no reference is left.
+    /// Opens another handle of a target of this domain. The target is destroyed when
+    /// [`Qp::destroy`] was called for each handle, including that of its creation, or when no
+    /// reference is left.
     ///
     /// # Errors
     /// [`XrcdError::NoTarget`].
@@ -192,7 +195,8 @@ impl Xrcd {
     /// Closes this handle.
     ///
     /// # Errors
-    /// [`Busy`] if it is the last of its domain, and targets or shared receive queues live there.
+    /// [`Busy`] if this is the last handle of its domain while targets or shared receive queues
+    /// exist in the domain.
     pub fn destroy(&self) -> Result<(), Busy> {
         if self.context.is_orphan() {
             return Ok(());
@@ -214,7 +218,7 @@ impl Xrcd {
         Ok(())
     }
 
-    /// Counts this handle out; returns the domain if it was the last of its file.
+    /// Uncounts this handle; returns the domain if this was the last handle of its file.
     fn leave(
         &self,
         files: &mut HashMap<XrcdFile, Arc<dyn Any + Send + Sync>>,
@@ -228,34 +232,35 @@ impl Xrcd {
 impl Drop for Xrcd {
     fn drop(&mut self) {
         if self.context.is_orphan() {
-            // Never freed: a thread of the parent may have been at work on it.
+            // Never freed: a thread of the parent may have been using the domain.
             std::mem::forget(self.domain.clone());
         } else if !*self.closed.get_mut() {
-            // What lives in the domain keeps it; nobody else can come in.
+            // Targets and shared receive queues keep the domain alive, but no handle can be opened
+            // any more.
             let gone = self.leave(&mut lock(self.context.engine().xrcds()));
             drop(gone);
         }
     }
 }
 
-/// What an initiator is created with.
+/// The parameters for creating an initiator.
 #[derive(Clone, Debug)]
 pub struct XrcIniInit {
-    /// Where its sends complete.
+    /// The completion queue of sends.
     pub send_cq: Arc<Cq>,
-    /// Its sizes; those of the receive queue are not looked at, for it has none.
+    /// The sizes of the queue pair. Those of the receive queue are ignored, since there is none.
     pub cap: QpCap,
-    /// Every send is signaled, whatever its flags.
+    /// Makes every send signaled, whatever its flags.
     pub signal_all: bool,
 }
 
 impl Pd {
-    /// A shared receive queue of an XRC domain: initiators name it by its
-    /// [`number`](Srq::number), its receives complete on `cq`, and its protection domain is that of
-    /// the memory which requests for it reach (IBTA A14).
+    /// Creates a shared receive queue of an XRC domain. Initiators name it by its
+    /// [`number`](Srq::number). Its receives complete on `cq`. Requests that name it access memory
+    /// of this protection domain (IBTA A14).
     ///
     /// # Errors
-    /// [`CreateError`]: limits, objects of other devices.
+    /// [`CreateError`]: a limit exceeded, objects of other devices.
     pub fn create_xrc_srq(
         self: &Arc<Self>,
         init: SrqInit,
@@ -271,10 +276,11 @@ impl Pd {
 }
 
 impl Pd {
-    /// An XRC initiator, in Reset.
+    /// Creates an XRC initiator, in Reset.
     ///
     /// # Errors
-    /// [`CreateError`]: limits, a completion queue of another device, no number left.
+    /// [`CreateError`]: a limit exceeded, a completion queue of another device, no queue pair
+    /// number left.
     pub fn create_xrc_ini(self: &Arc<Self>, init: XrcIniInit) -> Result<Arc<Qp>, CreateError> {
         self.alive()?;
         let XrcIniInit { send_cq, cap, signal_all } = init;

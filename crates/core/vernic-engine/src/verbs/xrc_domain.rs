@@ -1,4 +1,4 @@
-//! What the handles of an XRC domain, its targets and its shared receive queues have in common.
+//! The state that the handles of an XRC domain, its targets and its shared receive queues share.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -12,16 +12,18 @@ use crate::support::events::lock;
 use crate::verbs::context::Context;
 use crate::verbs::pd::Pd;
 
-/// What the handles of a domain share.
+/// The state that the handles of a domain share.
 #[derive(Debug)]
 pub(crate) struct Domain {
-    /// Where the targets live: they need a protection domain, and reach nothing in it.
+    /// The protection domain of the targets, which must have one. It contains nothing that targets
+    /// could access.
     pub(super) pd: Arc<Pd>,
-    /// Handles that are open. Changed under the lock of the context's files where it has one.
+    /// The number of open handles. If the domain has a file, changed under the lock of the device's
+    /// files.
     pub(super) handles: AtomicU32,
-    /// Targets and shared receive queues.
+    /// The number of targets and shared receive queues.
     pub(super) users: AtomicU32,
-    /// The open targets: of the type that `xrc.rs` knows.
+    /// The open targets, of the type that `xrc.rs` downcasts to.
     pub(super) targets: Mutex<HashMap<Qpn, Weak<dyn Any + Send + Sync>>>,
 }
 
@@ -35,7 +37,7 @@ impl Domain {
         })
     }
 
-    /// Its name: that of its protection domain, which is never used again.
+    /// Returns the domain's id: that of its protection domain, which is never used again.
     pub(crate) fn id(&self) -> PdId {
         self.pd.id()
     }
@@ -48,12 +50,13 @@ impl Domain {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// A target is gone.
+    /// Removes a target that is being destroyed.
     pub(crate) fn forget_target(&self, qpn: Qpn) {
         lock(&self.targets).remove(&qpn);
     }
 
-    /// A handle of the target is closed; true if it was the last, and nobody can open it any more.
+    /// Closes a handle of the target. Returns true if it was the last one; then the target can no
+    /// longer be opened.
     pub(crate) fn close_target(&self, qpn: Qpn, handles: &AtomicU32) -> bool {
         let mut targets = lock(&self.targets);
         let left = handles.load(Ordering::Acquire).saturating_sub(1);

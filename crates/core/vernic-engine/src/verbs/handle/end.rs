@@ -1,6 +1,6 @@
 //! How a queue pair ends: it is reset, destroyed, or dropped.
 //!
-//! Called by `qp.rs` and by applications. What the lane's tables hold of it is in `tables.rs`.
+//! Called by `handle.rs` and by applications. `tables.rs` changes the entries of the lane's tables.
 
 use std::sync::atomic::Ordering;
 
@@ -15,13 +15,16 @@ use crate::qp::xrc::Chosen;
 use crate::support::events::{Element, lock};
 
 impl Qp {
-    /// Destroys it: its number is free, nothing of it will complete any more, and its completions
-    /// are taken out of its completion queues (IBTA 11.2.4.4). What an XRC target received stays in
-    /// the completion queues of the shared receive queues; and of a target that was opened again
-    /// ([`Xrcd::open_tgt`](crate::Xrcd::open_tgt)) this closes one handle only, until the last.
+    /// Destroys the queue pair: its number is free and none of its work completes any more. Its
+    /// completions are removed from its completion queues (IBTA 11.2.4.4).
+    ///
+    /// Completions of what an XRC target received stay in the completion queues of the shared
+    /// receive queues. If an XRC target was opened again
+    /// ([`Xrcd::open_tgt`](crate::Xrcd::open_tgt)), each call closes one handle, and only the last
+    /// destroys the target.
     ///
     /// # Errors
-    /// [`Busy`] while it is attached to multicast groups.
+    /// [`Busy`] while the queue pair is attached to multicast groups.
     pub fn destroy(&self) -> Result<(), Busy> {
         if self.context().is_orphan() {
             return Ok(());
@@ -38,8 +41,8 @@ impl Qp {
         }
     }
 
-    /// What entering Reset forgets beside the machine. Why it failed, if it did, the device
-    /// remembers.
+    /// Clears the state outside the protocol machine when the queue pair enters Reset. The device
+    /// remembers `past`, the reason for a failure, if there was one.
     pub(super) fn forget(&self, core: &mut QpCore, past: Option<Explanation>) {
         if let Some(past) = past {
             lock(self.engine().past_failures()).keep(past);
@@ -64,10 +67,11 @@ impl Qp {
         }
         let engine = self.engine();
         if let Some(domain) = &self.domain {
-            // Before its number is free: another target may have it then.
+            // Done before `close_qp` frees the number, because another target may get the same
+            // number afterwards.
             domain.forget_target(self.inner.qpn);
         }
-        // From here on no packet finds it, and the lane has let go of it.
+        // From here on no packet reaches the queue pair, and the lane has no reference to it.
         engine.close_qp(self.inner.qpn);
         if self.inner.is_stream {
             let (qpn, now) = (self.inner.qpn, engine.now());
@@ -81,7 +85,7 @@ impl Qp {
             let mut core = lock(&self.inner.core);
             let attr = QpAttr::default();
             let past = self.inner.explanation(engine, &core);
-            // Reset can be entered from every state, and asks the host for nothing.
+            // Reset can be entered from every state, and calls nothing of the host.
             let now = engine.now();
             self.inner.with_host(engine, now, &mut core, |machine, host| {
                 let _ = machine.modify(&attr, AttrMask::STATE, now, host);
@@ -107,7 +111,7 @@ impl Qp {
 impl Drop for Qp {
     fn drop(&mut self) {
         if self.context().is_orphan() {
-            // Never freed: a thread of the parent may have been at work on it.
+            // Never freed: a thread of the parent may have been using these objects.
             std::mem::forget((self.inner.clone(), self.engine.clone(), self.domain.clone()));
         }
         self.shut_down();

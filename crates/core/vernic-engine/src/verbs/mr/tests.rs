@@ -1,4 +1,5 @@
-//! Whatever happens to windows, and in whatever order: a region that is dropped cannot be reached.
+//! A dropped region cannot be reached any more, whatever happens to its windows and in whatever
+//! order.
 
 use std::sync::Barrier;
 
@@ -10,7 +11,7 @@ use crate::config::Config;
 const QP: Qpn = Qpn::new(0x11);
 const BYTES: u64 = 4096;
 
-/// A region over memory that outlives it, for windows to be bound to.
+/// A region to bind windows to, over memory that outlives the region.
 struct Room {
     mr: Arc<Mr>,
     memory: HostBuffer,
@@ -31,7 +32,7 @@ impl Room {
         window.bind(QP, self.mr.lkey(), 0, BYTES, Access::REMOTE_WRITE)
     }
 
-    /// Ends the region as an application does that forgot its windows.
+    /// Drops the region, as an application does that forgot its windows.
     fn drop_region(self) -> HostBuffer {
         drop(self.mr);
         self.memory
@@ -42,7 +43,7 @@ fn open() -> Arc<Pd> {
     Context::open(Some("lo"), Config::default()).expect("lo can be opened").alloc_pd()
 }
 
-/// What a peer's WRITE with this key would be told.
+/// Returns the result that a peer's WRITE with this key would get.
 fn knock(pd: &Pd, rkey: Rkey) -> Result<(), Check> {
     let memory = &pd.context().engine().memory();
     memory
@@ -86,7 +87,8 @@ fn dropped_region_leaves_the_windows_over_other_regions_alone() {
     assert!(kept.mr.deregister().is_err(), "the window is still bound to it");
 }
 
-/// The window's entry in the engine's map is gone, as while another thread is about to free it.
+/// The window's entry is missing in the engine's map, as while another thread is about to free the
+/// window.
 #[test]
 fn dropped_region_is_out_of_reach_even_if_a_window_over_it_is_half_freed() {
     let pd = open();
@@ -141,14 +143,14 @@ fn dropped_window_takes_no_other_off_the_list() {
     let (first, second) =
         (Mw::new(&pd, MwType::Type2).unwrap(), Mw::new(&pd, MwType::Type2).unwrap());
     let index = window_index(first.rkey());
-    // A program that mixes up its windows.
+    // A program confuses its windows.
     first.set_rkey(second.rkey());
     drop(first);
     assert!(is_listed(&pd, &second));
     assert!(!lock(pd.context().engine().windows()).contains_key(&index));
 }
 
-/// Changes the region as the C API does, which vouches for any memory.
+/// Changes the region as the C API does, where the caller vouches for the memory.
 fn rereg(mr: &Mr, change: MrChange<'_>) -> Result<(), CreateError> {
     // SAFETY: all ranges of these tests are of buffers that outlive the regions.
     unsafe { mr.rereg(change) }
@@ -234,7 +236,7 @@ fn region_of_no_bytes_can_be_registered_at_null_and_filled_later() {
     let pd = open();
     let buffer = HostBuffer::new(64).unwrap();
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::ZERO_BASED;
-    // SAFETY: no bytes.
+    // SAFETY: the region has no bytes.
     let mr = unsafe { pd.reg_mr(std::ptr::null_mut(), 0, 0, access) }.unwrap();
     assert_eq!(write(&pd, mr.rkey(), 0, b"x"), Err(Check::Bounds));
     assert_eq!(write(&pd, mr.rkey(), 0, b""), Ok(()));
