@@ -2,12 +2,12 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `way.rs` | which way the packets of a queue pair go |
+//! | `way.rs` | the route of a queue pair's packets: by the wire or through a ring |
 //! | `rings.rs` `stage.rs` | rings for packets |
-//! | `messages.rs` `tickets.rs` | asking for access to a key, and what was answered |
-//! | `guest.rs` `guests.rs` | a neighbour that accesses our memory, and whose we access |
-//! | `pull.rs` | SENDs whose bytes the receiver copies |
-//! | `control.rs` `watch.rs` | what threads share: neighbours to meet, processes to look after |
+//! | `messages.rs` `tickets.rs` | requests for grants to access a key, and their answers |
+//! | `guest.rs` `guests.rs` | local peers: their access to our memory, and ours to theirs |
+//! | `pull.rs` | SENDs whose payload the receiver copies out of the sender's memory |
+//! | `control.rs` `watch.rs` | what threads share: local peers to connect to, processes to watch |
 
 pub(crate) mod control;
 pub(crate) mod guest;

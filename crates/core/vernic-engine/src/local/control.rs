@@ -1,4 +1,4 @@
-//! What threads share of a device's neighbours: the connections, and which processes to meet.
+//! What threads share of a device's local peers: the connections, and the processes to connect to.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -11,25 +11,26 @@ use vernic_io::neighbour::{Alarm, Hindrance, NeighbourCounters, Neighbourhood};
 use crate::config::Config;
 use crate::support::events::{lock, try_lock};
 
-/// Processes of this host that wait to be met: no more than there are slots.
+/// Largest number of processes of this host that wait to be connected: one for each slot.
 pub(crate) const MAX_WANTED: usize = 1 << Slot::BITS;
 
-/// What the threads of a device share of its neighbours.
+/// What the threads of a device share of its local peers.
 #[derive(Debug)]
 pub(crate) struct NearControl {
-    /// `None` once the device is closed.
+    /// The local peers; `None` once the device is closed.
     pub(crate) hood: Mutex<Option<Neighbourhood>>,
-    /// The counters of a device that is closed.
+    /// The last counters of a device that is closed.
     pub(crate) past: Mutex<NeighbourCounters>,
     raw_fd: RawFd,
     alarm: Alarm,
     pub(crate) wanted: Mutex<Vec<(Slot, u32)>>,
-    /// There is something in `wanted`.
+    /// Whether there is something in `wanted`.
     pub(crate) rung: AtomicBool,
 }
 
 impl NearControl {
-    /// `None` if the settings or the system do not allow it: packets go by UDP.
+    /// Returns `None` if the settings or the system do not allow shared memory: packets then go by
+    /// UDP.
     pub(crate) fn new(config: &Config, slots: &Arc<SlotTable>) -> Option<Self> {
         if !config.shares_memory() {
             return None;
@@ -42,12 +43,12 @@ impl NearControl {
         Some(Self { hood, past, raw_fd, alarm, wanted, rung })
     }
 
-    /// To be slept on.
+    /// Returns the descriptor to sleep on.
     pub(crate) fn raw_fd(&self) -> RawFd {
         self.raw_fd
     }
 
-    /// For the thread that sleeps.
+    /// Returns the sleep flag of the thread that sleeps.
     pub(crate) fn alarm(&self) -> &Alarm {
         &self.alarm
     }
@@ -57,34 +58,35 @@ impl NearControl {
         hood.as_ref().map_or_else(|| *lock(&self.past), Neighbourhood::counters)
     }
 
-    /// As [`counters`](Self::counters), without waiting.
+    /// Returns the same as [`counters`](Self::counters), without waiting; `None` if a lock is
+    /// taken.
     pub(crate) fn try_counters(&self) -> Option<NeighbourCounters> {
         let (hood, past) = (try_lock(&self.hood)?, try_lock(&self.past)?);
         Some(hood.as_ref().map_or(*past, Neighbourhood::counters))
     }
 
-    /// Why the process that has a slot is no neighbour, if something is known to be in the way. Not
-    /// to be called with the lane.
+    /// Returns why there is no shared memory with the process that has a slot, if a reason is
+    /// known. Must not be called while holding the lane.
     pub(crate) fn hindrance(&self, slot: Slot) -> Option<Hindrance> {
         lock(&self.hood).as_ref()?.hindrance(slot)
     }
 
-    /// Gives [`Engine::serve_neighbours`] something to do.
+    /// Reports that `Engine::serve_neighbours` has something to do.
     pub(crate) fn ring(&self) {
         self.rung.store(true, Ordering::Release);
     }
 
-    /// Whether [`Engine::serve_neighbours`] has something to do though no descriptor is readable.
+    /// Whether `Engine::serve_neighbours` has something to do although no descriptor is readable.
     pub(crate) fn is_rung(&self) -> bool {
         self.rung.load(Ordering::Acquire)
     }
 }
 
-/// Says that a device shares no memory. What one lacks the others lack, too, and so does each of a
-/// device's engines, so each cause is a warning once per process.
+/// Logs that a device shares no memory. The same cause holds for all engines of a device and for
+/// all devices, so each cause is a warning only once per process.
 #[cold]
 fn tell_unshared(error: &io::Error) {
-    /// A bit for each [`Hindrance`].
+    /// A bit for each [`Hindrance`] that was logged.
     static TOLD: AtomicU32 = AtomicU32::new(0);
     const WORDS: &str = "no memory can be shared: packets to processes of this host go by UDP, at a fraction of the speed";
     let cause = 1 << Hindrance::of(error) as u32;

@@ -1,4 +1,4 @@
-//! A neighbour as queue pairs and the key table know it.
+//! A local peer as queue pairs and the key table know it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -10,25 +10,26 @@ use vernic_wire::{Qpn, Rkey};
 use super::messages::Told;
 use crate::counters::DirectCounts;
 
-/// A neighbour in its two roles: it visits our memory, and we visit its.
+/// A local peer in its two roles: it accesses our memory, and we access its memory.
 #[derive(Debug)]
 pub(crate) struct Guest {
     pub(crate) neighbour: Arc<Neighbour>,
-    /// When its connection was looked at last, nanoseconds of the engine.
+    /// The time of the last check of the peer's connection, in nanoseconds of the engine.
     pub(crate) looked: AtomicU64,
-    /// The kernel does not let us copy from or to its memory: tried once.
+    /// Whether the kernel refused to let us copy from or to the peer's memory. That is tried only
+    /// once.
     pub(crate) is_forbidden: AtomicBool,
-    /// Whether the file of its gates has come.
+    /// Whether the file of the peer's revocation words has come.
     has_gates: AtomicBool,
-    /// Whether it copies bytes of our SENDs by itself: a [`Pulls`].
+    /// Whether the peer copies the payload of our SENDs out of our memory: a [`Pulls`].
     pulls: AtomicU8,
-    /// Counts those that did not leave our memory in time.
+    /// Counts peers that did not leave our memory in time.
     cut_off: Arc<AtomicU64>,
-    /// Counts what a neighbour could not be told.
+    /// Counts revocations that could not be reported to a peer.
     ends_untold: Arc<AtomicU64>,
 }
 
-/// Whether a neighbour copies bytes of our SENDs out of this process's memory by itself.
+/// Whether a local peer copies the payload of our SENDs out of this process's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Pulls {
@@ -51,18 +52,18 @@ impl Guest {
         }
     }
 
-    /// Notes that the file of its gates has come.
+    /// Notes that the file of the peer's revocation words has come.
     pub(crate) fn note_gates(&self) {
         self.has_gates.store(true, Ordering::Relaxed);
     }
 
-    /// Whether it copies bytes of our SENDs by itself.
+    /// Whether the peer copies the payload of our SENDs out of our memory.
     #[inline]
     pub(crate) fn pulls(&self) -> bool {
         self.pulls.load(Ordering::Relaxed) == Pulls::Yes as u8
     }
 
-    /// Asks it to, unless it was asked.
+    /// Offers the payload of our SENDs to the peer, unless that was done before.
     #[inline]
     pub(crate) fn want_pulls(&self, memory: &Memory) {
         if self.pulls.load(Ordering::Relaxed) == Pulls::NotAsked as u8 {
@@ -79,21 +80,21 @@ impl Guest {
             Ok((liveness, file)) if permit_ptrace(pid) => {
                 match self.neighbour.tell(&Told::Lend { liveness }.emit(), Some(file)) {
                     Ok(()) => Pulls::Asked,
-                    // It does not listen now: asked with another SEND.
+                    // The peer does not listen now: the offer is made with another SEND.
                     Err(_) => Pulls::NotAsked,
                 }
             }
-            // The kernel lets another process in, or there are no gates.
+            // The kernel already lets another process in, or there are no revocation words.
             _ => Pulls::No,
         };
         self.pulls.store(next as u8, Ordering::Relaxed);
     }
 
-    /// Notes the answer whether it can copy. False if nobody asked.
+    /// Notes the peer's answer whether it can copy. Returns false if nothing was offered.
     pub(crate) fn note_pulls(&self, can: bool) -> bool {
         let now = self.pulls.load(Ordering::Relaxed);
         let next = if can { Pulls::Yes } else { Pulls::No };
-        // Once it could not it is not believed to be able any more.
+        // A peer that could not copy once is not believed to be able any more.
         let was_asked = [Pulls::Asked, Pulls::Yes].iter().any(|known| now == *known as u8);
         if was_asked {
             self.pulls.store(next as u8, Ordering::Relaxed);
@@ -101,8 +102,8 @@ impl Guest {
         was_asked || now == Pulls::No as u8 && !can
     }
 
-    /// Asks for consent. Where it cannot be told now, or something of the answer is lost (a file
-    /// for which this process has no descriptor), it is asked again after a while.
+    /// Sends a grant request. It is sent again after a while if it cannot be sent now, or if part
+    /// of the answer is lost (a file for which this process has no descriptor).
     pub(crate) fn ask(&self, asker: Qpn, target: Qpn, rkey: Rkey) {
         let has_gates = self.has_gates.load(Ordering::Relaxed);
         let _ = self.neighbour.tell(&Told::Ask { asker, target, rkey, has_gates }.emit(), None);

@@ -1,4 +1,4 @@
-//! The neighbours of a lane that may access each other's memory.
+//! The local peers of a lane that may access each other's memory.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -14,22 +14,22 @@ use super::messages::{Offer, Told};
 use super::pull::Lender;
 use crate::counters::{DirectCounts, Refusal};
 
-/// What the lane knows of a neighbour's memory, and the neighbour of ours.
+/// What the lane knows of a local peer's memory, and the peer of ours.
 #[derive(Debug)]
 pub(crate) struct Host {
     guest: Arc<Guest>,
-    /// The id with the revocation words, which wait for it until it is cut off.
+    /// The peer's id as a grantee. Revocations wait for its accesses until the peer is cut off.
     visitor: Option<GrantedProcessId>,
-    /// The revocation words of the neighbour.
+    /// The revocation words of the peer.
     gates: Option<Arc<PeerRevocationWords>>,
-    /// Out of whose memory we copy bytes of its SENDs.
+    /// The peer's memory, if we copy the payload of its SENDs out of it.
     lender: Option<Lender>,
-    /// Ways to its memory that are in use, by the gate of their key, and whether they may be
-    /// written.
+    /// Access methods to the peer's memory that are in use. Each comes with the revocation token of
+    /// its key, and with whether the memory may be written.
     reaches: Vec<(RevocationToken, bool, Weak<PeerRegion>)>,
 }
 
-/// The neighbours of a lane. At most as many as there are neighbours.
+/// The local peers of a lane that may access each other's memory.
 #[derive(Debug, Default)]
 pub(crate) struct Guests(Vec<Host>);
 
@@ -38,31 +38,31 @@ impl Guests {
         self.0.iter_mut().find(|host| host.guest.neighbour.id() == id)
     }
 
-    /// A neighbour is met.
+    /// Adds a local peer that has connected.
     pub(crate) fn add(&mut self, counts: &DirectCounts, neighbour: Arc<Neighbour>) {
         let guest = Arc::new(Guest::new(neighbour, counts));
         self.0.push(Host { guest, visitor: None, gates: None, lender: None, reaches: Vec::new() });
     }
 
-    /// The one that a queue pair is connected to.
+    /// Returns the local peer that a queue pair is connected to.
     pub(crate) fn get(&self, id: NeighbourId) -> Option<&Arc<Guest>> {
         self.0.iter().map(|host| &host.guest).find(|guest| guest.neighbour.id() == id)
     }
 
-    /// The neighbour's memory, if bytes of its SENDs are copied out of it here.
+    /// Returns the peer's memory, if the payload of its SENDs is copied out of it here.
     pub(crate) fn lender(&self, id: NeighbourId) -> Option<&Lender> {
         let host = self.0.iter().find(|host| host.guest.neighbour.id() == id)?;
         host.lender.as_ref()
     }
 
-    /// The device is closed.
+    /// Removes all peers, because the device is closed.
     pub(crate) fn close(&mut self, memory: &Memory) {
         for visitor in self.0.drain(..).filter_map(|host| host.visitor) {
             memory.remove_process(visitor);
         }
     }
 
-    /// A neighbour is gone: nobody waits for it any more.
+    /// Removes a peer that is gone: nothing waits for it any more.
     pub(crate) fn remove(&mut self, memory: &Memory, id: NeighbourId) {
         let Some(at) = self.0.iter().position(|host| host.guest.neighbour.id() == id) else {
             return;
@@ -82,11 +82,12 @@ impl Host {
         self.gates.as_ref()
     }
 
-    /// The file of its gates has come. False if it is none.
+    /// Opens the file of the peer's revocation words. Returns false if the file is none of that
+    /// kind.
     pub(crate) fn take_gates(&mut self, file: OwnedFd) -> bool {
         if self.gates.is_some() {
-            // Asked for more than once before they came. Tickets hold on to those that they came
-            // with.
+            // The file was requested more than once before it came. Grants keep the words that they
+            // came with.
             return true;
         }
         match PeerRevocationWords::open(file.as_fd()) {
@@ -102,23 +103,23 @@ impl Host {
         }
     }
 
-    /// Notes that the neighbour lends its memory; returns whether it can be read.
+    /// Notes that the peer lends its memory; returns whether it can be read.
     pub(crate) fn borrow(&mut self, liveness: LivenessWord) -> bool {
         let neighbour = self.neighbour().clone();
         self.lender = self.gates.clone().and_then(|gates| Lender::new(neighbour, liveness, gates));
         self.lender.is_some()
     }
 
-    /// Whether a way to its memory is in use whose key's gate is closed; `None` if it has given
-    /// none.
+    /// Whether an access method to the peer's memory is in use whose key's revocation word is
+    /// cleared. `None` if the peer has sent no revocation words.
     pub(crate) fn has_closed_reach(&mut self) -> Option<bool> {
         let gates = self.gates.as_ref()?;
         self.reaches.retain(|(_, _, reach)| reach.strong_count() != 0);
         Some(self.reaches.iter().any(|&(key, ..)| !gates.is_valid(key)))
     }
 
-    /// Lets it visit: from here on it is waited for. Tells it of our gates unless it has them.
-    /// `None` if that is not possible.
+    /// Makes the peer a grantee: from here on it is waited for. Sends the file of our revocation
+    /// words unless the peer has it. Returns `None` if that is not possible.
     pub(crate) fn welcome(&mut self, memory: &Memory, has_gates: bool) -> Option<GrantedProcessId> {
         if !has_gates {
             let file = memory.revocation_file().ok()?;
@@ -130,7 +131,7 @@ impl Host {
         self.visitor
     }
 
-    /// A way to what was offered: one that is there, or a new one.
+    /// Returns an access method to what was offered: an existing one, or a new one.
     pub(crate) fn reach(
         &mut self,
         offer: &Offer,
@@ -154,7 +155,7 @@ impl Host {
                 })?)
             }
             None => {
-                // 0 in a PID namespace that cannot be seen.
+                // The pid is 0 in a PID namespace that cannot be seen.
                 let named = i32::try_from(pid).ok().filter(|&pid| pid > 0);
                 let pid = named.ok_or(Refusal::NotPermitted)?;
                 let Offer { at: addr, len, liveness, .. } = *offer;

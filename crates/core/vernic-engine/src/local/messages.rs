@@ -1,4 +1,4 @@
-//! Messages about access to memory that neighbours send each other.
+//! Messages about access to memory between local peers.
 //!
 //! ```text
 //!   initiator                                            target
@@ -9,67 +9,69 @@
 //!          <------- ENDED (later, of regions whose file came along; the gates say which)
 //! ```
 //!
-//! About SENDs that the receiver copies out of the sender's memory (`pull.rs`), once per process:
+//! "Gates" are revocation words. The messages about SENDs that the receiver copies out of the
+//! sender's memory (`pull.rs`) are sent once per process:
 //!
 //! ```text
 //!   sender                                               receiver
 //!   LEND   {its liveness word} + file of its gates  ------->  can it read the liveness word?
-//!          <------- PULLS {whether it can}; told again when it cannot any more
+//!          <------- PULLS {whether it can}; sent again when it cannot any more
 //! ```
 //!
-//! A message is bytes of this host, numbers in its order; one that is cut off, of an unknown kind,
-//! or answers nothing that was asked is dropped and counted.
+//! The numbers of a message are in the byte order of this host. A message that is cut off, has an
+//! unknown kind, or answers no request is dropped and counted.
 
 use vernic_mem::{Access, LivenessWord, RevocationToken};
 use vernic_wire::{Qpn, Rkey};
 
-/// Why a neighbour does not consent.
+/// The reasons for which a local peer denies a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Denial {
-    /// The queue pair is not connected to the one that asks, or not yet.
+    /// The queue pair is not connected to the queue pair that asks, or not yet.
     NotConnected = 0,
-    /// The key, its rights or the queue pair's do not allow it.
+    /// The key, its access rights or those of the queue pair do not allow the access.
     Refused = 1,
-    /// The memory is of a kind that only packets reach, the kernel lets in another process, or
-    /// there are no gates left.
+    /// The memory is of a kind that only packets reach. Or the kernel already lets another process
+    /// access it, or no revocation words are left.
     Unreachable = 2,
 }
 
-/// What neighbours tell each other about tickets.
+/// A message about grants between local peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// See the module's head.
+    /// A grant request; see the module's head.
     Ask { asker: Qpn, target: Qpn, rkey: Rkey, has_gates: bool },
-    /// The file of the sender's gates comes along.
+    /// The file of the sender's revocation words, which comes along.
     Gates,
-    /// The answer to an ask.
+    /// The positive answer to a grant request.
     Offer { asker: Qpn, rkey: Rkey, offer: Offer },
-    /// The other answer.
+    /// The negative answer to a grant request.
     Deny { asker: Qpn, rkey: Rkey, why: Denial },
-    /// Regions have ended of which files were given. The receiver looks at the gates of what it
-    /// has.
+    /// Regions have ended whose files were given to the receiver. The receiver checks the
+    /// revocation words of the regions that it has.
     Ended,
-    /// Bytes of SENDs may be copied out of the sender's memory. The file of its gates comes along.
+    /// The receiver may copy the payload of SENDs out of the sender's memory. The file of the
+    /// sender's revocation words comes along.
     Lend { liveness: LivenessWord },
-    /// Whether the sender of this can do so.
+    /// The answer to `Lend`: whether the sender of this message can copy so.
     Pulls { can: bool },
 }
 
-/// What a ticket says.
+/// The contents of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
-    /// First byte, as work requests name it.
+    /// The first byte, as work requests name it.
     pub(crate) iova: u64,
     pub(crate) len: u64,
     pub(crate) access: Access,
     pub(crate) key: RevocationToken,
     pub(crate) qp: RevocationToken,
-    /// The memory lies in the file that comes along.
+    /// Whether the memory lies in the file that comes along.
     pub(crate) is_mapped: bool,
-    /// Where in the file, or at which address of the process.
+    /// The offset in the file, or the address in the process.
     pub(crate) at: u64,
-    /// By what the process is known.
+    /// The liveness word that identifies the process.
     pub(crate) liveness: LivenessWord,
 }
 
@@ -82,7 +84,7 @@ const LEND: u32 = 5;
 const PULLS: u32 = 6;
 const ENDED: u32 = 7;
 
-/// Takes numbers off a message.
+/// A reader that takes numbers off a message.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -186,15 +188,15 @@ impl Offer {
         let (iova, len, at) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let liveness = LivenessWord { addr: reader.u64()?, value: reader.u64()? };
         let (key, qp) = (reader.pass()?, reader.pass()?);
-        // The last byte may be the last of all.
+        // The last byte may be the last of the address space.
         iova.checked_add(len.checked_sub(1)?)?;
         Some(Self { iova, len, access, key, qp, is_mapped, at, liveness })
     }
 }
 
 impl Offer {
-    /// Where in the range `len` bytes at `addr` begin; `None` if it does not cover all of them, or
-    /// may not be written.
+    /// Returns the offset in the range at which `len` bytes at `addr` begin. Returns `None` if the
+    /// range does not cover all of them, or may not be written.
     pub(crate) fn place_write(&self, addr: u64, len: u32) -> Option<u64> {
         self.place(addr, len, Access::REMOTE_WRITE)
     }

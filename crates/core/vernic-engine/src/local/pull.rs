@@ -1,26 +1,27 @@
-//! Large SENDs by one copy: the receiver copies the bytes out of the sender's memory.
+//! Large SENDs by one copy: the receiver copies the payload out of the sender's memory
+//! (rendezvous).
 //!
-//! Packets through a ring are copied twice, into it and out of it. Where the receiver has said that
-//! it can (`messages.rs`), a record of the ring stands for some hundred packets of one SEND, a
-//! *run*: the headers of the last, the number of the first, and in place of the payload where their
-//! bytes are. Everything else is as ever: the protocol machines count packets, acknowledge, and
-//! repeat, in packets.
+//! Packets through a ring are copied twice, into it and out of it. If the receiver has said that it
+//! can copy (`messages.rs`), one record of the ring stands for some hundred packets of one SEND, a
+//! *run*. The record holds the headers of the last packet, the number of the first, and in place of
+//! the payload the addresses of its bytes. Everything else is unchanged: the protocol machines
+//! count, acknowledge and repeat packets.
 //!
 //! ```text
 //!  byte  0        4         8      12       16           24
 //!       +--------+---------+------+--------+------------+---------------+----
-//!       | length | packets | gate | pieces | gate's     | address, bytes| ...   numbers in the order of
-//!       |        |         |      |        | value      |  8        4   |       bytes of this machine
-//!       +--------+---------+------+--------+------------+---------------+----
+//!       | length | packets | gate | pieces | gate's     | address, bytes| ...  numbers in the
+//!       |        |         |      |        | value      |  8        4   |      byte order of
+//!       +--------+---------+------+--------+------------+---------------+----  this machine
 //! ```
 //!
-//! The gate is that of the sender's send queue (`vernic_mem`): it closes before the application
-//! hears that the bytes are its own again though nobody acknowledged them, and is looked at after
-//! the copy.
+//! The gate is the revocation word of the sender's send queue (`vernic_mem`). The sender clears it
+//! before the application hears that the bytes are its own again although they were not
+//! acknowledged. The receiver checks the word after the copy.
 //!
-//! What a record says is the other process's word. Its lengths are checked here and, against
-//! sequence numbers, path MTU and receive, by the responder; its addresses are those of the other
-//! process, and mean nothing here.
+//! The contents of a record are not trusted. Its lengths are checked here and, against sequence
+//! numbers, path MTU and receive, by the responder. Its addresses are those of the other process,
+//! and mean nothing here.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -34,28 +35,29 @@ use vernic_proto::{Run, RunLimits};
 
 use super::messages::Told;
 
-/// Bytes from which a run is better than packets. At 64 KiB a system call for each, and its work
-/// for each page, cost a fifth more than copying twice; at 256 KiB they save two fifths.
+/// The number of bytes from which a run is better than packets. At 64 KiB a system call for each
+/// run, and its work for each page, cost a fifth more than copying twice. At 256 KiB they save two
+/// fifths.
 const MIN_BYTES: u32 = 128 << 10;
 
-/// Most bytes of a run. More gains nothing, and the sender's process waits for as long where one is
-/// read.
+/// Most bytes of a run. Longer runs gain nothing, and the sender's process has to wait while a run
+/// is read.
 const MAX_BYTES: u32 = 512 << 10;
 
-/// Which runs are sent.
+/// The sizes of runs that are sent.
 pub(crate) const LIMITS: RunLimits = RunLimits { min_bytes: MIN_BYTES, max_bytes: MAX_BYTES };
 
-/// Bytes of runs that are copied in one look at a ring: as many as a copy of some 100 us.
+/// Bytes of runs that are copied in one poll of a ring: as many as a copy of some 100 us.
 pub(crate) const BYTES_PER_LOOK: u64 = 1 << 20;
 
 /// Bytes before the pieces.
 const HEAD: usize = 24;
 /// Bytes of a piece.
 const PIECE: usize = 12;
-/// Most pieces: more have their bytes travel themselves.
+/// Largest number of pieces. The payload of a SEND with more pieces travels in packets.
 pub(crate) const MAX_PIECES: usize = PeerList::MAX_PIECES;
 
-/// What stands in place of a run's payload.
+/// A rendezvous record: what stands in place of a run's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
     pub(crate) run: Run,
@@ -65,7 +67,7 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// Names the first `count` pieces, which hold the bytes of `run`.
+    /// Returns a record of the first `count` pieces, which hold the bytes of `run`.
     pub(crate) fn new(
         run: Run,
         pass: RevocationToken,
@@ -79,7 +81,7 @@ impl Named {
         &self.pieces[..self.count]
     }
 
-    /// Writes it, and returns its length; `None` if `buf` is too short.
+    /// Writes the record, and returns its length; `None` if `buf` is too short.
     pub(crate) fn emit(&self, buf: &mut [u8]) -> Option<usize> {
         let buf = buf.get_mut(..HEAD + self.count * PIECE)?;
         let (head, list) = buf.split_at_mut(HEAD);
@@ -95,14 +97,14 @@ impl Named {
         Some(buf.len())
     }
 
-    /// Understands it; `None` if it is cut off, too long, or cannot be meant.
+    /// Parses a record. Returns `None` if it is cut off, too long, or cannot be meant.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let (head, list) = bytes.split_first_chunk::<HEAD>()?;
         let word = |at: usize| head[at..].first_chunk().map(|word| u32::from_ne_bytes(*word));
         let run = Run { length: word(0)?, packets: word(4)? };
         let value = head[16..].first_chunk().map(|value| u64::from_ne_bytes(*value))?;
         let (pass, count) = (RevocationToken { number: word(8)?, value }, word(12)? as usize);
-        // A gate that is closed shows 0.
+        // A revocation word that was cleared shows 0.
         let is_meant = (1..=MAX_BYTES).contains(&run.length)
             && (1..=run.length).contains(&run.packets)
             && pass.number < MAX_REVOCATION_WORDS
@@ -125,27 +127,27 @@ impl Named {
     }
 }
 
-/// A neighbour out of whose memory bytes of its SENDs are copied.
+/// The memory of a local peer out of which the payload of its SENDs is copied.
 #[derive(Debug)]
 pub(crate) struct Lender {
     neighbour: Arc<Neighbour>,
     pid: i32,
     liveness: LivenessWord,
     gates: Arc<PeerRevocationWords>,
-    /// Whether the neighbour was told that it cannot be done.
+    /// Whether the peer was notified that its memory cannot be read.
     has_told: AtomicBool,
 }
 
-/// Why bytes of a lender were not copied.
+/// Why the payload of a SEND was not copied.
 #[derive(Debug)]
 pub(crate) enum Unpulled {
     Fault(PeerCopyError),
-    /// The bytes are the lender's own again.
+    /// The bytes belong to the sender's application again.
     Withdrawn,
 }
 
 impl Lender {
-    /// `None` if its memory cannot be read.
+    /// Returns `None` if the peer's memory cannot be read.
     pub(crate) fn new(
         neighbour: Arc<Neighbour>,
         liveness: LivenessWord,
@@ -159,13 +161,13 @@ impl Lender {
         Some(Self { neighbour, pid, liveness, gates, has_told: AtomicBool::new(false) })
     }
 
-    /// Copies with `copy`, between two looks at the gate.
+    /// Copies with `copy`, and checks the revocation word before and after.
     pub(crate) fn pull(
         &self,
         named: &Named,
         copy: impl FnOnce(&PeerList<'_>) -> Result<(), PeerCopyError>,
     ) -> Result<(), Unpulled> {
-        // Not to copy in vain; what counts is the look afterwards.
+        // This check only saves a copy in vain; the check afterwards decides.
         if !self.gates.is_valid(named.pass) {
             return Err(Unpulled::Withdrawn);
         }
@@ -177,20 +179,20 @@ impl Lender {
         copied.map_err(Unpulled::Fault)
     }
 
-    /// Tells it that its bytes must travel in packets from now on.
+    /// Notifies the peer that its payload must travel in packets from now on.
     #[cold]
     pub(crate) fn refuse(&self, error: &std::io::Error) {
         if !self.has_told.swap(true, Ordering::Relaxed) {
             let pid = self.pid;
             tracing::debug!(pid, %error, "large SENDs of a process of this host take packets");
             let told = self.neighbour.tell(&Told::Pulls { can: false }.emit(), None);
-            // One that does not listen now is told with the next that fails.
+            // If the peer does not listen now, the next copy that fails sends the message again.
             self.has_told.store(told.is_ok(), Ordering::Relaxed);
         }
     }
 }
 
-/// The run that is being handled: what its record says, and of whom.
+/// The run that is being handled: its record, and the memory of its sender.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pull<'a> {
     pub(crate) named: &'a Named,

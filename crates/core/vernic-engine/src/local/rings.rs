@@ -1,36 +1,42 @@
 //! Packets to and from processes of this host, through memory: the lane's side.
 //!
-//! Owns the ends of the rings of all neighbours (`vernic_io::neighbour`) and the knowledge which
-//! slot is whose. `near/control.rs` meets and loses them, `tx.rs` writes requests and answers of a
-//! queue pair either into the batch of the link or, as [`RingOut`], into a ring, `rx.rs` reads.
+//! [`Near`] owns the ends of the rings of all local peers (`vernic_io::neighbour`) and knows which
+//! process has which slot. `lane/neighbours.rs` connects and disconnects the peers. `tx.rs` writes
+//! a queue pair's requests and responses either into the batch of the link or, as [`RingOut`], into
+//! a ring. `rx.rs` reads rings.
 //!
-//! # Who goes which way
+//! # When the route changes
 //!
-//! A ring keeps order, the sockets keep order, but between them there is none. So a queue pair
-//! changes its way only when nothing of it is on the other: one that is acknowledged when no
-//! request is without its acknowledgement, for which it pauses; UC and UD when the peer has taken
-//! all that was sent to it (`pacer.rs`), for which they pause for up to [`DRAIN_NANOS`]. Answers go
-//! the way that the last request came. Packets of QP1 and of multicast groups always go by UDP.
+//! A ring keeps packets in order, and so do sockets, but between the two there is no order. So a
+//! queue pair changes its route only when none of its packets is on the other one:
 //!
-//! From a peer that was heard through a ring nothing is taken by the link any more
-//! ([`QpWay::excludes_link`]): who sends through a ring is known by the kernel's word, who sends by
-//! the link may be any user of the host.
+//! - With acknowledgements, that is when every request is acknowledged, for which the queue pair
+//!   pauses.
+//! - UC and UD wait until the peer has taken all that was sent to it (`pacer.rs`), for which they
+//!   pause for up to [`DRAIN_NANOS`].
 //!
-//! Large SENDs of RC go through a ring as runs, whose bytes the receiver copies by itself:
-//! `near/pull.rs`.
+//! Responses take the route of the last request. Packets of QP1 and of multicast groups always go
+//! by UDP.
 //!
-//! # When the other does not read
+//! Once a peer was heard through a ring, nothing is taken from it by the link any more
+//! (`QpWay::excludes_link`). The kernel says which process sends through a ring, but any user of
+//! the host may send by the link.
 //!
-//! A full ring puts the queue pair's turn off (`Did::Held`). After [`PATIENCE_NANOS`] at a stretch
-//! packets to it are lost, counted, until there is room, as they would be in a full socket: UC and
-//! UD never hang, and RC ends with its retries. RC without an ACK timeout repeats nothing, so it
-//! waits for as long as it takes.
+//! Large SENDs of RC go through a ring as runs, whose payload the receiver copies out of the
+//! sender's memory: `pull.rs`.
+//!
+//! # When the peer does not read
+//!
+//! If a ring is full, the queue pair's turn is put off (`Did::Held`). After [`PATIENCE_NANOS`] at a
+//! stretch, packets to the ring are lost, and counted, until there is room, as in a full socket. So
+//! UC and UD never hang, and RC ends with its retries. RC without an ACK timeout repeats nothing,
+//! so it waits for as long as it takes.
 //!
 //! # Polling
 //!
-//! Looking at a ring costs a load, looking at a socket a system call. While rings have packets, the
-//! link is received from every [`LINK_NANOS`], and in between only if it had something the last
-//! time.
+//! Polling a ring costs a load, polling a socket a system call. While rings have packets, the link
+//! is received from every [`LINK_NANOS`]. In between it is received from only if it had something
+//! the last time.
 
 use std::sync::Arc;
 
@@ -46,57 +52,58 @@ use super::stage::Stage;
 use super::way::DatagramWay;
 use crate::counters::Counters;
 
-/// How long a neighbour is waited for at a stretch: as a receiver of UDP by UC and UD (`pacer.rs`).
+/// How long a full ring is waited for at a stretch: as long as UC and UD wait for a receiver of UDP
+/// (`pacer.rs`).
 const PATIENCE_NANOS: u64 = 100_000_000;
 
-/// How long UC and UD pause so that the peer takes all that was sent to it by UDP: longer than it
-/// takes to forget what never comes (`vernic_io::host::intake`). Other processes' packets may keep
-/// it busy for longer; after a [`DRAIN_PAUSE_NANOS`] there is another try.
+/// How long UC and UD pause so that the peer takes all that was sent to it by UDP. This is longer
+/// than it takes to forget what never comes (`vernic_io::host::intake`). Other processes' packets
+/// may keep the peer busy for longer; after [`DRAIN_PAUSE_NANOS`] there is another try.
 const DRAIN_NANOS: u64 = 5_000_000;
-/// See [`DRAIN_NANOS`]: a second.
+/// The pause after [`DRAIN_NANOS`] before the next try: a second.
 const DRAIN_PAUSE_NANOS: u64 = 1_000_000_000;
 
-/// How long after a packet came out of a ring the link is looked at less often: some round trips of
-/// a program that answers at once, and some of its computations.
+/// How long after a packet came out of a ring the link is polled less often: some round trips of a
+/// program that answers at once, and some of its computations.
 const BUSY_NANOS: u64 = 1_000_000;
 
-/// How often it is looked at then: a packet of the wire waits half of this on average, and a poll
+/// How often the link is polled then. A packet of the wire waits half of this on average. A poll
 /// that makes a system call takes ten times as long as one that makes none.
 const LINK_NANOS: u64 = 20_000;
 
-/// How soon a neighbour is woken that sleeps and could not be woken: the system had no memory for
-/// the message.
+/// The delay before the next try to wake a local peer that sleeps and could not be woken, because
+/// the system had no memory for the message.
 const WAKE_NANOS: u64 = 1_000_000;
 
-/// Bytes that one call writes to rings, two rings' worth: so that no call takes long if they are
-/// read meanwhile.
+/// Most bytes that one call writes to rings: two rings' worth, so that no call takes long if the
+/// rings are read meanwhile.
 const BYTES_PER_CALL: usize = 512 * 1024;
 
-/// Slots that there are.
+/// The number of slots.
 const SLOTS: usize = 1 << Slot::BITS;
 
-/// A neighbour as the lane sees it.
+/// A local peer as the lane sees it.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) neighbour: Arc<Neighbour>,
-    /// `None` once it is broken.
+    /// The ring from the peer; `None` once it is broken.
     pub(crate) reader: Option<RingReader>,
-    /// `None` until it reads, and once it is broken.
+    /// The ring to the peer; `None` until the peer reads it, and once it is broken.
     pub(crate) writer: Option<RingWriter>,
     pub(crate) slots: Vec<Slot>,
-    /// UC and UD go through the ring.
+    /// Whether UC and UD go through the ring.
     pub(crate) datagrams: bool,
-    /// Since when they pause for it.
+    /// Since when UC and UD pause to change to the ring.
     drains_since: Option<Time>,
-    /// Since when somebody waits for room without a pause.
+    /// Since when a queue pair has waited for room without a break.
     full_since: Option<Time>,
 }
 
-/// Where packets out of a ring come from.
+/// The local peer whose packets are read out of a ring.
 #[derive(Debug)]
 pub(crate) struct Origin<'a> {
     neighbour: &'a Neighbour,
-    /// The slots that the neighbour says it has.
+    /// The slots that the peer says it has.
     slots: &'a [Slot],
     owners: &'a [Option<u32>],
     found: &'a mut Vec<(Slot, u32)>,
@@ -108,15 +115,15 @@ impl Origin<'_> {
         self.neighbour.id()
     }
 
-    /// Whether it has the slot of a queue pair: by its own word alone only while the slot's socket
-    /// has not been heard.
+    /// Whether the peer has the slot of a queue pair. The peer's own word suffices only while the
+    /// slot's socket has not been heard.
     pub(crate) fn has(&self, peer: Qpn) -> bool {
         let slot = Slot::of(peer);
         let owner = self.owners[usize::from(slot.value())];
         owner.is_none_or(|owner| owner == self.neighbour.pid()) && self.slots.contains(&slot)
     }
 
-    /// The slot of a queue pair's peer is that of a process of this host.
+    /// Notes that the slot of a queue pair's peer belongs to a process of this host.
     pub(crate) fn found(&mut self, peer: Qpn, pid: u32) {
         self.found.push((Slot::of(peer), pid));
     }
@@ -145,30 +152,31 @@ impl Peer {
     }
 }
 
-/// What went wrong with neighbours.
+/// What went wrong with local peers.
 #[derive(Debug, Default)]
 struct Trouble {
-    /// Neighbours that broke the rules, to be expelled.
+    /// Peers that broke the rules, to be expelled.
     broken: Vec<NeighbourId>,
-    /// Some sleep and could not be woken: when that is tried again.
+    /// When to try again to wake peers that sleep and could not be woken.
     wake_at: Option<Time>,
 }
 
-/// See the module's head.
+/// The rings of all local peers, from the lane's side; see the module's head.
 #[derive(Debug)]
 pub(crate) struct Near {
-    /// By place.
+    /// The peers, by index.
     peers: Vec<Option<Peer>>,
-    /// The places that are taken.
+    /// The indices that are taken.
     pub(crate) places: Vec<u16>,
     pub(crate) by_slot: Box<[Option<NeighbourId>]>,
-    /// The process that has a slot, as the kernel named it with the answer of the slot's socket.
+    /// For each slot the process that has it, as the kernel reported it with the answer of the
+    /// slot's socket.
     pub(crate) owners: Box<[Option<u32>]>,
     buffer: Option<Box<PacketBuffer>>,
-    /// Where packets are written before they go to a ring.
+    /// The staging buffer, where packets are written before they go to a ring.
     stage: Stage,
     trouble: Trouble,
-    /// Processes of this host that a path was found to lead to: they are to be met.
+    /// Processes of this host that a path was found to lead to, to be connected to.
     pub(crate) found: Vec<(Slot, u32)>,
     /// When the last packet came out of a ring.
     last_packet: Option<Time>,
@@ -196,7 +204,7 @@ impl Near {
         }
     }
 
-    /// Whether there is a neighbour at all.
+    /// Whether there is no local peer.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.places.is_empty()
@@ -207,17 +215,17 @@ impl Near {
         !self.trouble.broken.is_empty() || !self.found.is_empty()
     }
 
-    /// Neighbours that broke the rules, to be expelled.
+    /// Returns the peers that broke the rules, to be expelled.
     pub(crate) fn take_broken(&mut self) -> Vec<NeighbourId> {
         std::mem::take(&mut self.trouble.broken)
     }
 
-    /// When a neighbour that could not be woken is to be woken.
+    /// Returns when to try again to wake a peer that could not be woken.
     pub(crate) fn wake_at(&self) -> Option<Time> {
         self.trouble.wake_at
     }
 
-    /// Tries again to wake those that could not be woken, if it is time.
+    /// Tries again to wake peers that could not be woken, if it is time.
     #[inline]
     pub(crate) fn wake_again(&mut self, now: Time) {
         if self.trouble.wake_at.is_some_and(|at| at <= now) {
@@ -239,7 +247,7 @@ impl Near {
         self.peers.get_mut(usize::from(place))?.as_mut()
     }
 
-    /// The ring of the neighbour at a place, to be read, and where its packets come from.
+    /// Returns the ring of the peer at an index, to be read, and where its packets come from.
     #[inline]
     pub(crate) fn reading(&mut self, place: u16) -> Option<(&mut RingReader, Origin<'_>)> {
         let Self { peers, owners, found, .. } = self;
@@ -247,7 +255,7 @@ impl Near {
         Some((reader.as_mut()?, Origin { neighbour, slots, owners, found }))
     }
 
-    /// The neighbour that `peer` belongs to, if `path` leads to a process of this host.
+    /// Returns the local peer that `peer` belongs to, if `path` leads to a process of this host.
     #[inline]
     pub(crate) fn neighbour_of(&self, path: &TxPath, peer: Qpn) -> Option<NeighbourId> {
         // Where no process was found, the slot may be one of another host.
@@ -258,8 +266,9 @@ impl Near {
         self.peer(id)?.writer.is_some().then_some(id)
     }
 
-    /// As [`neighbour_of`](Self::neighbour_of), for services without acknowledgements: through
-    /// memory only once nothing is on its way to the process by the link, which `is_idle` says.
+    /// Returns the route of a datagram: as [`neighbour_of`](Self::neighbour_of), for services
+    /// without acknowledgements. Packets go through memory only once nothing is on its way to the
+    /// process by the link, which `is_idle` reports.
     #[inline]
     pub(crate) fn way_of_datagram(
         &mut self,
@@ -285,12 +294,12 @@ impl Near {
         self.peer(id).is_some_and(|peer| peer.writer.is_some())
     }
 
-    /// One call begins to write.
+    /// Begins the writes of one call.
     pub(crate) fn begin(&mut self) {
         self.budget = BYTES_PER_CALL;
     }
 
-    /// So many bytes were moved to a neighbour's memory.
+    /// Counts bytes that were moved to a peer's memory.
     #[inline]
     pub(crate) fn spend(&mut self, bytes: usize) {
         self.budget = self.budget.saturating_sub(bytes);
@@ -301,7 +310,7 @@ impl Near {
         self.budget == 0
     }
 
-    /// The ring to a neighbour, to write to; `None` if it is gone.
+    /// Returns the ring to a peer, to write to; `None` if the peer is gone.
     #[inline]
     pub(crate) fn out<'a>(&'a mut self, id: NeighbourId, now: Time) -> Option<RingOut<'a>> {
         let Self { peers, stage, trouble, budget, .. } = self;
@@ -336,25 +345,27 @@ impl Near {
         is_time
     }
 
-    /// Whether a neighbour was waited for in vain.
+    /// Whether a full ring was waited for in vain.
     pub(crate) fn is_stuck(&self, now: Time) -> bool {
         let mut since = self.peers.iter().flatten().filter_map(|peer| peer.full_since);
         since.any(|since| now.since(since) >= PATIENCE_NANOS)
     }
 
-    /// What came of it.
+    /// Notes how many packets the link had.
     #[inline]
     pub(crate) fn link_had(&mut self, packets: usize) {
         self.link_is_busy = packets != 0;
     }
 
-    /// For who is about to sleep, having said so: whether any neighbour has sent something.
+    /// Whether any peer has sent something. For a thread that is about to sleep and has announced
+    /// that.
     pub(crate) fn has_news(&self) -> bool {
         let mut readers = self.peers.iter().flatten().filter_map(|peer| peer.reader.as_ref());
         readers.any(RingReader::has_news)
     }
 
-    /// A neighbour's ring is broken: nothing goes through it any more, and it is to be expelled.
+    /// Closes a peer's broken ring: nothing goes through it any more, and the peer is to be
+    /// expelled.
     #[cold]
     pub(crate) fn break_off(&mut self, place: u16, error: &RingBroken) {
         if let Some(peer) = self.peer_at(place) {
@@ -363,13 +374,13 @@ impl Near {
         }
     }
 
-    /// Where packets are copied to that come out of a ring.
+    /// Takes the buffer to which packets are copied out of a ring.
     #[inline]
     pub(crate) fn take_buffer(&mut self) -> Box<PacketBuffer> {
         self.buffer.take().unwrap_or_else(|| Box::new([0; _]))
     }
 
-    /// Gives it back.
+    /// Gives the buffer back.
     #[inline]
     pub(crate) fn give_buffer(&mut self, buffer: Box<PacketBuffer>) {
         self.buffer = Some(buffer);
@@ -392,7 +403,8 @@ impl Near {
         self.places.push(place as u16);
     }
 
-    /// The neighbour has read the ring to its end, or the process is gone: what is left of it.
+    /// Removes a peer that is gone, or whose ring was read to its end, and returns what is left of
+    /// it.
     pub(crate) fn part(&mut self, id: NeighbourId) -> Option<Peer> {
         self.peer(id)?;
         let peer = self.peers.get_mut(id.place())?.take();
@@ -400,7 +412,8 @@ impl Near {
         self.by_slot.iter_mut().for_each(|known| *known = known.filter(|known| *known != id));
         for (pid, &slot) in peer.iter().flat_map(|p| p.slots.iter().map(|s| (p.neighbour.pid(), s)))
         {
-            // Whoever has it next is asked anew, unless that was heard before the end of this one.
+            // The next owner of the slot is asked anew, unless it was heard before the end of this
+            // peer.
             let owner = &mut self.owners[usize::from(slot.value())];
             *owner = owner.filter(|&owner| owner != pid);
             self.map(slot);
@@ -408,7 +421,7 @@ impl Near {
         peer
     }
 
-    /// The slot's own socket was answered by this process.
+    /// Notes that this process answered on the slot's own socket.
     pub(crate) fn set_owner(&mut self, slot: Slot, pid: u32) {
         self.owners[usize::from(slot.value())] = Some(pid);
         self.map(slot);
@@ -419,14 +432,14 @@ impl Near {
         let pid = peer.neighbour.pid();
         let before = std::mem::replace(&mut peer.slots, slots.clone());
         for slot in before.into_iter().chain(slots) {
-            // Of others' slots its word changes nothing, however many it names.
+            // The peer's word changes nothing about other processes' slots, however many it names.
             if self.owners[usize::from(slot.value())] == Some(pid) {
                 self.map(slot);
             }
         }
     }
 
-    /// Finds out whose a slot is: of whoever says so, if the kernel says the same.
+    /// Finds the peer that has a slot: the peer must say so, and the kernel must say the same.
     fn map(&mut self, slot: Slot) {
         let at = usize::from(slot.value());
         let owner = self.owners[at];
@@ -436,16 +449,16 @@ impl Near {
     }
 }
 
-/// A ring as packets are written to it: one turn of a queue pair.
+/// A ring to which the packets of one turn of a queue pair are written.
 pub(crate) struct RingOut<'a> {
     peer: &'a mut Peer,
     stage: &'a mut Stage,
     trouble: &'a mut Trouble,
     budget: &'a mut usize,
     now: Time,
-    /// Nothing may be lost, however long it takes.
+    /// Whether nothing may be lost, however long it takes.
     waits: bool,
-    /// The packet that is written next is lost.
+    /// Whether the packet that is written next is lost.
     drops: bool,
     lost: u64,
     packets: u64,
@@ -453,15 +466,15 @@ pub(crate) struct RingOut<'a> {
 }
 
 impl<'a> RingOut<'a> {
-    /// As [`room`](Self::room), for one packet that [`push_one`](Self::push_one) sends; with
-    /// whether the packet is lost.
+    /// Returns space as [`room`](Self::room) does, for one packet that [`push_one`](Self::push_one)
+    /// sends, and whether that packet is lost.
     pub(crate) fn into_room(mut self) -> Option<(&'a mut [u8], bool)> {
         self.room()?;
         Some((self.stage.room(), self.drops))
     }
 
-    /// The packet in the space of [`into_room`](Self::into_room) is sent, or lost: the neighbour
-    /// sees it.
+    /// Sends the packet in the space of [`into_room`](Self::into_room), or loses it. The peer sees
+    /// it at once.
     pub(crate) fn push_one(
         mut self,
         path: &TxPath,
@@ -476,7 +489,8 @@ impl<'a> RingOut<'a> {
 }
 
 impl RingOut<'_> {
-    /// What is sent is never repeated: it waits until there is room.
+    /// Makes packets wait until there is room, however long that takes: what is sent is never
+    /// repeated.
     pub(crate) fn wait_for_ever(&mut self) {
         self.waits = true;
     }
@@ -495,8 +509,9 @@ impl RingOut<'_> {
         }
     }
 
-    /// Space for one more packet, of any size; `None` while the neighbour is waited for. Without
-    /// any once it was waited for in vain the packet is written, and lost.
+    /// Returns space for one more packet, of any size; `None` while the ring is full and waited
+    /// for. If it was waited for in vain, there is space all the same, but the packet written there
+    /// is lost.
     #[inline]
     pub(crate) fn room(&mut self) -> Option<&mut [u8]> {
         if self.has_room() {
@@ -511,7 +526,7 @@ impl RingOut<'_> {
         Some(self.stage.room())
     }
 
-    /// The packet in that space is sent.
+    /// Sends the packet in that space.
     #[inline]
     pub(crate) fn push(&mut self, path: &TxPath, len: usize, is_run: bool) {
         if self.drops {
@@ -525,7 +540,7 @@ impl RingOut<'_> {
         }
     }
 
-    /// The turn is over: the neighbour sees what was written.
+    /// Ends the turn: the peer sees what was written.
     #[inline]
     pub(crate) fn finish(self, counters: &Counters) {
         if self.lost != 0 {

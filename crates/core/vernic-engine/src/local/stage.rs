@@ -1,31 +1,32 @@
-//! Packets of one turn on their way into a ring.
+//! The staging buffer: packets of one turn on their way into a ring.
 //!
-//! A packet is stored in pieces of some bytes, and copied in bigger ones a moment later. A
-//! processor has such a load wait for all stores before it; stores to a ring wait for cache lines
-//! that the reader had last, each for as long as a message takes. So nothing is loaded between
-//! stores to a ring: packets are built here, in private memory, and go to the ring together.
+//! A packet is stored in pieces of some bytes, and copied in bigger pieces a moment later. A
+//! processor delays such a load until all stores before it are done. Stores to a ring wait for
+//! cache lines that the reader had last, and each wait takes as long as a message. So nothing is
+//! loaded between stores to a ring: packets are built here, in private memory, and go to the ring
+//! together.
 
 use vernic_io::TxPath;
 use vernic_io::batch::MAX_TRANSPORT_BYTES;
 use vernic_io::neighbour::{RingWriter, record_bytes};
 
-/// Bytes of packets after which they go to the ring: a list of small messages, or one large packet,
-/// which is copied while it is in the first-level cache.
+/// Bytes of packets after which they go to the ring. That is a list of small messages, or one large
+/// packet, which is copied while it is in the first-level cache.
 const FLUSH_BYTES: usize = 2048;
-/// Packets begin at multiples of this.
+/// Alignment of packets in the buffer, in bytes.
 const ALIGN: usize = 16;
-/// So many bytes of the largest packet that it ends at one.
+/// Bytes reserved for the largest packet, rounded up to a multiple of [`ALIGN`].
 const ROOM_BYTES: usize = MAX_TRANSPORT_BYTES.next_multiple_of(ALIGN);
-/// Most packets: each takes [`ALIGN`] bytes at least.
+/// Largest number of packets: each takes at least [`ALIGN`] bytes.
 const MAX_PACKETS: usize = FLUSH_BYTES / ALIGN + 1;
 
-/// See the module's head.
+/// A buffer of one turn's packets; see the module's head.
 pub(super) struct Stage {
     bytes: Box<[u8; FLUSH_BYTES + ROOM_BYTES]>,
     used: usize,
-    /// Length, and whether it is a run.
+    /// For each packet: its path, its length, and whether it is a rendezvous record.
     packets: Vec<(TxPath, usize, bool)>,
-    /// Bytes that they take in the ring.
+    /// Bytes that the packets take in the ring.
     record_bytes: usize,
 }
 
@@ -41,20 +42,20 @@ impl Stage {
         Self { bytes: Box::new([0; _]), used: 0, packets, record_bytes: 0 }
     }
 
-    /// Bytes of the ring that its packets take.
+    /// Returns the bytes of the ring that the packets take.
     #[inline]
     pub(super) const fn record_bytes(&self) -> usize {
         self.record_bytes
     }
 
-    /// Space for one more packet, of any size.
+    /// Returns space for one more packet, of any size.
     #[inline]
     pub(super) fn room(&mut self) -> &mut [u8] {
         &mut self.bytes[self.used..]
     }
 
-    /// The packet in that space is sent; true if it is time to [`flush`](Self::flush), before there
-    /// is room again.
+    /// Adds the packet that was written to [`room`](Self::room). Returns true if the caller must
+    /// [`flush`](Self::flush) before it asks for room again.
     #[inline]
     pub(super) fn push(&mut self, path: &TxPath, len: usize, is_run: bool) -> bool {
         self.packets.push((*path, len, is_run));
@@ -63,7 +64,8 @@ impl Stage {
         self.used > FLUSH_BYTES
     }
 
-    /// Writes all packets to the ring, where there is room for them; without one they are gone.
+    /// Writes all packets to the ring, which must have room for them. Without a `writer` they are
+    /// lost.
     #[inline]
     pub(super) fn flush(&mut self, writer: Option<&mut RingWriter>) {
         if let Some(writer) = writer {

@@ -1,13 +1,14 @@
-//! Tickets: consent of a neighbour to be accessed without packets, asked for once per queue pair
-//! and key, by the messages of `messages.rs`.
+//! Grants: a local peer's permission to be accessed without packets. A grant is requested once per
+//! queue pair and key, by the messages of `messages.rs`.
 //!
-//! Where keys are used once each, an answer would come too late, and cost the target more than the
-//! packets: a queue pair that has seen so many of them asks only for keys that come again
-//! ([`ONCE`]).
+//! Where each key is used only once, the answer would come too late, and would cost the target more
+//! than the packets. A queue pair that has seen [`ONCE`] such keys requests grants only for keys
+//! that are used again.
 //!
-//! Until the answer comes, and if it is no, requests take packets, and the responder says what is
-//! wrong with them: nothing here reports an error. What was granted ends with the gates
-//! (`vernic_mem`), without a message; one is sent afterwards so that files do not stay mapped.
+//! Until the answer comes, and if it is a denial, requests take packets. The responder then says
+//! what is wrong with them: nothing here reports an error. A grant ends when its revocation word is
+//! cleared (`vernic_mem`), without a message. A message is sent afterwards so that files do not
+//! stay mapped.
 
 use std::sync::Arc;
 
@@ -18,21 +19,21 @@ use vernic_wire::Rkey;
 use super::guest::Guest;
 use super::messages::Offer;
 
-/// Tickets of one queue pair; beyond that the one used longest ago goes.
+/// Largest number of grants of one queue pair. Beyond that the one used longest ago is dropped.
 const MAX_TICKETS: usize = 64;
 
-/// Requests that take packets before a key is asked for again: the peer may not know us yet. Twice
-/// as many each time.
+/// The number of requests that take packets before a grant is requested again: the peer may not
+/// know us yet. The number doubles each time.
 const FIRST_PAUSE: u32 = 8;
-/// At most so many: about once per millisecond of small requests.
+/// The largest such number: a grant is requested about once per millisecond of small requests.
 const LONGEST_PAUSE: u32 = 1024;
 
-/// Keys of a queue pair that were used once so far, after which the next is asked for when it is
-/// used again. A program that registers memory for one transfer each does so for ever; one that has
-/// many keys uses them again.
+/// The number of a queue pair's keys that may be used only once before later keys must wait for
+/// their second use. A program that registers memory for each transfer never uses a key again; a
+/// program that has many keys does.
 const ONCE: usize = 8;
 
-/// Consent, and the way to use it.
+/// A grant, and the means to use it.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) offer: Offer,
@@ -41,7 +42,7 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// Where in the range the request begins; `None` if the ticket does not cover all of it.
+    /// Returns where in the range the request begins; `None` if the grant does not cover all of it.
     #[inline]
     pub(crate) fn place(&self, direct: &Direct) -> Option<u64> {
         let needs = match direct.op {
@@ -53,26 +54,26 @@ impl Ticket {
     }
 }
 
-/// How far consent for a key is.
+/// The state of the grant for a key.
 #[derive(Debug)]
 pub(crate) enum Consent {
-    /// Asked for, or refused: asked for again after so many requests (`left`) of a pause.
+    /// Requested, or denied: requested again after `left` more requests, out of `pause`.
     No { left: u32, pause: u32 },
-    /// Given.
+    /// Granted.
     Ticket(Ticket),
-    /// A grant that is of no use: the kernel does not let us, or the memory is not there.
+    /// A grant of no use: the kernel does not let us access the memory, or the memory is not there.
     Never,
 }
 
-/// The neighbour that a queue pair is connected to, and what it has consented to.
+/// The local peer that a queue pair is connected to, and the grants of that peer.
 #[derive(Debug, Default)]
 pub(crate) struct QpTickets {
     guest: Option<Arc<Guest>>,
-    /// Used last first.
+    /// The keys, the one used last first.
     list: Vec<Known>,
 }
 
-/// What is known of a key.
+/// The state of a key.
 #[derive(Debug)]
 struct Known {
     rkey: Rkey,
@@ -82,13 +83,13 @@ struct Known {
 }
 
 impl QpTickets {
-    /// Forgets what another neighbour consented to.
+    /// Sets the local peer, and forgets the grants of the one before.
     pub(crate) fn connect(&mut self, guest: Option<Arc<Guest>>) {
         self.list.clear();
         self.guest = guest;
     }
 
-    /// Forgets what the neighbour consented to on the path before; it is asked anew.
+    /// Forgets the grants of the path before; they are requested anew.
     pub(crate) fn renew(&mut self) {
         self.list.clear();
     }
@@ -98,14 +99,14 @@ impl QpTickets {
         self.guest.as_ref()
     }
 
-    /// The neighbour, and what is known of a key; the latter is `None` if it has to be asked for,
-    /// which is then noted.
+    /// Returns the local peer, and the state of the grant for a key. The latter is `None` if the
+    /// caller has to request the grant, which is then noted.
     #[inline]
     pub(crate) fn find(&mut self, rkey: Rkey) -> Option<(&Guest, Option<&Consent>)> {
         Some((self.guest.as_ref()?, known(&mut self.list, rkey)))
     }
 
-    /// The answer about a key; one that nobody waits for is dropped (`false`).
+    /// Notes the answer about a key. Returns false, and drops the answer, if none was waited for.
     pub(crate) fn answer(&mut self, rkey: Rkey, consent: Consent) -> bool {
         let waiting = self.list.iter_mut().find(|known| known.rkey == rkey);
         let Some(Known { consent: place @ Consent::No { .. }, .. }) = waiting else { return false };
@@ -113,7 +114,7 @@ impl QpTickets {
         true
     }
 
-    /// Forgets tickets whose key's gate is closed: they are asked for anew.
+    /// Forgets grants whose key's revocation word is cleared: they are requested anew.
     pub(crate) fn end_closed(&mut self) {
         self.list.retain(|known| match &known.consent {
             Consent::Ticket(ticket) => ticket.gates.is_valid(ticket.offer.key),
@@ -121,7 +122,7 @@ impl QpTickets {
         });
     }
 
-    /// A ticket is over: it is asked for anew, or never.
+    /// Ends a grant: it is requested anew, or never.
     pub(crate) fn end(&mut self, rkey: Rkey, never: bool) {
         if never {
             let found = self.list.iter_mut().find(|known| known.rkey == rkey);
@@ -153,13 +154,14 @@ fn known(list: &mut Vec<Known>, rkey: Rkey) -> Option<&Consent> {
     Some(consent)
 }
 
-/// A key comes for the first time: it is asked for at once, or when it comes again.
+/// Adds a key at its first use. The grant is requested at once, or when the key is used again.
 #[cold]
 fn note(list: &mut Vec<Known>, rkey: Rkey) -> Option<&Consent> {
     let asks = list.iter().filter(|known| !known.again).count() < ONCE;
     list.truncate(MAX_TICKETS - 1);
     let left = if asks { FIRST_PAUSE } else { 1 };
-    // What it is asked for at its second use has the pause of one that was not asked for before.
+    // A grant that is requested at the second use has the same next pause as one requested at the
+    // first.
     let pause = if asks { FIRST_PAUSE } else { FIRST_PAUSE / 2 };
     list.insert(0, Known { rkey, consent: Consent::No { left, pause }, again: false });
     if asks { None } else { Some(&list[0].consent) }
@@ -187,7 +189,7 @@ mod tests {
         assert!(known(&mut tickets.list, Rkey(1)).is_none());
     }
 
-    /// Whether a key is asked for.
+    /// Whether a grant is requested for a key.
     fn asks(tickets: &mut QpTickets, key: u32) -> bool {
         known(&mut tickets.list, Rkey(key)).is_none()
     }
@@ -197,7 +199,7 @@ mod tests {
         let mut tickets = QpTickets::default();
         let asked = (0..10_000).filter(|&key| asks(&mut tickets, key)).count();
         assert_eq!(asked, ONCE);
-        // One of them comes again, and again: as any that was not answered.
+        // One of the keys is used again and again: it is treated as any that was not answered.
         let asked: Vec<_> = (0..60).filter(|_| asks(&mut tickets, 9_999)).collect();
         assert_eq!(asked, [0, 8, 24, 56]);
     }
@@ -209,7 +211,7 @@ mod tests {
         assert_eq!(at_first, ONCE);
         let then = (0..60).filter(|&key| asks(&mut tickets, key)).count();
         assert_eq!(then, 60 - ONCE);
-        // They are used again, so the next is no longer one of many that are not.
+        // The keys are used again, so the next key is no longer one of many that are used once.
         assert!(asks(&mut tickets, 60));
     }
 
