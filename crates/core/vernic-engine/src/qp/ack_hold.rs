@@ -5,48 +5,51 @@
 //! an ACK that is all a queue pair has to send waits a moment: for more requests to acknowledge, or
 //! for a reply that it can ride with. READ and atomic responses and NAKs never wait.
 //!
-//! Whether waiting is right depends on the peer. One that sends on without the ACK (a ping-pong of
-//! messages, a stream) gains. One that needs its completion before it goes on would lose
-//! [`HOLD_NANOS`] each time. So each queue pair learns: if no more requests came while an ACK
-//! waited, and that happens a few times in a row, the next [`PROMPT_BURSTS`] bursts are
-//! acknowledged at the next poll, or ride with a reply if one is posted first; after those it tries
-//! waiting again.
+//! Whether waiting is right depends on the peer. A peer that sends on without the ACK (a ping-pong
+//! of messages, a stream) gains. A peer that needs its completion before it goes on would lose
+//! [`HOLD_NANOS`] each time.
 //!
-//! Limits: an ACK waits [`HOLD_NANOS`] while the application calls into the device, until the
-//! background thread takes over if it does not; and no longer than so many packets of the
-//! lane.
+//! So each queue pair learns. If no more requests came while an ACK waited, and that happens a few
+//! times in a row, waiting is given up for the next [`PROMPT_BURSTS`] bursts. These are
+//! acknowledged at the next poll, or with a reply if one is posted first. After them the queue pair
+//! tries waiting again.
+//!
+//! Limits: an ACK waits [`HOLD_NANOS`] while the application calls into the device. If the
+//! application does not call, the ACK waits until the background thread takes over. It also waits
+//! no longer than so many packets of the lane.
 
 use vernic_proto::Time;
 
-/// How long an ACK waits, in nanoseconds: four round trips of a small message between spinning
-/// processes, so that a ping-pong sends one for every four messages; about the round trip of a
-/// network. Measured (p50 one way, 64 bytes): 2.55 us with 10 us, 2.35 with 20, 2.36 with 40.
+/// How long an ACK waits, in nanoseconds: about the round trip of a network. Between spinning
+/// processes it is four round trips of a small message, so a ping-pong sends one ACK for every four
+/// messages. Measured (p50 one way, 64 bytes): 2.55 us with 10 us, 2.35 with 20, 2.36 with 40.
 const HOLD_NANOS: u64 = 20_000;
 
-/// Bursts acknowledged at once after waiting turned out wrong: so one more try costs 20 ns per
-/// message.
+/// Bursts acknowledged at once after waiting was in vain. With this number, one more try costs 20
+/// ns per message.
 const PROMPT_BURSTS: u16 = 1024;
 
-/// Times in a row that waiting may be for nothing: the peer's process may just not have run.
+/// Times in a row that waiting may be in vain: the peer's process may just not have run.
 const MISSES: u8 = 3;
 
-/// What a queue pair knows about its acknowledgements. Under its core's lock.
+/// What a queue pair knows about its acknowledgements. Protected by the lock of its core.
 #[derive(Debug, Default)]
 pub(crate) struct AckHold {
-    /// An ACK is delayed.
+    /// Whether an ACK is delayed.
     listed: bool,
-    /// More requests came since.
+    /// Whether more requests came since.
     more: bool,
     due: Time,
-    /// Times in a row that waiting was for nothing.
+    /// Times in a row that waiting was in vain.
     misses: u8,
     /// Bursts that are still acknowledged at once.
     prompt: u16,
 }
 
 impl AckHold {
-    /// A burst of packets was handled, with requests among them or not, or a turn is over, and all
-    /// responses that there are is an ACK. Returns when it must leave.
+    /// Delays an ACK, and returns when it must leave. Called when an ACK is the only response that
+    /// there is, after a turn (`burst` is `None`) or a burst of packets, with requests (`true`) or
+    /// without.
     #[inline]
     pub(crate) fn delay(&mut self, burst: Option<bool>, now: Time) -> Time {
         if !self.listed {
@@ -60,13 +63,14 @@ impl AckHold {
         self.due
     }
 
-    /// The ACK has left with something else.
+    /// Notes that the ACK has left with something else.
     #[inline]
     pub(crate) fn left(&mut self) {
         self.listed = false;
     }
 
-    /// The ACK leaves now: since it has waited as long as it may, if it `has_waited`.
+    /// Notes that the ACK leaves now. If it `has_waited`, it leaves because it waited as long as it
+    /// may.
     pub(crate) fn release(&mut self, has_waited: bool) {
         if has_waited && self.prompt == 0 {
             self.learn();
@@ -74,27 +78,27 @@ impl AckHold {
         self.listed = false;
     }
 
-    /// An ACK has waited as long as it may: was it worth it?
+    /// Learns from an ACK that has waited as long as it may whether the wait was worth it.
     fn learn(&mut self) {
         if self.more {
             self.misses = 0;
         } else {
             self.misses += 1;
             if self.misses > MISSES {
-                // One more after the prompt ones is enough to be prompt again.
+                // After the prompt bursts, one more miss is enough to be prompt again.
                 self.misses = MISSES;
                 self.prompt = PROMPT_BURSTS;
             }
         }
     }
 
-    /// A burst came while an ACK waited. Without requests, which are ACKs of the peer then, it gave
-    /// the ACK nothing more to acknowledge.
+    /// Notes a burst that came while an ACK waited. A burst without requests holds ACKs of the
+    /// peer, and gave the waiting ACK nothing more to acknowledge.
     fn meanwhile(&mut self, requests: bool) {
         self.more |= requests;
     }
 
-    /// Whether an ACK is owed that should ride with a reply posted now.
+    /// Whether an ACK is delayed that should leave with a reply posted now.
     pub(crate) fn rides(&self) -> bool {
         self.listed && self.prompt != 0
     }
@@ -115,7 +119,7 @@ mod tests {
         assert_eq!(hold.prompt, PROMPT_BURSTS);
         hold.listed = true;
         assert!(hold.rides());
-        // Its time is over; one more miss is enough.
+        // The prompt bursts are over; one more miss is enough.
         hold.prompt = 0;
         hold.learn();
         assert_eq!(hold.prompt, PROMPT_BURSTS);
@@ -123,8 +127,8 @@ mod tests {
 
     #[test]
     fn the_peers_own_acks_are_no_reason_to_wait() {
-        // A ping-pong with one request in flight: both ends hold an ACK, and the other's comes
-        // first.
+        // A ping-pong with one request in flight: both ends delay an ACK, and the peer's ACK
+        // comes first.
         let mut hold = AckHold { listed: true, ..AckHold::default() };
         for _ in 0..=MISSES {
             hold.more = false;

@@ -5,8 +5,8 @@
 pub struct QpCap {
     /// Send requests that may be outstanding, 0 to [`MAX_QP_WR`](crate::limits::MAX_QP_WR).
     pub max_send_wr: u32,
-    /// Receives that may be posted, 0 to [`MAX_QP_WR`](crate::limits::MAX_QP_WR); not looked at
-    /// with a shared queue.
+    /// Receives that may be posted, 0 to [`MAX_QP_WR`](crate::limits::MAX_QP_WR). Ignored for a
+    /// queue pair with a shared receive queue.
     pub max_recv_wr: u32,
     /// Scatter/gather entries of a send, 0 to [`MAX_SGE`](crate::limits::MAX_SGE).
     pub max_send_sge: u32,

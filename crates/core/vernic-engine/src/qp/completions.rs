@@ -1,12 +1,13 @@
 //! The ring of a completion queue: what the lane pushes to and the application takes from.
 //!
-//! Pushed to by whoever runs the lane, under the lock of a queue pair; the handle that applications
-//! have is `verbs::Cq`. Lock order: lane, queue pair, completion queue. The ring's lock is held for
-//! copies only.
+//! The thread that runs the lane pushes, under the lock of a queue pair. The handle that
+//! applications have is `verbs::Cq`. Lock order: lane, queue pair, completion queue. The ring's
+//! lock is held for copies only.
 //!
-//! Limits: as many entries as the queue was made with. One more than fits loses the entry, fails
-//! the queue, raises [`EventKind::CqError`] (IBTA 11.6.3.1, "CQ overrun") and wakes the thread that
-//! sleeps on its channel; polling it is an error once the entries before the lost one are taken.
+//! Limits: as many entries as the queue was made with. A completion that does not fit is lost,
+//! fails the queue, raises [`EventKind::CqError`] (IBTA 11.6.3.1, "CQ overrun") and wakes the
+//! thread that sleeps on its channel. Polling the queue is an error once the entries before the
+//! lost one are taken.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -19,14 +20,14 @@ use crate::device::opened::Device;
 use crate::error::ResizeError;
 use crate::support::events::{AsyncEvent, CqId, Element, EventKind, EventQueue, lock};
 
-/// A completion, and when it came about.
+/// A completion and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wc {
     /// What completed.
     pub completion: Completion,
-    /// When: nanoseconds of CLOCK_MONOTONIC ([`Context::clocks`](crate::Context::clocks) tells the
-    /// time of day that goes with it). Completions of one batch of packets have one time, that at
-    /// which the batch was begun: some microseconds early, never late.
+    /// The time, in nanoseconds of CLOCK_MONOTONIC. [`Context::clocks`](crate::Context::clocks)
+    /// returns the time of day that goes with it. Completions of one batch of packets have one
+    /// time, at which the batch was begun: some microseconds early, never late.
     pub timestamp_ns: u64,
 }
 
@@ -56,7 +57,7 @@ const EMPTY: Completion = Completion {
     vendor_err: 0,
 };
 
-/// For which completion the queue raises an event.
+/// The completion for which the queue raises an event.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Armed {
     No,
@@ -71,15 +72,15 @@ struct Entries {
     armed: Armed,
 }
 
-/// See the module's head.
+/// The ring of a completion queue.
 #[derive(Debug)]
 pub(crate) struct CqRing {
     id: CqId,
     device: Arc<Device>,
-    /// Where events go: the queue of the channel.
+    /// The queue of the channel, where events go.
     channel: Option<Arc<EventQueue<CqId>>>,
     entries: Mutex<Entries>,
-    /// Entries in the ring: read without its lock to find it empty.
+    /// Entries in the ring. Read without the ring's lock to find it empty.
     held: AtomicU32,
     failed: AtomicBool,
     /// Queue pairs and shared receive queues that complete here.
@@ -119,7 +120,7 @@ impl CqRing {
         lock(&self.entries).depth
     }
 
-    /// Completions that wait now.
+    /// Returns the number of completions that wait now.
     #[inline]
     pub(crate) fn waiting(&self) -> u32 {
         self.held.load(Ordering::Acquire)
@@ -129,8 +130,8 @@ impl CqRing {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// The next completion (with `solicited_only`, the next solicited or failed one) raises an
-    /// event. True if the queue was not armed before.
+    /// Makes the next completion raise an event; with `solicited_only`, the next solicited or
+    /// failed one. Returns true if the queue was not armed before.
     pub(crate) fn arm(&self, solicited_only: bool) -> bool {
         let wanted = if solicited_only { Armed::Solicited } else { Armed::Next };
         let mut entries = lock(&self.entries);
@@ -165,7 +166,7 @@ impl CqRing {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Adds a completion. False if there was no room: the queue has failed.
+    /// Adds a completion. Returns false if there was no room, and the queue has failed.
     pub(crate) fn push(&self, wc: Wc) -> bool {
         let fire = {
             let mut entries = lock(&self.entries);
@@ -194,7 +195,7 @@ impl CqRing {
         true
     }
 
-    /// Reports on the channel: the queue was armed and is not any more.
+    /// Reports on the channel that the queue was armed and is not any more.
     fn raise(&self) {
         if let Some(channel) = &self.channel {
             self.device.cq_disarmed();
@@ -224,7 +225,7 @@ impl CqRing {
         count
     }
 
-    /// `armed`: somebody sleeps, or is about to, until the queue reports.
+    /// Fails the queue. If it is `armed`, a thread sleeps, or is about to, until the queue reports.
     #[cold]
     fn overflow(&self, armed: bool) {
         if !self.failed.swap(true, Ordering::AcqRel) {
@@ -243,7 +244,7 @@ impl CqRing {
         }
     }
 
-    /// Nothing that comes is reported any more: the queue is destroyed.
+    /// Ends reports, because the queue is destroyed.
     pub(crate) fn disarm(&self) {
         let was = std::mem::replace(&mut lock(&self.entries).armed, Armed::No);
         if was != Armed::No {
@@ -255,7 +256,7 @@ impl CqRing {
 impl Drop for CqRing {
     fn drop(&mut self) {
         if self.device.is_orphan() {
-            // Another thread of the parent may have been at work on it.
+            // Another thread of the parent may have been changing the list.
             let entries = self.entries.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(std::mem::take(&mut entries.list));
         }

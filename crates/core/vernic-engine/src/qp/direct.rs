@@ -1,20 +1,21 @@
-//! One-sided requests to a neighbour, carried out by this process in the neighbour's memory.
+//! One-sided requests to a local peer, carried out by this process in the peer's memory.
 //!
 //! Called by the lane in a queue pair's turn. What cannot be done for certain is left to packets,
-//! so that the responder finds every error, and errors are those of packets. Consent comes as a
-//! ticket (`tickets.rs`, `consent.rs`).
+//! so that the responder finds every error, and errors are those of packets. Permission comes as a
+//! grant (`tickets.rs`, `consent.rs`).
 //!
-//! A request is carried out in parts of at most [`PART_BYTES`], each a visit through the gates of
-//! its ticket (`vernic_mem`), so the owner of the memory waits for one part at most. Between parts
-//! other queue pairs have their turn, and so they do between small requests, each of which counts
-//! as some bytes ([`REQUEST_COST`], [`CALL_COST`]): what is done in one call of the lane is bounded
-//! in time.
+//! A request is carried out in parts of at most [`PART_BYTES`]. Each part is one access under the
+//! revocation words of its grant (`vernic_mem`), so the owner of the memory waits for one part at
+//! most. Other queue pairs have their turn between parts and between small requests. Each small
+//! request counts as some bytes ([`REQUEST_COST`], [`CALL_COST`]), so the time of one call of the
+//! lane is bounded.
 //!
-//! A process that has ended, or replaced itself by exec, is no longer the one that consented. Of
-//! memory that is mapped nothing but its own file is touched, and where the kernel copies it is
-//! asked in the same call for a word that no other program has (`vernic_mem::LivenessWord`). So its
-//! connection is looked at every [`LOOK_NANOS`] only. What is written to a process that died since
-//! then may complete with success, as on a wire whose last ACK was on the way.
+//! A process that has ended, or replaced itself by exec, no longer is the process that gave the
+//! grant. In mapped memory, nothing but the process's own file is touched. Where the kernel copies,
+//! it is asked in the same call for a word that no other program has (`vernic_mem::LivenessWord`).
+//! So the connection of the process is checked every [`LOOK_NANOS`] only. What is written to a
+//! process that died since then may complete with success, as on a wire whose last ACK was on the
+//! way.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -29,60 +30,62 @@ use crate::local::tickets::Consent;
 use crate::qp::host::QpHost;
 use crate::qp::send_slots::SendSlots;
 
-/// Bytes of one visit, and of one turn: some 50 us of copying.
+/// Bytes of one access, and of one turn: some 50 us of copying.
 const PART_BYTES: u32 = 256 << 10;
 
-/// Requests of one turn.
+/// Largest number of requests of one turn.
 const TURN_REQUESTS: usize = 64;
 
-/// Bytes that a request counts as at least, whose memory is mapped: some 0.1 us, in which so much
-/// is copied.
+/// Least bytes that a request to mapped memory counts as. It takes some 0.1 us, in which so much is
+/// copied.
 const REQUEST_COST: u32 = 1 << 10;
 
-/// The same of one that the kernel carries out: two system calls, some 0.8 us.
+/// Least bytes that a request counts as if the kernel carries it out: two system calls, some 0.8
+/// us.
 const CALL_COST: u32 = 4 << 10;
 
-/// A request of this length waits for packets of other requests rather than take packets itself:
-/// its copy costs less than a tenth of what its packets would, and the wait is one round trip.
+/// The length from which a request waits for packets of other requests rather than takes packets
+/// itself. Its copy costs less than a tenth of what its packets would, and the wait is one round
+/// trip.
 const WORTH_WAITING: u32 = 16 << 10;
 
-/// How often the connection of a process is looked at, in nanoseconds: a look of 0.2 us costs 0.2 %
-/// then.
+/// How often the connection of a process is checked, in nanoseconds. A check takes 0.2 us, so it
+/// costs 0.2 %.
 const LOOK_NANOS: u64 = 100_000;
 
-/// What became of a queue pair's turn to carry out requests directly.
+/// The result of a queue pair's turn to carry out requests directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
-    /// What comes next, if anything, takes packets.
+    /// The next request, if there is one, takes packets.
     Packets,
-    /// What comes next waits for acknowledgements; nothing else may leave.
+    /// The next request waits for acknowledgements; nothing else may leave.
     Wait,
-    /// There may be more, in another turn.
+    /// There may be more requests, for another turn.
     More,
 }
 
-/// What became of one request.
+/// The result of one part of a request.
 enum Step {
-    /// This part of it is done; it counts as so many bytes.
+    /// This part is done; it counts as so many bytes.
     Done(u32),
     Packets,
     Wait,
 }
 
-/// Counts a request that takes packets.
+/// Counts a request that takes packets instead.
 #[cold]
 fn refuse(counts: &DirectCounts, why: Refusal) -> Step {
     counts.note_refusal(why);
     Step::Packets
 }
 
-/// Carries out what a queue pair can do without packets, until its turn is over. Returns as how
-/// many bytes that counts, too.
+/// Carries out what a queue pair can do without packets, until its turn is over. Also returns as
+/// how many bytes that counts.
 #[inline]
 pub(crate) fn turn(machine: &mut Qp, host: &mut QpHost<'_>, now: Time) -> (Turn, u32) {
     let mut spent = 0;
     if host.side.tickets.guest().is_none() {
-        // The peer may have gone in the middle of one.
+        // The peer may have gone in the middle of a request.
         machine.refuse_direct();
         return (Turn::Packets, spent);
     }
@@ -113,7 +116,7 @@ pub(crate) fn turn(machine: &mut Qp, host: &mut QpHost<'_>, now: Time) -> (Turn,
     (Turn::More, spent)
 }
 
-/// Does the next `part` bytes of a request, if there is a ticket for it.
+/// Carries out the next `part` bytes of a request, if there is a grant for it.
 #[inline]
 fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time) -> Step {
     let (engine, pd, own) = (host.engine, host.qp.pd, host.qp.qpn);
@@ -139,7 +142,7 @@ fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time)
     }
     let by_kernel = matches!(*ticket.reach, PeerRegion::ByKernel(_));
     if by_kernel && guest.is_forbidden.load(Ordering::Relaxed) {
-        // It was tried with another key.
+        // The kernel has refused this with another key.
         tickets.end(rkey, true);
         return refuse(counts, Refusal::NotPermitted);
     }
@@ -157,7 +160,7 @@ fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time)
     if let Err(fault) = done {
         let why = why_of(&fault);
         match why {
-            // Another time it may do.
+            // Another request may succeed.
             Refusal::Local => {}
             Refusal::Closed => tickets.end(rkey, false),
             _ => {
@@ -173,7 +176,7 @@ fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time)
     Step::Done(part.max(if by_kernel { CALL_COST } else { REQUEST_COST }))
 }
 
-/// Whether the process is still the one that consented, as far as that must be known.
+/// Whether the process is still the one that gave the grant, as far as that must be known.
 #[inline]
 pub(crate) fn is_there(guest: &Guest, now: Time) -> bool {
     let looked = Time(guest.looked.load(Ordering::Relaxed));
@@ -208,14 +211,14 @@ fn carry_out(
     }
 }
 
-/// What a fault means for the requests to come.
+/// Returns what a fault means for later requests.
 #[cold]
 fn why_of(fault: &PeerCopyError) -> Refusal {
     use io::ErrorKind::{PermissionDenied, Unsupported};
     match fault {
         PeerCopyError::Local(_) => Refusal::Local,
         PeerCopyError::Revoked => Refusal::Closed,
-        // A filter of system calls says one or the other.
+        // A filter of system calls returns one error or the other.
         PeerCopyError::Peer(error) if matches!(error.kind(), PermissionDenied | Unsupported) => {
             Refusal::NotPermitted
         }

@@ -1,20 +1,20 @@
-//! What a queue pair has in flight, as the window of its destination counts it.
+//! What a queue pair has in flight, as its destination window counts it.
 
-/// See the module's head. Under its queue pair's lock.
+/// The packets that a queue pair has in flight. Protected by the queue pair's lock.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
-    /// The window of its destination, once it has sent on this path; what it has in flight counts
-    /// there.
+    /// The destination window that counts the packets in flight; `None` until the queue pair has
+    /// sent on this path.
     pub(crate) window: Option<u8>,
     pub(crate) counted: u64,
-    /// Signs of loss that were counted.
+    /// Signs of loss that the window has counted.
     pub(crate) losses: u64,
 }
 
 impl Flight {
     /// Notes that the queue pair has another path from now on.
     pub(crate) fn path_changed(&mut self) {
-        // What is in flight still counts where it was counted.
+        // Packets in flight still count in the window where they were counted.
         if self.counted == 0 {
             self.window = None;
         }

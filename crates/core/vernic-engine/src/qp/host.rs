@@ -1,8 +1,8 @@
-//! What a protocol machine sees of the device: memory, receive queue, completion queues, events.
+//! What a protocol machine uses of the device: memory, receive queue, completion queues, events.
 //!
 //! [`QpHost`] borrows a queue pair for the time of one call into its machine. Everything here runs
-//! under the queue pair's lock; nothing blocks but for the short locks of the queues it delivers
-//! to.
+//! under the queue pair's lock. Nothing blocks but for the short locks of the queues that are
+//! delivered to.
 
 use vernic_mem::{
     Access, AccessError, Bind, BindError, Check, InvalidateError, PdId, PeerCopyError,
@@ -34,7 +34,7 @@ pub(crate) struct QpHost<'a> {
     pub(crate) side: &'a mut QpSide,
 }
 
-/// The protocol's form of a refused access.
+/// Returns the protocol's form of a refused access.
 #[cold]
 pub(crate) fn fault(error: AccessError) -> AccessFault {
     let check = match error.check {
@@ -50,7 +50,7 @@ pub(crate) fn fault(error: AccessError) -> AccessFault {
     AccessFault { check, key: error.key, addr: error.addr, len: error.len }
 }
 
-/// The protocol's form of a refused invalidate.
+/// Returns the protocol's form of a refused invalidate.
 #[cold]
 fn invalidate_fault(rkey: Rkey, error: InvalidateError) -> AccessFault {
     let check = match error {
@@ -62,8 +62,8 @@ fn invalidate_fault(rkey: Rkey, error: InvalidateError) -> AccessFault {
     AccessFault { check, key: rkey.value(), addr: 0, len: 0 }
 }
 
-/// The protocol's form of a refused bind. The log gets the reason, of which that form keeps the
-/// class only.
+/// Returns the protocol's form of a refused bind. It keeps only the class of the reason; the reason
+/// itself is logged.
 #[cold]
 fn bind_fault(qpn: Qpn, bind: &MwBind, error: BindError) -> AccessFault {
     let (window, region) = (bind.mw, bind.mr);
@@ -119,8 +119,8 @@ impl QpHost<'_> {
         Wc { completion, timestamp_ns: self.engine.timestamp_ns(self.now) }
     }
 
-    /// The domain that keys of the peer must be of: on XRC, that of the queue which the request
-    /// names.
+    /// Returns the domain that keys of the peer must be of. On XRC it is the domain of the queue
+    /// which the request names.
     #[inline]
     fn remote_pd(&self) -> PdId {
         self.side.chosen.named.as_ref().map_or(self.qp.pd, |srq| srq.pd)
@@ -221,7 +221,7 @@ impl Host for QpHost<'_> {
         need: RemoteAccess,
     ) -> Result<(), AccessFault> {
         let placement = mem_access(need).needs();
-        // No bytes stand for the whole region: see `Host::flush`.
+        // A length of 0 stands for the whole region: see `Host::flush`.
         let range = (len != 0).then_some((addr, len));
         self.engine
             .memory()
@@ -239,7 +239,7 @@ impl Host for QpHost<'_> {
     #[inline]
     fn select_srq(&mut self, srqn: Srqn) -> Result<(), SrqFault> {
         let named = &mut self.side.chosen.named;
-        // Destroying a queue takes it away from here.
+        // Destroying a queue also removes it from `named`.
         if named.as_ref().is_some_and(|srq| srq.number == srqn) {
             return Ok(());
         }
@@ -347,7 +347,7 @@ impl Host for QpHost<'_> {
     #[inline]
     fn complete_send(&mut self, completion: Completion) {
         if completion.status != WcStatus::Success {
-            // Before the application hears of it.
+            // The access ends before the application hears of the completion.
             self.side.close_send_gate(self.engine, self.qp.qpn);
         }
         if let Some(cq) = &self.qp.send_cq {

@@ -1,7 +1,8 @@
 //! The protocol machine of a queue pair: of packets, or of a stream.
 //!
-//! What posts, modifies, flushes and looks does not care which ([`Machine`]'s methods have the
-//! names that both share); what moves bytes does, and takes the one that it knows.
+//! Code that posts, modifies, flushes or queries need not know which of the two it is: the methods
+//! of [`Machine`] have the names that both share. Code that moves bytes takes the machine that it
+//! needs.
 
 use vernic_proto::{
     AttrMask, Disposition, DropReason, Host, ModifyError, PostError, QpAttr, QpCounters, QpState,
@@ -9,7 +10,7 @@ use vernic_proto::{
 };
 use vernic_wire::{Mtu, Packet};
 
-/// See the module's head.
+/// The protocol machine of a queue pair.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "packets find their machine without a pointer more")]
 pub(crate) enum Machine {
@@ -79,7 +80,7 @@ impl Machine {
         either!(self, qp => qp.wants_transmit())
     }
 
-    /// The machine of packets.
+    /// Returns the machine of packets, if it is one.
     #[inline]
     pub(crate) fn packets(&mut self) -> Option<&mut vernic_proto::Qp> {
         match self {
@@ -87,7 +88,7 @@ impl Machine {
             Self::Stream(_) => None,
         }
     }
-    /// The machine of a stream.
+    /// Returns the machine of a stream, if it is one.
     #[inline]
     pub(crate) fn stream(&mut self) -> Option<&mut iwarp::Qp> {
         match self {
@@ -96,7 +97,7 @@ impl Machine {
         }
     }
 
-    /// Packets have no such thing.
+    /// Returns how a stream is ending; `None` for packets, which have no such state.
     pub(crate) fn ending(&self) -> Option<iwarp::Ending> {
         match self {
             Self::Packets(_) => None,
@@ -133,20 +134,20 @@ impl Machine {
     pub(crate) fn wants_responses(&self) -> bool {
         matches!(self, Self::Packets(qp) if qp.wants_responses())
     }
-    /// The answers of streams are TCP's.
+    /// Sets the least ACK timeout of packets. Streams leave acknowledgements to TCP.
     pub(crate) fn set_ack_floor(&mut self, nanos: u64) {
         if let Self::Packets(qp) = self {
             qp.set_ack_floor(nanos);
         }
     }
-    /// Since when a peer of packets is silent that is waited for.
+    /// Returns since when a peer of packets that is waited for has been silent.
     pub(crate) fn silent_since(&self) -> Option<Time> {
         match self {
             Self::Packets(qp) => qp.silent_since(),
             Self::Stream(_) => None,
         }
     }
-    /// Streams have no packets that must fit.
+    /// Sets the MTU of the port. Streams have no packets that must fit it.
     pub(crate) fn set_port_mtu(&mut self, mtu: Mtu) {
         if let Self::Packets(qp) = self {
             qp.set_port_mtu(mtu);

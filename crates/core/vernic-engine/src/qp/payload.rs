@@ -8,28 +8,28 @@ use crate::error::ORPHAN;
 /// The local bytes of a send request.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
-    /// In registered memory, read when packets are built; where a READ or atomic puts its result.
-    /// Empty is allowed.
+    /// Bytes in registered memory, read when packets are built. For a READ or an atomic, the memory
+    /// that the result is stored in. Empty is allowed.
     Sges(&'a [Sge]),
-    /// Copied now: the memory may be used again at once. All pieces together are at most the
-    /// `max_inline` of the queue pair.
+    /// Bytes that are copied now: the memory may be used again at once. All pieces together are at
+    /// most the `max_inline` of the queue pair.
     Inline(&'a [&'a [u8]]),
-    /// As [`Payload::Inline`], of one piece.
+    /// Bytes like those of [`Payload::Inline`], in one piece.
     InlineBytes(&'a [u8]),
-    /// As [`Payload::Inline`], of memory that others may change meanwhile.
+    /// Bytes like those of [`Payload::Inline`], in memory that other threads may change meanwhile.
     InlineList(InlineData<'a>),
-    /// None, and this many bytes of the peer's memory are meant: for FLUSH.
+    /// No bytes, but a length in the peer's memory: for FLUSH.
     Range(u32),
 }
 
-/// Why a send was refused. It was not queued.
+/// The reasons for which a send is refused. It was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendRefusal {
     /// The device was opened before this process was forked.
     #[error("{}", ORPHAN)]
     Orphan,
-    /// State, room, operation or length.
+    /// The queue pair's state, the room in its queue, the operation or the length do not allow it.
     #[error(transparent)]
     Protocol(#[from] PostError),
     /// More scatter/gather entries than the queue pair was created for.

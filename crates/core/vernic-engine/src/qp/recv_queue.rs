@@ -1,8 +1,8 @@
 //! Receive queues: a bounded ring of posted receives, owned by a queue pair or shared (SRQ).
 //!
-//! Owns the ring. Posted to by the application, taken from by the responder of a queue pair under
-//! the lane. Each receive's scatter list is copied in when it is posted and out when it is taken,
-//! so the application's list may go at once and an SRQ's entry is free for the next post.
+//! The application posts receives, and the responder of a queue pair takes them under the lane.
+//! Each receive's scatter list is copied in when it is posted and out when it is taken. So the
+//! application's list may go at once, and an SRQ's entry is free for the next post.
 //!
 //! Limits: as created; neither posting nor taking allocates.
 
@@ -19,13 +19,13 @@ use crate::support::events::{SrqId, lock};
 /// A receive work request.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {
-    /// The application's name for it.
+    /// The number by which the application knows the receive.
     pub wr_id: u64,
-    /// Where the message goes. Empty is allowed: it receives messages without payload.
+    /// The memory that the message goes to. Empty is allowed: it receives messages without payload.
     pub sges: &'a [Sge],
 }
 
-/// Why a receive was refused. It was not queued.
+/// The reasons for which a receive is refused. It was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecvRefusal {
     /// The device was opened before this process was forked.
@@ -58,13 +58,13 @@ pub enum RecvRefusal {
     Destroyed,
 }
 
-/// A refused receive of a list: those before it were queued.
+/// A refused receive of a list. The receives before it were queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("receive {index} of the list: {source}")]
 pub struct PostRecvError {
-    /// Its place in the list; so many were queued.
+    /// Index of the receive in the list; so many were queued.
     pub index: usize,
-    /// Why.
+    /// The reason.
     pub source: RecvRefusal,
 }
 
@@ -81,7 +81,7 @@ struct Ring {
     sges: Box<[Sge]>,
     head: usize,
     len: usize,
-    /// Raise the limit event when fewer than this remain; 0 is disarmed.
+    /// The limit event is raised when fewer than this many receives remain; 0 is disarmed.
     limit: u32,
 }
 
@@ -93,16 +93,16 @@ pub(crate) struct CurrentRecv {
 }
 
 impl CurrentRecv {
-    /// Room for the longest list that the queue holds: taking never allocates.
+    /// Returns a list with room for the longest one that the queue holds: taking never allocates.
     pub(crate) fn with_sges(max_sge: u32) -> Self {
         Self { sges: Vec::with_capacity(max_sge as usize), cursor: SgCursor::default() }
     }
 }
 
-/// What a take from the queue found.
+/// The result of a take from the queue.
 pub(crate) struct Taken {
     pub(super) wqe: RecvWqe,
-    /// The limit was crossed and is disarmed now.
+    /// Whether the limit was crossed. It is disarmed then.
     pub(super) limit_reached: bool,
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct RecvQueue {
     ring: Mutex<Ring>,
     max_wr: u32,
     max_sge: u32,
-    /// Receives in the ring, for credits without its lock.
+    /// Receives in the ring. Read for credits, without the ring's lock.
     held: AtomicU32,
 }
 
@@ -202,7 +202,7 @@ impl RecvQueue {
         Some(Taken { wqe, limit_reached })
     }
 
-    /// Takes the oldest receive's name only, for a flush.
+    /// Takes the oldest receive, and returns only its number, for a flush.
     pub(crate) fn take_id(&self) -> Option<u64> {
         let mut ring = lock(&self.ring);
         if ring.len == 0 {
@@ -222,7 +222,8 @@ impl RecvQueue {
         self.held.store(0, Ordering::Release);
     }
 
-    /// Arms the limit, or disarms it with 0; true if it is crossed already (and disarmed again).
+    /// Arms the limit, or disarms it with 0. Returns true if it is crossed already (and disarmed
+    /// again).
     pub(crate) fn arm_limit(&self, limit: u32) -> bool {
         let mut ring = lock(&self.ring);
         let crossed = limit != 0 && (ring.len as u32) < limit;
@@ -230,7 +231,7 @@ impl RecvQueue {
         crossed
     }
 
-    /// The armed limit.
+    /// Returns the armed limit.
     pub(crate) fn limit(&self) -> u32 {
         lock(&self.ring).limit
     }

@@ -1,4 +1,5 @@
-//! Running the machine of a queue pair: with its host, and what follows from its state.
+//! Calls into the machine of a queue pair, with its host, and what follows from the machine's
+//! state.
 
 use std::sync::atomic::Ordering;
 
@@ -34,12 +35,13 @@ impl QpInner {
             core.side.close_send_gate(engine, self.qpn);
         }
         if !takes_requests(core.machine.state()) {
-            // Whoever must know that nobody is inside any more lets the gates settle, without the
-            // lock.
+            // Code that must know that no process is inside the memory any more waits for that
+            // later, without the lock.
             engine.memory().revoke_qp(self.qpn);
         }
         // The machine flushed when it entered Error. A receive that was posted after that and
-        // before the store saw a state that takes receives; those after the store flush themselves.
+        // before the store saw a state that takes receives. A receive posted after the store
+        // flushes itself.
         if state == QpState::Error as u8 {
             self.with_host(engine, engine.now(), core, |_, host| host.flush_recv(None));
         }
@@ -56,8 +58,8 @@ impl QpInner {
         self.with_lane_host(engine, None, now, core, f)
     }
 
-    /// As [`with_host`](Self::with_host), for the lane: XRC targets find the queues that requests
-    /// name in `srqs`.
+    /// Runs `f` as [`with_host`](Self::with_host) does, for the lane: XRC targets find the queues
+    /// that requests name in `srqs`.
     #[inline]
     pub(crate) fn with_lane_host<T>(
         &self,
@@ -70,7 +72,8 @@ impl QpInner {
         self.with_pull(engine, (srqs, None), now, core, f)
     }
 
-    /// As [`with_lane_host`](Self::with_lane_host), for a packet that stands for several.
+    /// Runs `f` as [`with_lane_host`](Self::with_lane_host) does, for a packet that stands for
+    /// several.
     #[inline]
     pub(crate) fn with_pull<T>(
         &self,
@@ -88,7 +91,7 @@ impl QpInner {
         result
     }
 
-    /// A completion did not fit its queue: the queue pair cannot go on (IBTA 11.6.3.1).
+    /// Fails the queue pair because a completion did not fit its queue (IBTA 11.6.3.1).
     #[cold]
     fn fail_for_cq(&self, engine: &Device, now: Time, core: &mut QpCore) {
         core.side.cq_failed = false;
@@ -113,7 +116,7 @@ impl QpInner {
         self.explanation(engine, &core)
     }
 
-    /// Why it failed, if it has since the last reset.
+    /// Returns why the queue pair failed, if it has since the last reset.
     pub(crate) fn explanation(&self, engine: &Device, core: &QpCore) -> Option<Explanation> {
         let side = &core.side;
         let failure = side.failure?;

@@ -1,7 +1,7 @@
-//! Where posted sends keep their bytes: scatter lists, inline data and datagram paths, one slot for
-//! each slot of the protocol's send queue.
+//! The bytes of posted sends: scatter lists, inline data and datagram paths, one slot for each slot
+//! of the protocol's send queue.
 //!
-//! Owns three arrays of fixed size, allocated when the queue pair is created; storing a request
+//! Three arrays of fixed size are allocated when the queue pair is created. Storing a request
 //! copies into its slot and allocates nothing.
 
 use vernic_io::TxPath;
@@ -23,14 +23,14 @@ enum Kind {
     Inline(u16),
 }
 
-/// A place in the list of one slot.
+/// A position in the list of one slot.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     slot: u32,
     cursor: SgCursor,
 }
 
-/// The arrays.
+/// The bytes of posted sends, in arrays with an entry for each slot.
 #[derive(Debug)]
 pub(crate) struct SendSlots {
     kinds: Box<[Kind]>,
@@ -131,13 +131,13 @@ impl SendSlots {
         list: InlineData<'_>,
         op: &SendOp,
     ) -> Result<u64, SendRefusal> {
-        // On the targets that there are, nothing is lost: a list's length needs 37 bits.
+        // On all supported targets nothing is lost: a list's length needs 37 bits.
         let given = list.total_len() as usize;
         list.copy_to(self.inline_place(slot, given, op)?);
         Ok(given as u64)
     }
 
-    /// Where the `given` inline bytes of a slot go, which it notes.
+    /// Returns the space for the `given` inline bytes of a slot, and notes them as its contents.
     fn inline_place(
         &mut self,
         slot: u32,
@@ -195,9 +195,9 @@ impl SendSlots {
         }
     }
 
-    /// Says where the bytes of a run of the message in `slot` lie, from byte `offset` on; `None`
-    /// where another process cannot copy them: they are kept here, in too many pieces, or in no
-    /// memory of their own.
+    /// Returns where the bytes of a run of the message in `slot` lie, from byte `offset` on.
+    /// Returns `None` where another process cannot copy them: they are kept here, in too many
+    /// pieces, or in no memory of their own.
     pub(crate) fn name(
         &mut self,
         (memory, pd): (&Memory, PdId),
@@ -236,7 +236,7 @@ impl SendSlots {
             return to.0.write(to.1, stored.get(offset..offset + len).ok_or_else(short)?);
         }
         let (offset, len) = (u64::from(offset), u64::from(len));
-        // Inline bytes were dealt with above.
+        // Inline bytes were handled above.
         let Some((sges, cursor)) = self.gather_list(slot) else { return Ok(()) };
         memory.write_peer(pd, sges, cursor, offset, len, to, holds)
     }
@@ -285,7 +285,7 @@ impl SendSlots {
         memory.write_local(pd, sges, cursor, u64::from(offset), data)
     }
 
-    /// The list that response data of the request in `slot` goes to.
+    /// Returns the list that response data of the request in `slot` goes to.
     #[inline]
     pub(crate) fn scatter_list(&mut self, slot: u32) -> (&[Sge], &mut SgCursor) {
         let count = match self.kinds[slot as usize] {
@@ -296,7 +296,8 @@ impl SendSlots {
         (&self.sges[at..at + count], self.scattered.cursor_for(slot))
     }
 
-    /// The list that the message in `slot` is gathered from, unless its bytes are kept here.
+    /// Returns the list that the message in `slot` is gathered from, unless its bytes are kept
+    /// here.
     #[inline]
     pub(crate) fn gather_list(&mut self, slot: u32) -> Option<(&[Sge], &mut SgCursor)> {
         let Kind::Sges(count) = self.kinds[slot as usize] else { return None };

@@ -1,61 +1,64 @@
-//! From which UDP ports a connected queue pair hears its peer.
+//! The UDP ports from which a connected queue pair accepts packets of its peer.
 //!
-//! A packet of RoCEv2 has no proof of who sent it. That it comes from the peer's address is
-//! checked, but all users of the peer's host have that address. What they do not have is its source
-//! port: Vernic binds each port that it sends from alone and on all addresses (`vernic_io::udp`),
-//! so the kernel lets nobody else send from it, and every implementation that we know sends the
-//! packets of a queue pair from one port (`rdma_rxe` from 0xC000 and a hash of its number, adapters
-//! from one that is made of the numbers or the flow label; a path that is changed in SQD may bring
-//! another). So the port of the first packet that the machine accepts is the peer's: one for
-//! requests, one for responses, which need not be the same.
+//! A packet of RoCEv2 has no proof of its sender. The source address is checked, but all users of
+//! the peer's host have that address. Other users do not have the peer's source port: Vernic binds
+//! each port that it sends from alone and on all addresses (`vernic_io::udp`), so the kernel lets
+//! no other process send from it.
 //!
-//! Packets from other ports come of *strangers*, or of a peer whose port has changed: its netdev
-//! lost its address and found no port free that it had, it changed its path, or a router
-//! translates. They are told apart by what only the peer knows, the place in the sequence, of 2^24.
-//! A stranger's packet costs one of [`GUESSES`] that come back one each [`GUESS_NANOS`]; without
-//! any left it is refused. The machine carries out a request only if it has the very next number,
-//! and a response must answer what the peer must have heard (`vernic_proto::Qp::is_credible`). One
-//! that the machine accepts so is the peer's: its port is the peer's from then on, and the guess is
-//! given back. All others change nothing: duplicates are answered, to the peer, and a gap is
-//! reported to it, so a peer that repeats what it sent from its old port is soon at the next
-//! number. Who guesses is right once in 2^24 / 15 s, which is 13 days, on average (for responses of
-//! a busy queue pair a third of it); without the limit that were some seconds.
+//! Every implementation that we know sends the packets of a queue pair from one port. `rdma_rxe`
+//! takes 0xC000 and a hash of the queue pair's number. Adapters make the port of the numbers or of
+//! the flow label; a path that is changed in SQD may bring another port. So the port of the first
+//! packet that the machine accepts is the peer's: one for requests, one for responses, which need
+//! not be the same.
+//!
+//! Packets from other ports come from *strangers*, or from a peer whose port has changed. A port
+//! changes if the peer's netdev lost its address and found none of its old ports free, if the peer
+//! changed its path, or if a router translates. Only the peer knows the place in the sequence, of
+//! 2^24, and that distinguishes it from a stranger. A stranger's packet costs one of [`GUESSES`];
+//! guesses come back one each [`GUESS_NANOS`]. Without a guess left the packet is refused.
+//!
+//! The machine carries out a request only if it has the very next number. A response must answer
+//! what the peer must have heard (`vernic_proto::Qp::is_credible`). A packet that the machine
+//! accepts so is the peer's: its port is the peer's from then on, and the guess is given back. All
+//! other packets change nothing: duplicates are answered, to the peer, and a gap is reported to the
+//! peer. So a peer that repeats what it sent from its old port is soon at the next number. A sender
+//! that guesses is right once in 2^24 / 15 s, which is 13 days, on average (for responses of a busy
+//! queue pair a third of it). Without the limit it would take some seconds.
 //!
 //! A flood of strangers' packets uses up all guesses, so while it lasts a peer cannot change its
 //! port: its retries end. Packets from its present port are not concerned. Peers that spread a
-//! queue pair over many ports on purpose need the setting `pin_source_ports` off; the first refused
+//! queue pair over many ports on purpose need the setting `pin_source_ports` off. The first refused
 //! packet of a queue pair is a warning that says so.
 //!
-//! UC takes any number, so of a stranger's packet it is asked that its number is one of the next
-//! 1024. Datagrams (UD, QP1) have no connection, and packets out of a ring come of the process that
-//! has it.
+//! UC takes any number, so a stranger's packet must have one of the next 1024 numbers. Datagrams
+//! (UD, QP1) have no connection, and packets out of a ring come from the process that has the ring.
 
 use vernic_proto::Time;
 use vernic_wire::Qpn;
 
-/// Packets of strangers that are looked at in a row: what a peer repeats from a new port, and room
-/// for those that its old one had under way.
+/// Packets of strangers that are examined in a row: what a peer repeats from a new port, and room
+/// for packets that its old port had under way.
 const GUESSES: u8 = 16;
 
-/// How soon one more is: some 15 in a second (67 ms, the ACK timeout that most programs use, so
-/// each of a peer's retries has one).
+/// The time after which one guess comes back: some 15 in a second. This is 67 ms, the ACK timeout
+/// that most programs use, so each of a peer's retries has one.
 const GUESS_NANOS: u64 = 1 << 26;
 
-/// What a packet's source is to a queue pair.
+/// The relation of a packet's source to a queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
     /// The peer.
     Peer,
-    /// Nobody was heard before: the peer if the machine accepts the packet.
+    /// The first sender: it is the peer if the machine accepts the packet.
     First,
-    /// Another port, one of the guesses.
+    /// A sender from another port; the packet has used one of the guesses.
     Stranger,
 }
 
-/// See the module's head.
+/// The ports of a queue pair's peer, and the guesses left to strangers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Source {
-    /// The peer's port for responses and for requests; 0 is not known.
+    /// The peer's ports for responses and for requests; 0 means not known.
     ports: [u16; 2],
     /// Guesses that were made and have not come back.
     guessed: u8,
@@ -70,7 +73,8 @@ impl Source {
         self.ports[usize::from(is_request)] == port
     }
 
-    /// Whose packet it is that does not come from the peer's port; `None` if it is to be refused.
+    /// Returns the sender of a packet that does not come from the peer's port; `None` if the packet
+    /// is to be refused.
     #[cold]
     pub(crate) fn admit(&mut self, is_request: bool, now: Time) -> Option<Sender> {
         if self.ports[usize::from(is_request)] == 0 {
@@ -88,7 +92,7 @@ impl Source {
         Some(Sender::Stranger)
     }
 
-    /// The machine accepted a packet that did not come from the peer's port: it does, then.
+    /// Notes that the machine accepted a packet from a port that was not the peer's: now it is.
     #[cold]
     pub(crate) fn learn(&mut self, sender: Sender, is_request: bool, port: u16, qpn: Qpn) {
         let known = std::mem::replace(&mut self.ports[usize::from(is_request)], port);
@@ -98,7 +102,7 @@ impl Source {
         }
     }
 
-    /// A packet was refused: says so, once.
+    /// Logs that a packet was refused, once.
     #[cold]
     pub(crate) fn tell(&mut self, is_request: bool, port: u16, qpn: Qpn) {
         if !std::mem::replace(&mut self.told, true) {

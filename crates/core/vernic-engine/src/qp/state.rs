@@ -1,7 +1,6 @@
 //! A queue pair as the lane sees it: the protocol machine and what the machine leaves to its owner.
 //!
-//! Everything mutable is in [`QpCore`] under one mutex that belongs to this queue pair alone;
-//! `qp.rs` says who holds it when.
+//! Everything mutable is in [`QpCore`] under one mutex that belongs to this queue pair alone.
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
@@ -45,33 +44,33 @@ pub(crate) struct QpSide {
     pub(crate) chosen: Chosen,
     /// The path to the peer of a connected service, from RTR on.
     pub(crate) path: Option<TxPath>,
-    /// Whether packets go through memory.
+    /// The routes of packets: by the wire or through memory.
     pub(crate) way: QpWay,
-    /// What the process says of itself that it is connected to, of this host.
+    /// The receiver page of the process of this host that the queue pair is connected to.
     pub(crate) page: Option<Arc<Intake>>,
-    /// Addresses that packets must have, of a connected service: the peer's and our own.
+    /// The addresses that packets of a connected service must have: the peer's and our own.
     pub(crate) peer: Option<(Address, Address)>,
-    /// The ports that the peer sends from.
+    /// The UDP ports that the peer sends from.
     pub(crate) source: Source,
-    /// The addresses of an iWARP connection, now or before: its own and the peer's.
+    /// The addresses of an iWARP connection, present or past: our own and the peer's.
     pub(crate) stream: Option<(SocketAddr, SocketAddr)>,
     pub(crate) failure: Option<Failure>,
     pub(crate) ack: AckHold,
     pub(crate) timer: TimerEntries,
     pub(crate) flight: Flight,
-    /// When a packet of the peer was last taken.
+    /// The time at which a packet of the peer was last taken.
     pub(crate) heard: Option<Time>,
-    /// What a peer on this host has consented to.
+    /// The grants of a peer on this host.
     pub(crate) tickets: QpTickets,
-    /// What messages say whose bytes the peer copies by itself; `None` while there are none.
+    /// The revocation token in messages whose payload the peer copies; `None` while there are none.
     pub(crate) send_gate: Option<RevocationToken>,
-    /// A completion was lost to a full completion queue: the queue pair must go to error.
+    /// Whether a completion was lost to a full completion queue: the queue pair must go to error.
     pub(crate) cq_failed: bool,
 }
 
 impl QpSide {
-    /// What the peer still copies of its messages is dropped: the application may change them from
-    /// now on.
+    /// Revokes the peer's access to messages that it has not copied yet: the application may change
+    /// them from now on.
     #[inline]
     pub(crate) fn close_send_gate(&mut self, engine: &Device, qpn: Qpn) {
         if self.send_gate.take().is_some() {
@@ -79,8 +78,9 @@ impl QpSide {
         }
     }
 
-    /// It is connected, to a peer that was not heard yet: what the neighbour on the last path
-    /// consented to is of no use any more. The caller ends what that one was granted here.
+    /// Connects the queue pair to a peer that was not heard yet. Grants of the local peer on the
+    /// last path are of no use any more. The caller ends the grants that were given to that peer
+    /// here.
     pub(crate) fn set_path(&mut self, resolved: &Resolved) {
         self.tickets.connect(None);
         self.path = Some(resolved.path);
@@ -93,9 +93,9 @@ impl QpSide {
         self.flight.path_changed();
     }
 
-    /// It goes another path to the same peer, as in SQD. What goes through memory still does,
-    /// whatever path is underneath: the peer takes nothing by the link from whom it has heard
-    /// through memory.
+    /// Changes the path to the same peer, as in SQD. What goes through memory still does, whatever
+    /// path is underneath: once the peer has heard this queue pair through memory, it takes nothing
+    /// by the link.
     pub(crate) fn change_path(&mut self, resolved: &Resolved) {
         let ends = (resolved.peer, resolved.local);
         let (Some(old), true) = (self.path, self.peer == Some(ends)) else {
@@ -107,7 +107,7 @@ impl QpSide {
                 self.set_process(process);
             }
             (Found::Here(_), _) => return self.set_path(resolved),
-            // It did not say in time that it is of this host, which is known.
+            // The peer did not say in time that it is of this host, but that is known.
             (_, Some(_)) => {
                 self.path = Some(match old.peer() {
                     Peer::Remote => resolved.path,
@@ -123,31 +123,33 @@ impl QpSide {
 }
 
 impl QpSide {
-    /// How long a silent peer is waited for, in nanoseconds: as long as its process and its queue
-    /// pair are known to be there. That the process is gone `Engine::look_after_peers` finds out.
+    /// Returns how long a silent peer is waited for, in nanoseconds: as long as its process and its
+    /// queue pair are known to be there. `Engine::look_after_peers` finds out that the process is
+    /// gone.
     pub(crate) fn live_peer_patience(&self, config: &Config, attr: &QpAttr) -> u64 {
         let is_there = match (&self.page, self.way.process) {
             (_, None) => false,
             (None, Some(_)) => true,
-            // Of queue pairs beyond its first slot it says nothing.
+            // The page says nothing of queue pairs beyond the process's first slot.
             (Some(page), _) => !page.has_left() && page.answers(attr.dest_qpn).unwrap_or(true),
         };
-        // Without retries the application wants to hear of a loss. By a ring there is none.
+        // Without retries the application wants to hear of a loss. A ring loses nothing.
         let is_repaired = attr.retry_cnt != 0 || self.way.is_ring();
-        // Who loses packets on purpose wants to see what comes of it.
+        // If packets are lost on purpose, the user wants to see the result.
         match is_there && is_repaired && config.fault.is_empty() {
             true => u64::from(config.live_peer_timeout_s) * 1_000_000_000,
             false => 0,
         }
     }
 
-    /// The peer's process, if it is waited for.
+    /// Returns the peer's process, if it is waited for.
     pub(crate) fn live_peer(&self, config: &Config, attr: &QpAttr) -> Option<LivePeer> {
         let pid = self.way.process.filter(|_| self.live_peer_patience(config, attr) != 0)?;
         Some(LivePeer::look(pid, config.live_peer_timeout_s))
     }
 
-    /// The path to its `peer` was found to lead to this process of this host.
+    /// Switches to the local path: the path to the queue pair's `peer` was found to lead to this
+    /// process of this host.
     pub(crate) fn go_straight(
         &mut self,
         engine: &Device,
@@ -160,7 +162,7 @@ impl QpSide {
         engine.watch_peer(path.remote().to_ip(), peer, &Found::Here(to));
     }
 
-    /// Notes that it is connected to this process of this host.
+    /// Notes that the queue pair is connected to this process of this host.
     pub(crate) fn set_process(&mut self, process: &HostProcess) {
         self.way.process = Some(process.pid);
         self.page.clone_from(&process.page);
@@ -172,8 +174,9 @@ pub(crate) fn takes_requests(state: QpState) -> bool {
     matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
 }
 
-/// The entries that a queue pair has in the wheel: the next, and one that an earlier deadline was
-/// put in front of (an RNR delay before an ACK timeout). Others are leftovers and fire for nothing.
+/// A queue pair's entries in the timer wheel: the next one, and one that an earlier deadline was
+/// put in front of (an RNR delay before an ACK timeout). Other entries are leftovers and fire in
+/// vain.
 #[derive(Debug, Default)]
 pub(crate) struct TimerEntries {
     next: Option<Time>,
@@ -181,7 +184,7 @@ pub(crate) struct TimerEntries {
 }
 
 impl TimerEntries {
-    /// Whether `deadline` needs a new entry, which it then has.
+    /// Whether `deadline` needs a new entry, which is noted then.
     pub(crate) fn needs(&mut self, deadline: Time) -> bool {
         if self.next.is_some_and(|at| at <= deadline) {
             return false;
@@ -193,7 +196,7 @@ impl TimerEntries {
         true
     }
 
-    /// An entry fired; false if it is a leftover.
+    /// Notes that an entry fired. Returns false if it is a leftover.
     pub(crate) fn fired(&mut self, now: Time) -> bool {
         let real = self.next.is_some_and(|at| at <= now);
         if real {
@@ -203,29 +206,30 @@ impl TimerEntries {
     }
 }
 
-/// What threads and the scheduler tell each other of a queue pair.
+/// What threads and the scheduler report to each other about a queue pair.
 #[derive(Debug)]
 pub(crate) struct Mark {
-    /// A turn is sure to come that looks at the send queue: it is in the doorbells, ready or
-    /// backpressured. Set by the thread that puts it there, cleared by the lane before it looks.
+    /// Whether a turn is sure to come that examines the send queue: the queue pair is in the
+    /// doorbells, ready or backpressured. Set by the thread that puts it there, cleared by the lane
+    /// before the check.
     attended: AtomicBool,
-    /// The entry in the scheduler. Written under the lane.
+    /// The index of the queue pair's entry in the scheduler. Written under the lane.
     index: AtomicU32,
 }
 
 impl Mark {
-    /// The mark of a queue pair that is not open yet.
+    /// Returns the mark of a queue pair that is not open yet.
     pub(crate) const fn new() -> Self {
         Self { attended: AtomicBool::new(false), index: AtomicU32::new(u32::MAX) }
     }
 
-    /// Says that a turn is sure to come; false if that was said before.
+    /// Notes that a turn is sure to come; returns false if that was noted before.
     #[inline]
     pub(crate) fn attend(&self) -> bool {
         !self.attended.load(Ordering::Relaxed) && !self.attended.swap(true, Ordering::AcqRel)
     }
 
-    /// The turn has come.
+    /// Notes that the turn has come.
     #[inline]
     pub(crate) fn leave(&self) {
         self.attended.store(false, Ordering::Release);
@@ -247,26 +251,27 @@ pub(crate) struct QpInner {
     pub(crate) qpn: Qpn,
     pub(crate) qp_type: QpType,
     pub(crate) service: Service,
-    /// Whether it is of an iWARP device.
+    /// Whether the queue pair is of an iWARP device.
     pub(crate) is_stream: bool,
     pub(crate) pd: PdId,
     pub(crate) recv_pd: PdId,
     /// The XRC domain of a target.
     pub(crate) domain: Option<PdId>,
-    /// XRC targets have neither queue, initiators no receive queue.
+    /// The completion queue of sends. XRC targets have neither completion queue, and initiators
+    /// have none of receives.
     pub(crate) send_cq: Option<Arc<CqRing>>,
     pub(crate) recv_cq: Option<Arc<CqRing>>,
     pub(crate) srq: Option<SharedRecv>,
     pub(crate) rq: RecvQueue,
     pub(crate) core: Mutex<QpCore>,
-    /// What it has with the scheduler.
+    /// What the queue pair shares with the scheduler.
     pub(crate) mark: Mark,
     /// Copy of the machine's state for posting receives without the core.
     pub(crate) state: AtomicU8,
 }
 
 impl QpInner {
-    /// The completion queues, that of sends first.
+    /// Returns the completion queues, that of sends first.
     pub(crate) fn cqs(&self) -> impl Iterator<Item = &Arc<CqRing>> {
         self.send_cq.iter().chain(&self.recv_cq)
     }

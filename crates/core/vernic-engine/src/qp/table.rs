@@ -1,12 +1,12 @@
 //! The queue pairs of a device by number, and which numbers are free.
 //!
-//! Owned by the lane: looked up per packet without a lock of its own. A QPN is a process slot and
-//! an index (`vernic_io::host`); the table has one page per slot of this process and takes a
-//! further slot when all indices are in use.
+//! Owned by the lane, which looks up each packet's queue pair without another lock. A QPN is a
+//! process slot and an index (`vernic_io::host`). The table has one page per slot of this process,
+//! and takes a further slot when all indices are in use.
 //!
-//! Indices are drawn at random, so that nobody can tell a number from others. One that was freed is
-//! used again when every other was used, and of those that were freed the older half goes first:
-//! late packets of the dead find nobody.
+//! Indices are drawn at random, so that a number cannot be guessed from others. An index that was
+//! freed is used again only when every other was used, and the draw is from the older half of the
+//! freed ones. So late packets for a destroyed queue pair find none.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,9 +22,10 @@ use crate::support::events::lock;
 #[derive(Debug)]
 struct Page {
     slot: Slot,
-    /// By index, the place in `qps` plus 1; 0 was never used. A place is its index's for good.
+    /// For each index its position in `qps` plus 1; 0 if the index was never used. An index keeps
+    /// its position for good.
     places: Box<[u16]>,
-    /// By place; grows as indices are used for the first time.
+    /// Queue pairs by position; grows as indices are used for the first time.
     qps: Vec<Option<Arc<QpInner>>>,
     /// Indices that were used and are free, oldest first.
     freed: VecDeque<u16>,
@@ -36,14 +37,14 @@ impl Page {
         Self { slot, places, qps: Vec::new(), freed: VecDeque::new() }
     }
 
-    /// The place of an index that was used.
+    /// Returns the position of an index that was used.
     #[inline]
     fn place(&self, qpn: Qpn) -> Option<usize> {
         let index = qpn.value() & (Slot::QPNS - 1);
         usize::from(self.places[index as usize]).checked_sub(1)
     }
 
-    /// Draws a free index, which has a place from then on.
+    /// Draws a free index, which has a position from then on.
     fn take_index(&mut self) -> Option<u32> {
         let start = random() as usize;
         if self.qps.len() == self.places.len() {
@@ -59,10 +60,10 @@ impl Page {
     }
 }
 
-/// The table.
+/// The queue pairs of a device by number.
 #[derive(Debug)]
 pub(crate) struct QpTable {
-    /// Slot number to place in `pages` plus 1; 0 is not ours.
+    /// For each slot its position in `pages` plus 1; 0 if the slot is not ours.
     by_slot: Box<[u16]>,
     pages: Vec<Page>,
     open: usize,
@@ -73,12 +74,12 @@ impl QpTable {
         Self { by_slot: vec![0; 1 << Slot::BITS].into(), pages: Vec::new(), open: 0 }
     }
 
-    /// Queue pairs in the table.
+    /// Returns the number of queue pairs in the table.
     pub(crate) fn len(&self) -> usize {
         self.open
     }
 
-    /// Slots taken.
+    /// Returns the number of slots taken.
     pub(crate) fn slots(&self) -> usize {
         self.pages.len()
     }
@@ -90,8 +91,8 @@ impl QpTable {
         page.qps.get(page.place(qpn)?)?.as_ref()
     }
 
-    /// When a queue pair last took a packet of its peer, and how long it tries to reach that. Locks
-    /// its core.
+    /// Returns when a queue pair last took a packet of its peer, and how long the queue pair tries
+    /// to reach the peer. Locks the queue pair's core.
     pub(crate) fn heard(&self, qpn: Qpn) -> Option<Heard> {
         let core = lock(&self.find(qpn)?.core);
         let (at, attr) = (core.side.heard?, core.machine.attr());
@@ -100,12 +101,13 @@ impl QpTable {
         Some(Heard { at, patience })
     }
 
-    /// All queue pairs.
+    /// Returns all queue pairs.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Arc<QpInner>> {
         self.pages.iter().flat_map(|page| page.qps.iter().flatten())
     }
 
-    /// Takes a free number, a further slot if need be, and puts there what `make` returns.
+    /// Takes a free number, from a further slot if need be, and inserts the queue pair that `make`
+    /// returns.
     pub(crate) fn insert(
         &mut self,
         slots: &SlotTable,
@@ -132,7 +134,7 @@ impl QpTable {
         Ok((place, self.pages[place].take_index().unwrap_or(0)))
     }
 
-    /// One more slot, with all of its numbers free.
+    /// Takes one more slot, with all of its numbers free.
     fn take_slot(&mut self, slots: &SlotTable) -> Result<Slot, SlotError> {
         let slot = slots.claim()?;
         self.pages.push(Page::new(slot));
@@ -140,7 +142,7 @@ impl QpTable {
         Ok(slot)
     }
 
-    /// A slot of this device, for other numbers than those of queue pairs: its first one.
+    /// Returns the first slot of this device, for other numbers than those of queue pairs.
     pub(crate) fn first_slot(&mut self, slots: &SlotTable) -> Result<Slot, SlotError> {
         match self.pages.first() {
             Some(page) => Ok(page.slot),
@@ -148,7 +150,7 @@ impl QpTable {
         }
     }
 
-    /// Takes a queue pair out and frees its number.
+    /// Removes a queue pair and frees its number.
     pub(crate) fn remove(&mut self, qpn: Qpn) -> Option<Arc<QpInner>> {
         let page = usize::from(self.by_slot[usize::from(Slot::of(qpn).value())]).checked_sub(1)?;
         let page = &mut self.pages[page];
@@ -175,7 +177,7 @@ mod tests {
         let mut sorted = drawn.clone();
         sorted.sort_unstable();
         assert!(sorted.into_iter().eq(0..Slot::QPNS));
-        // While most are free, that one follows another is one chance in 16,384.
+        // While most are free, the chance that one index follows another is one in 16,384.
         let first = &drawn[..1000];
         let followers = first.windows(2).filter(|pair| pair[0].abs_diff(pair[1]) <= 2).count();
         assert!(followers < 20, "{followers} of 999");

@@ -1,7 +1,7 @@
 //! Shared receive queues of XRC domains by number (IBTA annex A14), as the lane looks them up.
 //!
-//! The lane owns the table; a target remembers the queue named last, so that packets for one queue
-//! look it up once. Destroying a queue takes it out of both, under the lane.
+//! The lane owns the table. A target remembers the queue named last, so that packets for one queue
+//! look it up once. Destroying a queue removes it from both, under the lane.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,8 +15,8 @@ use crate::device::limits::MAX_SRQ;
 use crate::error::CreateError;
 use crate::support::events::SrqId;
 
-/// Numbers that wait before the first of them is used again: late requests for a queue that is gone
-/// find nothing, not another's queue.
+/// Numbers that wait before the first of them is used again. So late requests for a destroyed queue
+/// find none, rather than another queue.
 const FREED_NUMBERS: usize = 1024;
 
 /// A shared receive queue as targets see it.
@@ -26,13 +26,13 @@ pub(crate) struct XrcSrq {
     pub(crate) id: SrqId,
     /// The XRC domain.
     pub(crate) domain: PdId,
-    /// The domain of its receives, and of the memory that requests for it reach.
+    /// The protection domain of its receives, and of the memory that requests for it reach.
     pub(crate) pd: PdId,
     pub(crate) cq: Arc<CqRing>,
     pub(crate) queue: Arc<RecvQueue>,
 }
 
-/// The shared receive queues that a target has to do with at present.
+/// The shared receive queues that a target uses at present.
 #[derive(Debug, Default)]
 pub(crate) struct Chosen {
     /// The queue of the request under way.
@@ -44,8 +44,8 @@ pub(crate) struct Chosen {
 /// Shared receive queues by number. Owned by the lane.
 #[derive(Debug, Default)]
 pub(crate) struct SrqTable {
-    /// The queue with number 1 first: no queue has number 0, which is what a program sends that
-    /// forgot to ask.
+    /// The queues, from number 1 on. No queue has number 0, because a program that forgot to ask
+    /// for the number sends 0.
     queues: Vec<Option<Arc<XrcSrq>>>,
     freed: VecDeque<u32>,
 }
@@ -57,7 +57,7 @@ impl SrqTable {
         self.queues.get(index)?.as_ref()
     }
 
-    /// Takes a free number and puts there what `make` returns.
+    /// Takes a free number and inserts the queue that `make` returns.
     pub(crate) fn insert(
         &mut self,
         make: impl FnOnce(Srqn) -> XrcSrq,
@@ -81,7 +81,7 @@ impl SrqTable {
         Ok(srq)
     }
 
-    /// Takes a queue out and frees its number.
+    /// Removes a queue and frees its number.
     pub(crate) fn remove(&mut self, number: Srqn) -> Option<Arc<XrcSrq>> {
         let index = (number.value() as usize).checked_sub(1)?;
         let srq = self.queues.get_mut(index)?.take()?;
