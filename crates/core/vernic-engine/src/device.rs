@@ -1,4 +1,5 @@
-//! The device: what is on this machine, what an open one is, its addresses, limits and paths.
+//! The device: the devices of this machine, the state of an open one, its addresses, limits and
+//! paths.
 
 pub(crate) mod alarms;
 pub(crate) mod circumstances;

@@ -6,7 +6,7 @@
 //! | `rings.rs` `stage.rs` | rings for packets |
 //! | `messages.rs` `tickets.rs` | requests for grants to access a key, and their answers |
 //! | `guest.rs` `guests.rs` | local peers: their access to our memory, and ours to theirs |
-//! | `pull.rs` | SENDs whose payload the receiver copies out of the sender's memory |
+//! | `pull.rs` | SENDs: the receiver copies the payload out of the sender's memory |
 //! | `control.rs` `watch.rs` | what threads share: local peers to connect to, processes to watch |
 
 pub(crate) mod control;

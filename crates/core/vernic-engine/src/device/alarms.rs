@@ -1,14 +1,15 @@
-//! Peers that send what they must not: counted for each, and told in the log.
+//! Peers that send what they must not: counted for each peer, and reported in the log.
 //!
-//! Owns [`Alarms`]. Called where a packet is dropped or refused anyway, by whoever has a lane, so
-//! it costs nothing where all is well. The log has at most one warning a second ([`QUIET_NANOS`]),
-//! which names the peer with the most that was not told before, what and how many; what comes in
-//! that second is told after it, by the background thread if by nobody else.
+//! Owns [`Alarms`]. The holder of a lane calls it where a packet is dropped or refused anyway, so
+//! it costs nothing where all is well. The log has at most one warning a second ([`QUIET_NANOS`]).
+//! A warning names the peer with the most offences that were not reported before, what they were
+//! and how many. What comes within that second is reported after it, at the latest by the
+//! background thread.
 //!
-//! A source address is what the packet says. Who forges packets forges that too, so a name here is
-//! where to begin to look, no proof.
+//! A source address is what the packet says. A sender that forges packets forges the address, too.
+//! So a name here says where to begin to search, and proves nothing.
 //!
-//! Limit: [`MAX_OFFENDERS`] peers; the one that was quiet for the longest goes for another.
+//! Limit: [`MAX_OFFENDERS`] peers. A further peer replaces the one that was quiet for the longest.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -19,33 +20,33 @@ use vernic_proto::{DropReason, ErrorClass, Time};
 
 use crate::support::events::lock;
 
-/// Peers that are counted one by one.
+/// Largest number of peers that are counted one by one.
 const MAX_OFFENDERS: usize = 64;
 
-/// How long nothing is told after a warning.
+/// How long nothing is logged after a warning.
 const QUIET_NANOS: u64 = 1_000_000_000;
 
-/// Nothing is to be told.
+/// The time if nothing is to be logged.
 const NEVER: u64 = u64::MAX;
 
-/// What a peer did.
+/// An offence of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Offence {
     /// A packet for a queue pair that is connected to another peer.
     WrongSource,
     /// A packet, or a connection of TCP, from outside of the setting `peers`.
     NotAllowed,
-    /// A P_Key, Q_Key or R_Key that is wrong, or bounds or rights that it has not.
+    /// A P_Key, Q_Key or R_Key that is wrong, or bounds or rights that the key does not have.
     BadKey,
     /// A request that was refused for good: the queue pair is in error.
     FatalNak,
 }
 
-/// How many there are of them.
+/// The number of offences.
 const OFFENCES: usize = 4;
 
 impl Offence {
-    /// What a dropped packet was, if it was one.
+    /// Returns the offence for which a packet was dropped, if it was one.
     pub(crate) const fn of_drop(reason: DropReason) -> Option<Self> {
         match reason {
             DropReason::WrongSource => Some(Self::WrongSource),
@@ -64,7 +65,7 @@ impl Offence {
 /// A peer that sent what it must not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Offender {
-    /// Its address, as its packets say.
+    /// The peer's address, as its packets say.
     pub peer: IpAddr,
     /// Packets for queue pairs that are connected to other peers.
     pub wrong_sources: u64,
@@ -76,7 +77,7 @@ pub struct Offender {
     pub fatal_naks: u64,
 }
 
-/// How often a peer did what.
+/// The number of times that a peer committed each offence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Counts([u64; OFFENCES]);
 
@@ -86,7 +87,7 @@ impl Counts {
     }
 }
 
-/// As `3 packets from a wrong source, 1 wrong key`.
+/// Writes the counts as `3 packets from a wrong source, 1 wrong key`.
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         const WORDS: [&str; OFFENCES] = [
@@ -111,21 +112,21 @@ struct Row {
     last: Time,
 }
 
-/// What is to be told.
+/// A warning that is to be logged.
 #[derive(Debug, PartialEq, Eq)]
 struct Warning {
     peer: IpAddr,
     counts: Counts,
-    /// What others did meanwhile.
+    /// Offences of other peers meanwhile.
     others: u64,
 }
 
 #[derive(Debug, Default)]
 struct Table {
     rows: Vec<Row>,
-    /// Nothing is told before.
+    /// The time before which nothing is logged.
     quiet_until: Time,
-    /// Not told yet, of peers that have no row any more.
+    /// Offences that were not logged yet, of peers that have no row any more.
     forgotten: u64,
 }
 
@@ -139,8 +140,8 @@ impl Table {
         row.last = now;
     }
 
-    /// A row for another peer, in the place of the one that was quiet for the longest if there is
-    /// no other.
+    /// Returns a row for another peer: a free one, or else that of the peer that was quiet for the
+    /// longest.
     fn make_row(&mut self, peer: IpAddr, now: Time) -> usize {
         let (total, untold) = (Counts::default(), Counts::default());
         let row = Row { peer, total, untold, last: now };
@@ -158,7 +159,7 @@ impl Table {
         }
     }
 
-    /// What is to be told now, if it is time.
+    /// Takes the warning that is to be logged now, if it is time.
     fn take(&mut self, now: Time) -> Option<Warning> {
         if now < self.quiet_until {
             return None;
@@ -180,11 +181,11 @@ impl Table {
     }
 }
 
-/// See the module's head.
+/// Peers that send what they must not, with the warnings that are due.
 #[derive(Debug)]
 pub(crate) struct Alarms {
     table: Mutex<Table>,
-    /// When something is to be told, nanoseconds, or [`NEVER`].
+    /// When something is to be logged, in nanoseconds, or [`NEVER`].
     due: AtomicU64,
 }
 
@@ -195,7 +196,7 @@ impl Default for Alarms {
 }
 
 impl Alarms {
-    /// A peer did something.
+    /// Counts an offence of a peer.
     #[cold]
     pub(crate) fn note(&self, device: &str, peer: IpAddr, offence: Offence, now: Time) {
         let mut table = lock(&self.table);
@@ -205,13 +206,13 @@ impl Alarms {
         self.due.store(due, Ordering::Relaxed);
     }
 
-    /// When something is to be told.
+    /// Returns when something is to be logged.
     pub(crate) fn due(&self) -> Option<Time> {
         let due = self.due.load(Ordering::Relaxed);
         (due != NEVER).then_some(Time(due))
     }
 
-    /// Tells what is due.
+    /// Logs what is due.
     pub(crate) fn tell_due(&self, device: &str, now: Time) {
         if self.due().is_some_and(|due| due <= now) {
             let mut table = lock(&self.table);
@@ -229,7 +230,7 @@ impl Alarms {
         );
     }
 
-    /// The peers that are known, and what each did since the device was opened.
+    /// Returns the known peers, and what each did since the device was opened.
     pub(crate) fn offenders(&self) -> Vec<Offender> {
         let offender = |row: &Row| {
             let Counts([wrong_sources, not_allowed, bad_keys, fatal_naks]) = row.total;

@@ -1,4 +1,4 @@
-//! What of this process and host may have caused a queue pair's failure.
+//! Facts about this process and host that may have caused a queue pair's failure.
 
 use vernic_io::TxPath;
 use vernic_proto::Cause;
@@ -8,7 +8,7 @@ use crate::device::explanation::Circumstances;
 use crate::device::opened::Device;
 
 impl Device {
-    /// The circumstances of now, for a failure on `path`.
+    /// Returns the present circumstances, for a failure on `path`.
     pub(crate) fn circumstances(&self, path: Option<TxPath>, cause: &Cause) -> Circumstances {
         let (is_up, refusal) = (self.port().is_up(), self.port().refusal());
         let fault = &self.config().fault;
@@ -25,7 +25,7 @@ impl Device {
     }
 }
 
-/// Whether packets were missed: damaging them on purpose may be why.
+/// Whether packets were missed, for which deliberate damage may be the reason.
 fn misses_packets(cause: &Cause) -> bool {
     matches!(cause, Cause::AckTimeout { .. } | Cause::SequenceNak { .. })
 }

@@ -1,8 +1,8 @@
 //! Why a queue pair failed, in values and in words.
 //!
-//! A queue pair that lives keeps its failure itself. That of one that was reset or destroyed is
-//! kept by the device in [`PastFailures`], since completions that were polled before may be asked
-//! about later.
+//! An open queue pair keeps its failure itself. The failure of a queue pair that was reset or
+//! destroyed is kept by the device in [`PastFailures`], since applications may ask later about
+//! completions that were polled before.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -12,63 +12,62 @@ use vernic_io::TxPath;
 use vernic_proto::Failure;
 use vernic_wire::{Qpn, Service};
 
-/// Why a queue pair failed, and who its peer was: "RETRY_EXC" in words.
+/// An explanation why a queue pair failed, with its peer: "RETRY_EXC" in words.
 #[derive(Clone, Debug)]
 pub struct Explanation {
     /// The queue pair.
     pub qpn: Qpn,
-    /// Its service.
+    /// The service of the queue pair.
     pub service: Service,
     /// The path to the peer, of connected services.
     pub path: Option<TxPath>,
     /// The peer's queue pair, of connected services.
     pub peer_qpn: Option<Qpn>,
-    /// The connection of an iWARP queue pair: its own address and the peer's.
+    /// The connection of an iWARP queue pair: our own address and the peer's.
     pub stream: Option<(SocketAddr, SocketAddr)>,
-    /// What happened.
+    /// The failure itself.
     pub failure: Failure,
-    /// What else speaks for it.
+    /// Circumstances that may have contributed.
     pub circumstances: Circumstances,
 }
 
-/// What of this process and host may have caused a failure. In words each as "; ...", nothing where
-/// there are none.
+/// Facts about this process and host that may have caused a failure. Each is written as "; ...",
+/// and as nothing if it is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Circumstances {
     /// The netdev, if it is down: no packet passes.
     pub down: Option<String>,
-    /// The operating system's error, if the kernel last refused packets on this path: it, not the
-    /// peer, may be the reason.
+    /// The operating system's error, if the kernel last refused packets on this path. Then the
+    /// kernel, not the peer, may be the reason.
     pub refused: Option<i32>,
-    /// The setting `fault`, if this process damages what it sends on purpose, and packets were
+    /// The setting `fault`, if this process damages its packets on purpose, and packets were
     /// missed.
     pub faults: Option<String>,
-    /// Seconds after which a silent host is given up, if one was: the setting
+    /// Seconds after which a silent host is given up, if one was given up: the setting
     /// `iwarp_peer_timeout_s`.
     pub patience_s: Option<u32>,
-    /// Microseconds that an answer is waited for at least, where the queue pair's `timeout` asks
-    /// for less: the setting
-    /// `ack_timeout_floor_us`.
+    /// Least time that an answer is waited for, in microseconds, if the queue pair's `timeout` asks
+    /// for less: the setting `ack_timeout_floor_us`.
     pub floor_us: Option<u64>,
-    /// The peer's process, if it is one of this host that is still there.
+    /// The peer's process, if it is a process of this host that is still there.
     pub live_peer: Option<LivePeer>,
 }
 
 /// A process of this host that is there and has not answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LivePeer {
-    /// The process; 0 if it is of a PID namespace that cannot be seen.
+    /// The process id; 0 if the process is of a PID namespace that cannot be seen.
     pub pid: u32,
-    /// It is stopped, by a signal or a debugger.
+    /// Whether the process is stopped, by a signal or a debugger.
     pub is_stopped: bool,
-    /// Seconds for which it is waited for: the setting `live_peer_timeout_s`.
+    /// Seconds for which the process is waited for: the setting `live_peer_timeout_s`.
     pub patience_s: u32,
 }
 
 impl LivePeer {
-    /// The process as it is now.
+    /// Returns the process as it is now.
     pub(crate) fn look(pid: u32, patience_s: u32) -> Self {
-        // The state stands behind the name, which may hold anything.
+        // The state comes after the name, which may hold any character.
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         let state = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
         Self { pid, is_stopped: state.starts_with(['T', 't']), patience_s }
@@ -124,12 +123,12 @@ impl fmt::Display for Circumstances {
 #[derive(Debug, Default)]
 pub(crate) struct PastFailures(VecDeque<Explanation>);
 
-/// Enough for an application that looks into its completions soon; bounds the memory of one that
-/// makes queue pairs fail by the thousand.
+/// Largest number of past failures. It is enough for an application that examines its completions
+/// soon, and bounds the memory of one that makes queue pairs fail by the thousand.
 const MAX_PAST: usize = 64;
 
 impl PastFailures {
-    /// Keeps one, in the place of an earlier one of the same number.
+    /// Keeps an explanation, in place of an earlier one of the same number.
     pub(crate) fn keep(&mut self, explanation: Explanation) {
         self.forget(explanation.qpn);
         if self.0.len() == MAX_PAST {
@@ -138,7 +137,7 @@ impl PastFailures {
         self.0.push_back(explanation);
     }
 
-    /// Forgets that of a number: it has a new queue pair.
+    /// Forgets the explanation of a number that has a new queue pair.
     pub(crate) fn forget(&mut self, qpn: Qpn) {
         self.0.retain(|past| past.qpn != qpn);
     }

@@ -1,10 +1,11 @@
-//! Objects that files stand for: whoever opens one by the same file gets the same object.
+//! Objects that files stand for: every process that opens one by the same file gets the same
+//! object.
 
 use std::any::Any;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 
-/// A file that stands for an XRC domain: whoever opens the device's domain by it gets the same one.
+/// A file that stands for an XRC domain: opening the device's domain by it returns the same domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct XrcdFile {
     /// `st_dev`.
@@ -13,5 +14,5 @@ pub struct XrcdFile {
     pub inode: u64,
 }
 
-/// The objects. Which type they have is their owner's business, a floor above.
+/// The objects by file. Their type is known to their owner, in a higher layer.
 pub(crate) type FileObjects = Mutex<HashMap<XrcdFile, Arc<dyn Any + Send + Sync>>>;

@@ -1,8 +1,9 @@
 //! The GID table: one row per address of the netdev, as the kernel keeps it for RoCEv2.
 //!
-//! Owns the rows. Filled when a device is opened, updated by the background thread when an address
-//! comes or goes; a row keeps its index as long as its address lives, and an index is used again
-//! only after its address is gone (IBTA 10.2.2 requires no more of it). Read by the control path.
+//! Owns the rows. The table is filled when a device is opened, and updated by the background thread
+//! when an address comes or goes. A row keeps its index as long as its address lives. An index is
+//! used again only after its address is gone (IBTA 10.2.2 requires no more). Read by the control
+//! path.
 
 use vernic_io::LocalAddr;
 use vernic_wire::Gid;
@@ -15,7 +16,7 @@ use crate::device::limits::MAX_GIDS;
 pub enum GidType {
     /// RoCEv2: UDP over IPv4 or IPv6 (IBTA annex A17).
     RoceV2,
-    /// iWARP: the MAC, and zeros behind it. No address vector names it.
+    /// iWARP: the MAC, and zeros behind it. No address vector names this type.
     Mac,
 }
 
@@ -24,14 +25,14 @@ pub enum GidType {
 pub struct GidEntry {
     /// Index of the row: an address vector's `sgid_index`.
     pub index: u8,
-    /// The GID: an IPv6 address, or an IPv4-mapped one; of iWARP the MAC.
+    /// The GID: an IPv6 address or an IPv4-mapped one; the MAC for iWARP.
     pub gid: Gid,
-    /// Its type.
+    /// The type of the row.
     pub kind: GidType,
     /// Index of the netdev that has the address.
     pub ifindex: u32,
-    /// The local address, with scope id where it is link-local; of iWARP none in particular,
-    /// unspecified.
+    /// The local address, with scope id if it is link-local. For iWARP it is unspecified, because
+    /// no address in particular belongs to the row.
     pub local: LocalAddr,
 }
 
@@ -41,7 +42,7 @@ pub(crate) struct GidTable {
     rows: Vec<Option<GidEntry>>,
 }
 
-/// What an update changed.
+/// The changes of an update.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct GidChanges {
     pub(crate) added: Vec<LocalAddr>,
@@ -49,18 +50,18 @@ pub(crate) struct GidChanges {
 }
 
 impl GidTable {
-    /// The row of `index`, if it is filled.
+    /// Returns the row of `index`, if it is filled.
     pub(crate) fn row(&self, index: u8) -> Option<&GidEntry> {
         self.rows.get(usize::from(index))?.as_ref()
     }
 
-    /// The filled rows.
+    /// Returns the filled rows.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &GidEntry> {
         self.rows.iter().flatten()
     }
 
-    /// Makes the table hold exactly `addresses` (at most [`MAX_GIDS`] of them), those already
-    /// there in their rows.
+    /// Makes the table hold exactly `addresses` (at most [`MAX_GIDS`] of them). Addresses that are
+    /// already there stay in their rows.
     pub(crate) fn update(&mut self, ifindex: u32, addresses: &[LocalAddr]) -> GidChanges {
         let mut changes = GidChanges::default();
         for row in &mut self.rows {
@@ -87,7 +88,7 @@ impl GidTable {
         changes
     }
 
-    /// Empties the row of an address that turned out unusable.
+    /// Empties the row of an address that proved unusable.
     pub(crate) fn remove(&mut self, local: LocalAddr) {
         for row in &mut self.rows {
             row.take_if(|entry| entry.local == local);

@@ -1,8 +1,8 @@
 //! The 40 bytes in front of a received datagram's payload (IBTA 11.4.1.2).
 //!
-//! For RoCEv2 (IBTA A17.4.5.2) they hold the IP header: over IPv6 all 40 bytes of it, over IPv4 20
-//! reserved bytes and then the 20 of the IPv4 header. A UDP socket does not show the header, so it
-//! is made again from what the socket tells; Identification and flow label are 0.
+//! For RoCEv2 (IBTA A17.4.5.2) they hold the IP header. Over IPv6 it takes all 40 bytes; over IPv4
+//! the 20 bytes of the header follow 20 reserved ones. A UDP socket does not show the header, so it
+//! is made again from what the socket reports; Identification and flow label are 0.
 
 use vernic_io::RxPacket;
 use vernic_wire::Grh;
@@ -14,7 +14,7 @@ const IPV4_LEN: usize = 20;
 /// Protocol number of UDP.
 const UDP: u8 = 17;
 
-/// The GRH area of a datagram.
+/// Returns the GRH area of a datagram.
 pub(crate) fn area(packet: &RxPacket<'_>) -> [u8; Grh::LEN] {
     let meta = packet.meta;
     let udp_bytes = (packet.bytes.len() + UDP_LEN) as u16;
@@ -47,7 +47,7 @@ pub(crate) fn area(packet: &RxPacket<'_>) -> [u8; Grh::LEN] {
     area
 }
 
-/// The checksum of an IPv4 header (RFC 1071).
+/// Returns the checksum of an IPv4 header (RFC 1071).
 fn checksum(header: &[u8]) -> u16 {
     let sum: u32 =
         header.chunks_exact(2).map(|w| u32::from(u16::from_be_bytes([w[0], w[1]]))).sum();

@@ -1,10 +1,10 @@
-//! How much of an open device is in use: objects without a table of their own, and device memory.
+//! What is in use of an open device: objects without a table of their own, and device memory.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crate::device::limits::MAX_DM_BYTES;
 
-/// What is in use.
+/// The counts of what is in use.
 #[derive(Default)]
 pub(crate) struct InUse {
     cqs: AtomicUsize,
@@ -23,7 +23,7 @@ impl InUse {
         self.cqs.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Completion queues that are open.
+    /// Returns the number of open completion queues.
     pub(crate) fn cqs(&self) -> usize {
         self.cqs.load(Ordering::Relaxed)
     }
@@ -38,7 +38,7 @@ impl InUse {
         self.srqs.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// Shared receive queues that are open.
+    /// Returns the number of open shared receive queues.
     pub(crate) fn srqs(&self) -> usize {
         self.srqs.load(Ordering::Relaxed)
     }
@@ -46,7 +46,7 @@ impl InUse {
     /// Takes bytes of device memory, at least one.
     ///
     /// # Errors
-    /// The bytes that are free, if those are fewer.
+    /// The number of free bytes, if it is less than asked.
     pub(crate) fn take_device_memory(&self, len: u64) -> Result<(), u64> {
         let take = |used: u64| used.checked_add(len).filter(|&all| len > 0 && all <= MAX_DM_BYTES);
         let taken = self.dm_bytes.fetch_update(Ordering::AcqRel, Ordering::Acquire, take);

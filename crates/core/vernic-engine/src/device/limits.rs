@@ -1,4 +1,4 @@
-//! What the device can do: limits and the attributes that report them.
+//! Limits of the device, and the attributes that report them.
 //!
 //! Owns every limit of the engine, once. Read by the control path (checks) and by queries.
 //! The values are above what applications ask of a device: completion queues of 2^20 entries,
@@ -25,21 +25,22 @@ pub const MAX_INLINE: u32 = 1024;
 pub const MAX_RD_ATOMIC: u8 = 128;
 /// Longest message, bytes (IBTA 9.3.3.2.4: 2^31).
 pub const MAX_MSG_BYTES: u32 = 1 << 31;
-/// Most bytes of device memory in all of one open device. It is memory of the process, so the limit
-/// is there for programs that ask for all there is; adapters have a quarter of a MiB to some MiB.
+/// Most bytes of device memory in all of one open device. Device memory is memory of the process,
+/// so the limit is there for programs that ask for all there is. Adapters have a quarter of a MiB
+/// to some MiB.
 pub const MAX_DM_BYTES: u64 = 16 << 20;
 /// Largest alignment of device memory, as a power of two: a page.
 pub const MAX_DM_ALIGN_LOG2: u32 = 12;
 /// Ticks of the completion clock per millisecond: its unit is the nanosecond.
 pub const CLOCK_KHZ: u64 = 1_000_000;
-/// What the port can do (CapabilityMask of PortInfo, IBTA 14.2.5.6):
+/// Capabilities of the port (CapabilityMask of PortInfo, IBTA 14.2.5.6):
 /// IsCommunicationManagementSupported, bit 16.
 pub const PORT_CAP_FLAGS: u32 = 1 << 16;
-/// Rows of the GID table: what an address vector's 8-bit index can name.
+/// Rows of the GID table: as many as an address vector's 8-bit index can name.
 pub const MAX_GIDS: usize = 256;
 /// Rows of the P_Key table: the default partition only, as every RoCE device.
 pub const MAX_PKEYS: u16 = 1;
-/// Most queue pairs: what all process slots of a host hold together.
+/// Most queue pairs: as many as all process slots of a host hold together.
 pub const MAX_QP: u32 = vernic_io::Slot::LAST.value() as u32 * vernic_io::Slot::QPNS;
 /// Multicast groups that a device can be in.
 pub const MAX_MCAST_GROUPS: u32 = 256;
@@ -90,7 +91,7 @@ pub struct DeviceAttr {
     /// Most bytes of device memory.
     pub max_dm_bytes: u64,
     /// Whether a region over the whole address space can be registered here (implicit on-demand
-    /// paging). One over a range always can.
+    /// paging). A region over a range always can.
     pub implicit_odp: bool,
     /// Most address handles.
     pub max_ah: u32,
@@ -136,7 +137,7 @@ impl DeviceAttr {
         }
     }
 
-    /// Without what is of datagrams.
+    /// Returns the attributes without those of datagrams.
     pub(crate) fn of_iwarp(self) -> Self {
         Self { max_ah: 0, max_mcast_groups: 0, max_mcast_qps: 0, ..self }
     }

@@ -10,11 +10,11 @@ use crate::config::{Config, TransportChoice};
 use crate::device::gid::{GidEntry, GidTable, GidType};
 use crate::error::OpenError;
 
-/// Number behind `uverbs` of the first iWARP device: there are fewer RoCE devices, of whose numbers
-/// programs see more.
+/// Number behind `uverbs` of the first iWARP device. There are fewer RoCE devices than that, and
+/// programs see more of the numbers of RoCE devices.
 const FIRST_IWARP_UVERBS: u32 = 256;
 
-/// What carries the queue pairs of a device.
+/// The transport of a device's queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 #[non_exhaustive]
 pub enum Transport {
@@ -28,30 +28,31 @@ pub enum Transport {
 /// A device that can be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
-    /// Its name: `vernic0`, `vernic1`..., the netdev of the default route first, `lo` last, and
-    /// behind it what has no usable address; of iWARP `viw0` beside `vernic0`, and so on.
+    /// The device's name: `vernic0`, `vernic1`..., the netdev of the default route first, `lo`
+    /// last, and behind it devices without a usable address. For iWARP it is `viw0` beside
+    /// `vernic0`, and so on.
     pub name: String,
-    /// The number in its name.
+    /// The number in the device's name.
     pub number: u32,
-    /// Its netdev's name.
+    /// The name of the device's netdev.
     pub netdev: String,
-    /// Its netdev's index.
+    /// The index of the device's netdev.
     pub netdev_index: u32,
-    /// Node GUID: from the MAC address (EUI-64), or from the index where there is none.
+    /// Node GUID: from the MAC address (EUI-64), or from the index if there is no MAC.
     pub node_guid: u64,
     /// MTU of the netdev, bytes.
     pub netdev_mtu_bytes: u32,
-    /// Largest path MTU that fits it; `None` if not even 256 does.
+    /// Largest path MTU that fits the netdev; `None` if not even 256 does.
     pub active_mtu: Option<Mtu>,
     /// Whether packets can pass.
     pub up: bool,
-    /// Whether it is `lo`.
+    /// Whether the netdev is `lo`.
     pub loopback: bool,
-    /// Whether the default route leaves through it.
+    /// Whether the default route leaves through the netdev.
     pub default_route: bool,
-    /// Its addresses, in the order of the GID table.
+    /// The addresses of the netdev, in the order of the GID table.
     pub addresses: Vec<LocalAddr>,
-    /// What carries its queue pairs.
+    /// The transport of the device's queue pairs.
     pub transport: Transport,
 }
 
@@ -73,10 +74,10 @@ impl DeviceInfo {
         }
     }
 
-    /// Refuses settings about packets for an iWARP device, whose bytes the system's TCP carries.
+    /// Refuses settings about packets for an iWARP device: the system's TCP carries its bytes.
     ///
     /// # Errors
-    /// [`OpenError::NoPackets`], as opening it with these settings.
+    /// [`OpenError::NoPackets`], as when the device is opened with these settings.
     pub fn check_settings(&self, config: &Config) -> Result<(), OpenError> {
         let refused = [
             (!config.capture.is_empty(), "capture", "`tcpdump` captures TCP"),
@@ -91,12 +92,12 @@ impl DeviceInfo {
         }
     }
 
-    /// The iWARP device beside this one: `viw0` beside `vernic0`.
+    /// Returns the iWARP device beside this one: `viw0` beside `vernic0`.
     pub fn into_iwarp(self) -> Self {
         Self { name: format!("viw{}", self.number), transport: Transport::Iwarp, ..self }
     }
 
-    /// The number behind `uverbs` that it has: of its own for each device of both transports.
+    /// Returns the device's number behind `uverbs`. Each device of both transports has its own.
     pub fn uverbs(&self) -> u32 {
         match self.transport {
             Transport::Roce => self.number,
@@ -104,9 +105,9 @@ impl DeviceInfo {
         }
     }
 
-    /// The rows of the GID table that the device has when it is opened now. (A row stays empty
-    /// while the system still checks its IPv6 address for duplicates.) An iWARP device has one, its
-    /// MAC.
+    /// Returns the rows of the GID table that the device has when it is opened now. (A row stays
+    /// empty while the system still checks its IPv6 address for duplicates.) An iWARP device has
+    /// one row, its MAC.
     pub fn gids(&self) -> Vec<GidEntry> {
         match self.transport {
             Transport::Roce => self.gid_table().iter().cloned().collect(),
@@ -114,9 +115,9 @@ impl DeviceInfo {
         }
     }
 
-    /// The one row of an iWARP device.
+    /// Returns the one row of an iWARP device.
     pub(crate) fn mac_gid(&self) -> GidEntry {
-        // The MAC is in the GUID (RFC 4291, appendix A), or something in its place.
+        // The GUID holds the MAC (RFC 4291, appendix A), or what replaces it.
         let [a, b, c, _, _, d, e, f] = self.node_guid.to_be_bytes();
         let mut gid = Gid([0; 16]);
         gid.0[..6].copy_from_slice(&[a ^ 2, b, c, d, e, f]);
@@ -131,7 +132,8 @@ impl DeviceInfo {
     }
 }
 
-/// Modified EUI-64 (RFC 4291, appendix A); without a MAC, a locally administered number.
+/// Returns the modified EUI-64 (RFC 4291, appendix A); without a MAC, a locally administered
+/// number.
 fn node_guid(mac: Option<[u8; 6]>, index: u32) -> u64 {
     match mac {
         Some([a, b, c, d, e, f]) => u64::from_be_bytes([a ^ 2, b, c, 0xFF, 0xFE, d, e, f]),
@@ -139,7 +141,7 @@ fn node_guid(mac: Option<[u8; 6]>, index: u32) -> u64 {
     }
 }
 
-/// The devices of this machine: each netdev that is up and has an address.
+/// Returns the devices of this machine: each netdev that is up and has an address.
 ///
 /// # Errors
 /// [`OpenError::NetDev`] if the system does not list its netdevs.
@@ -148,12 +150,12 @@ pub fn devices() -> Result<Vec<DeviceInfo>, OpenError> {
     Ok((0..).zip(netdevs).map(|(n, dev)| DeviceInfo::new(n, dev)).collect())
 }
 
-/// The devices that a program with these settings sees: all of the settings' transport, or the one
-/// that they name.
+/// Returns the devices that a program with these settings sees: all of the settings' transport, or
+/// the device that the settings name.
 ///
 /// # Errors
-/// [`OpenError::NoSuchDevice`], [`OpenError::Unusable`] or [`OpenError::NoDevice`] if they name one
-/// that is not there; [`OpenError::NetDev`].
+/// [`OpenError::NoSuchDevice`], [`OpenError::Unusable`] or [`OpenError::NoDevice`] if the settings
+/// name a device that is not there; [`OpenError::NetDev`].
 pub fn configured_devices(config: &Config) -> Result<Vec<DeviceInfo>, OpenError> {
     if !config.device.is_empty() {
         return Ok(vec![choose_for(&config.device, config)?]);
@@ -168,8 +170,8 @@ pub fn configured_devices(config: &Config) -> Result<Vec<DeviceInfo>, OpenError>
     Ok(all)
 }
 
-/// The transport of connections by IP address: that of the device that the settings name, else the
-/// settings'.
+/// Returns the transport of connections by IP address: that of the device that the settings name,
+/// else that of the settings.
 pub fn address_transport(config: &Config) -> Transport {
     match config.transport {
         _ if iwarp_number(&config.device).is_some() => Transport::Iwarp,
@@ -178,21 +180,21 @@ pub fn address_transport(config: &Config) -> Transport {
     }
 }
 
-/// Whether connections by IP address look for a peer's transport: the settings allow both, and name
-/// no device of one of them.
+/// Whether a peer's transport is searched for before a connection by IP address. It is if the
+/// settings allow both transports, and name no device of one of them.
 pub fn looks_for_transport(config: &Config) -> bool {
     let names_one =
         |prefix| config.device.strip_prefix(prefix).is_some_and(|n: &str| n.parse::<u32>().is_ok());
     config.transport == TransportChoice::Both && !names_one("viw") && !names_one("vernic")
 }
 
-/// The number in the name of an iWARP device.
+/// Returns the number in the name of an iWARP device.
 fn iwarp_number(name: &str) -> Option<u32> {
     name.strip_prefix("viw")?.parse().ok()
 }
 
-/// Chooses a device by its name, or by that of its netdev and the settings' transport; an empty
-/// name takes the first.
+/// Chooses a device by its name, or by its netdev's name and the settings' transport. An empty name
+/// takes the first.
 pub(crate) fn choose_for(name: &str, config: &Config) -> Result<DeviceInfo, OpenError> {
     if iwarp_number(name).is_some() {
         return choose_iwarp(name);
@@ -204,7 +206,7 @@ pub(crate) fn choose_for(name: &str, config: &Config) -> Result<DeviceInfo, Open
     }
 }
 
-/// Chooses a device by its name or that of its netdev; an empty name takes the first.
+/// Chooses a device by its name or that of its netdev; an empty name takes the first device.
 pub(crate) fn choose(name: &str) -> Result<DeviceInfo, OpenError> {
     let mut all = devices()?;
     if name.is_empty() && !all.is_empty() {
@@ -224,7 +226,7 @@ pub(crate) fn choose(name: &str) -> Result<DeviceInfo, OpenError> {
     Err(OpenError::NoSuchDevice { name: name.to_owned(), present })
 }
 
-/// Chooses an iWARP device by its name or that of its netdev; an empty name takes the first.
+/// Chooses an iWARP device by its name or that of its netdev; an empty name takes the first device.
 pub(crate) fn choose_iwarp(name: &str) -> Result<DeviceInfo, OpenError> {
     let beside = iwarp_number(name).map_or(name.to_owned(), |number| format!("vernic{number}"));
     match choose(&beside).map(DeviceInfo::into_iwarp) {
@@ -237,7 +239,7 @@ pub(crate) fn choose_iwarp(name: &str) -> Result<DeviceInfo, OpenError> {
     }
 }
 
-/// The device that has an address. A link-local one that names no netdev is found on any.
+/// Returns the device that has an address. A link-local address without a netdev is found on any.
 ///
 /// # Errors
 /// [`OpenError::NoSuchAddress`] with the addresses that there are, [`OpenError::NoDevice`],
@@ -262,7 +264,7 @@ pub fn device_with(address: impl Into<LocalAddr>) -> Result<DeviceInfo, OpenErro
     Err(OpenError::NoSuchAddress { address: wanted.ip, present })
 }
 
-/// The error for a machine without a device: it says what is in the way of each netdev.
+/// Returns the error for a machine without a device: it says for each netdev why it is unusable.
 pub fn no_device() -> Result<OpenError, OpenError> {
     let netdevs = netdev::unusable()?;
     let netdevs: Vec<String> = netdevs.iter().map(ToString::to_string).collect();
@@ -273,7 +275,7 @@ pub fn no_device() -> Result<OpenError, OpenError> {
     Ok(OpenError::NoDevice { netdevs })
 }
 
-/// The devices, each with what `tell` says of it.
+/// Lists the devices, each with the text that `tell` returns for it.
 fn listed(devices: &[DeviceInfo], tell: impl Fn(&DeviceInfo) -> String) -> String {
     let words: Vec<String> =
         devices.iter().map(|device| format!("{} {}", device.name, tell(device))).collect();
@@ -338,7 +340,8 @@ mod tests {
         assert_eq!((&iwarp[lo], by_address), (&viw, Transport::Iwarp));
         let (both, by_address): Seen = names(TransportChoice::Both, "");
         assert_eq!((both, by_address), ([roce, iwarp].concat(), Transport::Roce));
-        // A name goes before it; a netdev has one of each.
+        // A device's name precedes the settings' transport; a netdev has a device of each
+        // transport.
         assert_eq!(names(TransportChoice::Roce, &viw.0), (vec![viw.clone()], Transport::Iwarp));
         assert_eq!(names(TransportChoice::Iwarp, "lo").0, [viw]);
         let vernic = (format!("vernic{lo}"), Transport::Roce);

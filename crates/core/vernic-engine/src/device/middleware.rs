@@ -1,7 +1,7 @@
 //! The middlewares around a device's link: capture, trace, fault injection, as configured.
 //!
-//! The capture is next to the socket: it shows what is on the wire, after faults. Faults are
-//! outermost: everything below sees a lossy application.
+//! The capture is next to the socket: it shows what is on the wire, after faults. Fault injection
+//! is outermost: everything below it sees a lossy application.
 
 use std::path::PathBuf;
 
@@ -43,7 +43,7 @@ pub(crate) fn wrap_link(
     Ok(link)
 }
 
-/// The configured path with `%p` and `%d` filled in.
+/// Returns the configured path with `%p` and `%d` filled in.
 fn capture_path(template: &str, device: &str) -> PathBuf {
     template.replace("%p", &std::process::id().to_string()).replace("%d", device).into()
 }

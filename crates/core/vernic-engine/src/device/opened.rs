@@ -1,8 +1,8 @@
-//! What an open device is beside its lane: names, memory, events, addresses, states of the port,
-//! process slots, and what is known of other processes.
+//! The state of an open device apart from its lane: names, memory, events, addresses, states of the
+//! port, process slots, and what is known of other processes.
 //!
-//! Owns [`Device`], which the [`Engine`](crate::progress::engine::Engine) holds and is looked at
-//! through. Nothing of it is written on the data path.
+//! Owns [`Device`], which the [`Engine`](crate::progress::engine::Engine) holds and gives access
+//! to. Nothing of it is written on the data path.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -31,7 +31,7 @@ use crate::local::watch::Watch;
 use crate::policy::Cells;
 use crate::support::events::{AsyncEvent, CqId, EventQueue};
 
-/// See the module's head.
+/// The state of an open device apart from its lane.
 pub(crate) struct Device {
     info: DeviceInfo,
     config: Config,
@@ -53,7 +53,7 @@ pub(crate) struct Device {
     alarms: Alarms,
     refused_peers: AtomicU64,
     in_use: InUse,
-    /// CLOCK_MONOTONIC when the device was opened, nanoseconds.
+    /// CLOCK_MONOTONIC when the device was opened, in nanoseconds.
     started_ns: u64,
     closed: AtomicBool,
     channels: Mutex<Vec<Weak<EventQueue<CqId>>>>,
@@ -69,22 +69,22 @@ pub struct Clocks {
 }
 
 impl Clocks {
-    /// Both clocks now.
+    /// Reads both clocks now.
     pub(crate) fn read() -> Self {
         let device_ns = monotonic_ns();
         let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         Self { device_ns, wall_ns: since_1970.map_or(0, |since| since.as_nanos() as u64) }
     }
 
-    /// The time of day at which the device's clock showed `timestamp_ns`, as far as nobody has set
-    /// the time of day since.
+    /// Returns the time of day at which the device's clock showed `timestamp_ns`. It is right
+    /// unless the time of day was set in between.
     pub const fn wall_of(&self, timestamp_ns: u64) -> u64 {
-        // Wraps back: the difference may be negative.
+        // The addition wraps, because the difference may be negative.
         self.wall_ns.wrapping_add(timestamp_ns.wrapping_sub(self.device_ns))
     }
 }
 
-/// CLOCK_MONOTONIC, nanoseconds. Every Linux has it.
+/// Returns CLOCK_MONOTONIC, in nanoseconds. Every Linux has it.
 #[inline]
 pub(crate) fn monotonic_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_MONOTONIC)
@@ -134,91 +134,91 @@ impl Device {
         }
     }
 
-    /// What the device is called, and its netdev.
+    /// Returns the names of the device and of its netdev.
     #[inline]
     pub(crate) fn info(&self) -> &DeviceInfo {
         &self.info
     }
 
-    /// The settings that the device was opened with.
+    /// Returns the settings that the device was opened with.
     #[inline]
     pub(crate) fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Domains, regions and windows.
+    /// Returns the domains, regions and windows.
     #[inline]
     pub(crate) fn memory(&self) -> &Memory {
         &self.memory
     }
 
-    /// Windows by the part of their key that binds do not change.
+    /// Returns the windows by the part of their key that binds do not change.
     #[inline]
     pub(crate) fn windows(&self) -> &Mutex<HashMap<u32, MwHandle>> {
         &self.windows
     }
 
-    /// The port: addresses, paths, state, MTU.
+    /// Returns the port: addresses, paths, state, MTU.
     #[inline]
     pub(crate) fn port(&self) -> &Port {
         &self.port
     }
 
-    /// XRC domains, by the files that stand for them (`verbs/xrc.rs`).
+    /// Returns the XRC domains, by the files that stand for them (`verbs/xrc.rs`).
     #[inline]
     pub(crate) fn xrcds(&self) -> &FileObjects {
         &self.xrcds
     }
 
-    /// Counters of the data path.
+    /// Returns the counters of the data path.
     #[inline]
     pub(crate) fn counts(&self) -> &Counters {
         &self.counters
     }
 
-    /// The process slots of the host.
+    /// Returns the process slots of the host.
     #[inline]
     pub(crate) fn slots(&self) -> &Arc<SlotTable> {
         &self.slots
     }
 
-    /// Processes of this host that memory is shared with.
+    /// Returns the processes of this host that memory is shared with.
     #[inline]
     pub(crate) fn near(&self) -> Option<&NearControl> {
         self.near.as_ref()
     }
 
-    /// Processes of this host that queue pairs are connected to.
+    /// Returns the processes of this host that queue pairs are connected to.
     #[inline]
     pub(crate) fn watch(&self) -> &Watch {
         &self.watch
     }
 
-    /// What threads tell each other about progress.
+    /// Returns the state through which threads inform each other about progress.
     #[inline]
     pub(crate) fn policy(&self) -> &Cells {
         &self.policy
     }
 
-    /// Wakes the background thread.
+    /// Returns the waker of the background thread.
     #[inline]
     pub(crate) fn waker(&self) -> &Waker {
         &self.waker
     }
 
-    /// Asynchronous events.
+    /// Returns the queue of asynchronous events.
     #[inline]
     pub(crate) fn events(&self) -> &EventQueue<AsyncEvent> {
         &self.events
     }
 
-    /// Why queue pairs failed that are gone.
+    /// Returns the failures of queue pairs that were reset or destroyed.
     #[inline]
     pub(crate) fn past_failures(&self) -> &Mutex<PastFailures> {
         &self.past_failures
     }
 
-    /// Completion queues that overflowed.
+    /// Returns the number of completion queues that overflowed.
     pub(crate) fn cq_overflows(&self) -> u64 {
         self.cq_overflows.load(Ordering::Relaxed)
     }
@@ -228,18 +228,19 @@ impl Device {
         self.cq_overflows.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Peers that send what they must not.
+    /// Returns the peers that send what they must not.
     #[inline]
     pub(crate) fn alarms(&self) -> &Alarms {
         &self.alarms
     }
 
-    /// Connections of TCP that were refused: their peers are outside of the setting `peers`.
+    /// Returns the number of refused TCP connections: their peers are outside of the setting
+    /// `peers`.
     pub(crate) fn refused_peers(&self) -> u64 {
         self.refused_peers.load(Ordering::Relaxed)
     }
 
-    /// How much of the device is in use.
+    /// Returns how much of the device is in use.
     #[inline]
     pub(crate) fn in_use(&self) -> &InUse {
         &self.in_use
@@ -256,7 +257,7 @@ impl Device {
         self.closed.swap(true, Ordering::AcqRel)
     }
 
-    /// Completion channels, those that are gone among them.
+    /// Returns the completion channels, including destroyed ones.
     #[inline]
     pub(crate) fn channels(&self) -> &Mutex<Vec<Weak<EventQueue<CqId>>>> {
         &self.channels
@@ -270,45 +271,45 @@ impl Device {
         })
     }
 
-    /// A peer did what it must not.
+    /// Counts an offence of a peer.
     #[cold]
     pub(crate) fn note_offence(&self, peer: IpAddr, offence: Offence) {
         self.alarms.note(&self.info.name, peer, offence, self.now());
     }
 
-    /// Whether the device was opened before this process was forked: its sockets are closed, its
-    /// threads are gone, and any of its locks may be held by a thread that is gone. Nothing but
+    /// Whether the device was opened before this process was forked. Then its sockets are closed,
+    /// its threads are gone, and any of its locks may be held by a thread that is gone. Nothing but
     /// atomics and what never changes may be touched then.
     #[inline]
     pub(crate) fn is_orphan(&self) -> bool {
         !self.origin.is_here()
     }
 
-    /// How long the background thread leaves the lane to application threads that call now and
-    /// then, in nanoseconds.
+    /// Returns how long the background thread leaves the lane to application threads that call now
+    /// and then, in nanoseconds.
     pub(crate) fn patience(&self) -> u64 {
         self.config.takeover_us * 1000
     }
 
-    /// An armed completion queue has raised its event, or is gone.
+    /// Notes that an armed completion queue has raised its event, or is gone.
     pub(crate) fn cq_disarmed(&self) {
         self.policy.disarm();
     }
 
-    /// Nanoseconds since the device was opened.
+    /// Returns the nanoseconds since the device was opened.
     #[inline]
     pub(crate) fn now(&self) -> Time {
         Time(monotonic_ns().saturating_sub(self.started_ns))
     }
 
-    /// `now` as completions tell it: nanoseconds of CLOCK_MONOTONIC.
+    /// Returns `now` as completions report it: nanoseconds of CLOCK_MONOTONIC.
     #[inline]
     pub(crate) fn timestamp_ns(&self, now: Time) -> u64 {
         self.started_ns + now.nanos()
     }
 }
 
-/// The part of a window's key that its binds do not change.
+/// Returns the part of a window's key that its binds do not change.
 pub(crate) fn window_index(rkey: Rkey) -> u32 {
     rkey.value() >> 8
 }

@@ -1,8 +1,8 @@
-//! From an address vector to a path that the link can take.
+//! The way from an address vector to a path that the link can take.
 //!
 //! Called by the control path: when a queue pair goes to RTR and when an address handle is made.
-//! A connected queue pair's peer is looked for among the processes of this host; that may wait (for
-//! at most `peer_query_us`) and holds no lock while it does.
+//! The peer of a connected queue pair is searched for among the processes of this host. That may
+//! wait (for at most `peer_query_us`), and no lock is held meanwhile.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -22,12 +22,12 @@ pub(crate) struct Resolved {
     pub(crate) path: TxPath,
     pub(crate) peer: Address,
     pub(crate) local: Address,
-    /// Whom it leads to on this host.
+    /// The process of this host that the path leads to, if any.
     pub(crate) found: Found,
 }
 
 impl Device {
-    /// What a link is asked for, for an address vector that may be used.
+    /// Returns the request for a link's path, for an address vector that may be used.
     pub(crate) fn path_request(&self, av: &AddressVector) -> Result<PathRequest, PathError> {
         let index = av.sgid_index;
         let local = {
@@ -52,8 +52,8 @@ impl Device {
         })
     }
 
-    /// The path of an address vector; `entropy` chooses the number of its flow, which
-    /// [`Slot::flow`] makes that for a slot.
+    /// Returns the path of an address vector. `entropy` chooses the number of its flow;
+    /// [`Slot::flow`] turns the number into the flow of a slot.
     pub(crate) fn resolve(&self, av: &AddressVector, entropy: u32) -> Result<Resolved, PathError> {
         let to = self.path_request(av)?;
         let open = self.port().open_path(&to).map_err(|NoPath| {
@@ -65,18 +65,19 @@ impl Device {
         Ok(Resolved { path: path.with_flow(flow), peer, local, found: Found::NotHere })
     }
 
-    /// An address as this device reaches it: on the link of its netdev, if it holds only there.
+    /// Returns an address as this device reaches it: on the link of its netdev, if it holds only
+    /// there.
     pub(crate) fn local_addr(&self, ip: IpAddr) -> LocalAddr {
         LocalAddr::new(ip, self.info().netdev_index)
     }
 
-    /// Whether an address is one of this device.
+    /// Whether an address belongs to this device.
     pub(crate) fn has_address(&self, ip: IpAddr) -> bool {
         self.port().gids().iter().any(|row| row.local.ip == ip)
     }
 
-    /// The path of a connected queue pair `own` to `peer`; straight to the peer's process where
-    /// that is one of this host.
+    /// Returns the path of a connected queue pair `own` to `peer`. It leads to the peer's own port
+    /// where the peer is a process of this host.
     pub(crate) fn resolve_peer(
         &self,
         av: &AddressVector,
@@ -92,7 +93,7 @@ impl Device {
         resolved.path = resolved.path.with_flow(flow);
         let (ip, wait) = (av.dgid.to_ip(), Duration::from_micros(self.config().peer_query_us));
         let Some(process) = self.slots().query(ip, peer, wait) else {
-            // It may have been too busy to answer.
+            // The process may have been too busy to answer.
             if matches!(self.slots().lookup(ip, peer), Lookup::Asked | Lookup::Pending) {
                 resolved.found = Found::Perhaps;
             }
@@ -108,9 +109,9 @@ impl Device {
         Ok(resolved)
     }
 
-    /// A better path for a connected queue pair whose packets went unanswered: the peer may be a
-    /// process of this host that was too busy to answer when the queue pair went to RTR. Does not
-    /// wait; the first call asks, a later one knows. With the path comes the process.
+    /// Returns a better path for a connected queue pair whose packets went unanswered, and the
+    /// peer's process. The peer may be a process of this host that was too busy to answer when the
+    /// queue pair went to RTR. Does not wait: the first call asks, a later call knows the answer.
     pub(crate) fn straighten(&self, path: &TxPath, peer: Qpn) -> Option<(TxPath, HostProcess)> {
         if path.is_local() || self.config().force_wire {
             return None;
@@ -131,7 +132,8 @@ impl Device {
             return Ok(());
         }
         let netdev = self.info().netdev.clone();
-        // Where both are in the way the setting comes first: without it the netdev has its say.
+        // If both the setting and the netdev forbid it, report the setting: only without it does
+        // the netdev decide.
         if let Some(allowed) = self.config().mtu.filter(|&allowed| allowed < wanted) {
             return Err(PathError::MtuSetting { wanted, allowed, netdev });
         }

@@ -15,12 +15,13 @@ use crate::local::watch::{Found, HostProcess, Watched};
 use crate::support::events::lock;
 
 impl Device {
-    /// A queue pair is connected to `peer` at `ip`, which `found` was found of.
+    /// Notes that a queue pair is connected to `peer` at `ip`, whose process was found to be
+    /// `found`.
     pub(crate) fn watch_peer(&self, ip: IpAddr, peer: Qpn, found: &Found) {
         let pid = match found {
             Found::NotHere => return,
             Found::Perhaps => None,
-            // It ends with this process, or in order.
+            // The peer is in this process: it ends with this process, or in order.
             Found::Here(process) if process.pid == std::process::id() => return,
             Found::Here(process) => Some(process.pid),
         };
@@ -34,14 +35,14 @@ impl Device {
         }
     }
 
-    /// What was found out of a process by asking it.
+    /// Returns what was found out about a process by asking it.
     pub(crate) fn host_process(&self, process: &PeerProcess) -> HostProcess {
         let page = process.intake.and_then(|id| self.slots().intake_of(id));
         HostProcess { pid: process.pid, page }
     }
 
-    /// The process `pid` of this host has `slot`, says the slot's own socket: it is to be met,
-    /// unless it was.
+    /// Plans to connect to the process `pid` of this host, unless that was done. The slot's own
+    /// socket says that the process has `slot`.
     pub(crate) fn want_neighbour(&self, slot: Slot, pid: u32) {
         let Some(near) = &self.near() else { return };
         let mut wanted = lock(&near.wanted);
@@ -54,7 +55,8 @@ impl Device {
         self.waker().wake();
     }
 
-    /// Whether the process `pid`, which has `slot`, is a neighbour. Not to be called with the lane.
+    /// Whether the process `pid`, which has `slot`, is a local peer. Must not be called while
+    /// holding the lane.
     pub(crate) fn is_neighbour(&self, slot: Slot, pid: u32) -> bool {
         let Some(near) = &self.near() else { return false };
         let hood = lock(&near.hood);
@@ -64,7 +66,7 @@ impl Device {
 }
 
 impl Device {
-    /// Counts a dropped packet, and if its sender must not send such, that.
+    /// Counts a dropped packet, and the offence of its sender if it was one.
     #[cold]
     pub(crate) fn drop_from(&self, src: Address, reason: DropReason) {
         self.counts().drop_packet(reason);

@@ -1,7 +1,7 @@
 //! A port of an open device: its GID table, the paths that its link opens, its state and its MTU.
 //!
-//! Owns what changes while the device is open. The background thread follows the netdev; all
-//! others read. Nothing here is written on the data path.
+//! Owns what changes while the device is open. The background thread follows the netdev; all other
+//! threads read. Nothing here is written on the data path.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,10 +16,10 @@ use crate::support::events::lock;
 /// A port of an open device.
 pub(crate) struct Port {
     gids: Mutex<GidTable>,
-    /// Opens paths of the port's link.
+    /// The paths that the port's link opens.
     paths: Arc<dyn Paths>,
     is_up: AtomicBool,
-    /// Whether the netdev is gone and the application was told.
+    /// Whether the netdev is gone and the application was notified.
     is_removed: AtomicBool,
     /// The code of the active MTU.
     active_mtu: AtomicU8,
@@ -29,7 +29,7 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// The port of a device that is being opened.
+    /// Returns the port of a device that is being opened.
     pub(crate) fn new(
         info: &DeviceInfo,
         active_mtu: Mtu,
@@ -75,17 +75,17 @@ impl Port {
         !self.is_removed.swap(true, Ordering::Relaxed)
     }
 
-    /// The largest path MTU that fits the netdev now.
+    /// Returns the largest path MTU that fits the netdev now.
     pub(crate) fn active_mtu(&self) -> Mtu {
         Mtu::from_code(self.active_mtu.load(Ordering::Relaxed)).unwrap_or(Mtu::B256)
     }
 
-    /// The MTU of the netdev, bytes.
+    /// Returns the MTU of the netdev, in bytes.
     pub(crate) fn netdev_mtu_bytes(&self) -> u32 {
         self.netdev_mtu_bytes.load(Ordering::Relaxed)
     }
 
-    /// Follows the netdev's MTU. Where no path MTU fits (`None`), the active one stays.
+    /// Stores the netdev's new MTU. If no path MTU fits (`None`), the active one stays.
     pub(crate) fn set_mtu(&self, netdev_bytes: u32, active: Option<Mtu>) {
         self.netdev_mtu_bytes.store(netdev_bytes, Ordering::Relaxed);
         if let Some(active) = active {
@@ -99,7 +99,7 @@ impl Port {
         lock(&self.refusal).replace(refusal) == Some(refusal)
     }
 
-    /// The path on which the kernel refused packets last, and its error number.
+    /// Returns the path on which the kernel refused packets last, and its error number.
     pub(crate) fn refusal(&self) -> Option<(TxPath, i32)> {
         *lock(&self.refusal)
     }

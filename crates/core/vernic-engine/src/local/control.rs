@@ -14,7 +14,7 @@ use crate::support::events::{lock, try_lock};
 /// Largest number of processes of this host that wait to be connected: one for each slot.
 pub(crate) const MAX_WANTED: usize = 1 << Slot::BITS;
 
-/// What the threads of a device share of its local peers.
+/// The state that the threads of a device share of its local peers.
 #[derive(Debug)]
 pub(crate) struct NearControl {
     /// The local peers; `None` once the device is closed.

@@ -14,7 +14,7 @@ use super::messages::{Offer, Told};
 use super::pull::Lender;
 use crate::counters::{DirectCounts, Refusal};
 
-/// What the lane knows of a local peer's memory, and the peer of ours.
+/// A local peer's access to our memory, and ours to the peer's, as the lane knows them.
 #[derive(Debug)]
 pub(crate) struct Host {
     guest: Arc<Guest>,

@@ -48,8 +48,8 @@ pub(crate) enum Told {
     Offer { asker: Qpn, rkey: Rkey, offer: Offer },
     /// The negative answer to a grant request.
     Deny { asker: Qpn, rkey: Rkey, why: Denial },
-    /// Regions have ended whose files were given to the receiver. The receiver checks the
-    /// revocation words of the regions that it has.
+    /// Regions have ended that the receiver was given files of. The receiver checks the revocation
+    /// words of the regions that it has.
     Ended,
     /// The receiver may copy the payload of SENDs out of the sender's memory. The file of the
     /// sender's revocation words comes along.

@@ -63,8 +63,8 @@ const DRAIN_NANOS: u64 = 5_000_000;
 /// The pause after [`DRAIN_NANOS`] before the next try: a second.
 const DRAIN_PAUSE_NANOS: u64 = 1_000_000_000;
 
-/// How long after a packet came out of a ring the link is polled less often: some round trips of a
-/// program that answers at once, and some of its computations.
+/// How long the link is polled less often after a packet came out of a ring. That is some round
+/// trips of a program that answers at once, and some of its computations.
 const BUSY_NANOS: u64 = 1_000_000;
 
 /// How often the link is polled then. A packet of the wire waits half of this on average. A poll
@@ -99,7 +99,7 @@ pub(crate) struct Peer {
     full_since: Option<Time>,
 }
 
-/// The local peer whose packets are read out of a ring.
+/// The local peer from which the packets of a ring come.
 #[derive(Debug)]
 pub(crate) struct Origin<'a> {
     neighbour: &'a Neighbour,
@@ -152,7 +152,7 @@ impl Peer {
     }
 }
 
-/// What went wrong with local peers.
+/// Faults of local peers that the background thread has to handle.
 #[derive(Debug, Default)]
 struct Trouble {
     /// Peers that broke the rules, to be expelled.

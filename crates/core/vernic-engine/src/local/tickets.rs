@@ -114,7 +114,7 @@ impl QpTickets {
         true
     }
 
-    /// Forgets grants whose key's revocation word is cleared: they are requested anew.
+    /// Forgets grants if the revocation word of their key is cleared: they are requested anew.
     pub(crate) fn end_closed(&mut self) {
         self.list.retain(|known| match &known.consent {
             Consent::Ticket(ticket) => ticket.gates.is_valid(ticket.offer.key),

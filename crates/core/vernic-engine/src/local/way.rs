@@ -19,7 +19,7 @@ pub(crate) enum Way {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct QpWay {
     pub(crate) requests: Way,
-    /// The local peer through whose ring the last request came; `None` if it came by the link.
+    /// The local peer that sent the last request through a ring; `None` if it came by the link.
     pub(crate) answers: Option<NeighbourId>,
     /// Whether the last response came through a ring.
     pub(crate) is_answered: bool,

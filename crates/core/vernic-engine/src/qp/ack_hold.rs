@@ -1,7 +1,7 @@
 //! Delayed ACKs: how long the acknowledgement of a queue pair may wait.
 //!
 //! An ACK is a packet and, where nothing else goes to that peer, a system call; both cost as much
-//! as a small message. IBTA lets a responder acknowledge many requests with one ACK (9.7.5.1.2), so
+//! as a small message. IBTA lets a responder acknowledge many requests with one ACK (9.7.5.1.2). So
 //! an ACK that is all a queue pair has to send waits a moment: for more requests to acknowledge, or
 //! for a reply that it can ride with. READ and atomic responses and NAKs never wait.
 //!
@@ -32,7 +32,7 @@ const PROMPT_BURSTS: u16 = 1024;
 /// Times in a row that waiting may be in vain: the peer's process may just not have run.
 const MISSES: u8 = 3;
 
-/// What a queue pair knows about its acknowledgements. Protected by the lock of its core.
+/// The state of a queue pair's acknowledgements. Protected by the lock of its core.
 #[derive(Debug, Default)]
 pub(crate) struct AckHold {
     /// Whether an ACK is delayed.

@@ -23,7 +23,7 @@ use crate::support::events::{AsyncEvent, CqId, Element, EventKind, EventQueue, l
 /// A completion and its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wc {
-    /// What completed.
+    /// The completion.
     pub completion: Completion,
     /// The time, in nanoseconds of CLOCK_MONOTONIC. [`Context::clocks`](crate::Context::clocks)
     /// returns the time of day that goes with it. Completions of one batch of packets have one

@@ -57,7 +57,7 @@ pub enum SendRefusal {
         /// Most.
         limit: u32,
     },
-    /// An atomic whose local memory does not hold the 8 bytes.
+    /// The local memory of an atomic does not hold the 8 bytes.
     #[error("{given} bytes of local memory for an 8-byte atomic")]
     AtomicLength {
         /// Given.

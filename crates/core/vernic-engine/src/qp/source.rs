@@ -11,7 +11,7 @@
 //! packet that the machine accepts is the peer's: one for requests, one for responses, which need
 //! not be the same.
 //!
-//! Packets from other ports come from *strangers*, or from a peer whose port has changed. A port
+//! Packets from other ports come from *strangers*, or from a peer that has changed its port. A port
 //! changes if the peer's netdev lost its address and found none of its old ports free, if the peer
 //! changed its path, or if a router translates. Only the peer knows the place in the sequence, of
 //! 2^24, and that distinguishes it from a stranger. A stranger's packet costs one of [`GUESSES`];

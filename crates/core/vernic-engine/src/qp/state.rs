@@ -35,7 +35,7 @@ pub(crate) struct QpCore {
     pub(crate) side: QpSide,
 }
 
-/// What the protocol machine leaves to its owner.
+/// State that the protocol machine leaves to its owner.
 #[derive(Debug)]
 pub(crate) struct QpSide {
     pub(crate) slots: SendSlots,
@@ -62,7 +62,7 @@ pub(crate) struct QpSide {
     pub(crate) heard: Option<Time>,
     /// The grants of a peer on this host.
     pub(crate) tickets: QpTickets,
-    /// The revocation token in messages whose payload the peer copies; `None` while there are none.
+    /// The revocation token in messages of which the peer copies the payload; `None` without such.
     pub(crate) send_gate: Option<RevocationToken>,
     /// Whether a completion was lost to a full completion queue: the queue pair must go to error.
     pub(crate) cq_failed: bool,
@@ -206,7 +206,7 @@ impl TimerEntries {
     }
 }
 
-/// What threads and the scheduler report to each other about a queue pair.
+/// The state of a queue pair that threads and the scheduler report to each other.
 #[derive(Debug)]
 pub(crate) struct Mark {
     /// Whether a turn is sure to come that examines the send queue: the queue pair is in the
@@ -264,7 +264,7 @@ pub(crate) struct QpInner {
     pub(crate) srq: Option<SharedRecv>,
     pub(crate) rq: RecvQueue,
     pub(crate) core: Mutex<QpCore>,
-    /// What the queue pair shares with the scheduler.
+    /// The state that the queue pair shares with the scheduler.
     pub(crate) mark: Mark,
     /// Copy of the machine's state for posting receives without the core.
     pub(crate) state: AtomicU8,
