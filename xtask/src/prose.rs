@@ -36,7 +36,7 @@ const ALLOWED: &[(&str, usize)] = &[
     ("vernic-abi", 34),
     ("vernic-cli", 15),
     ("vernic-cm", 53),
-    ("vernic-engine", 34),
+    ("vernic-engine", 0),
     ("vernic-mem", 24),
     ("vernic-paths", 4),
     ("vernic-proto", 73),

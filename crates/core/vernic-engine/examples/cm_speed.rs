@@ -29,9 +29,9 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 /// Nothing takes longer.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Connections to this port are accepted.
+/// The port to which connections are accepted.
 const WELCOME: ServiceId = PortSpace::TCP.service_id(47_910);
-/// Those to this one are refused by the application.
+/// The port to which connections are refused by the application.
 const UNWELCOME: ServiceId = PortSpace::TCP.service_id(47_911);
 /// Nobody listens here.
 const NOBODY: ServiceId = PortSpace::TCP.service_id(47_912);

@@ -70,7 +70,7 @@ pub enum OpenError {
     NoAddress {
         /// The device.
         device: String,
-        /// Its netdev.
+        /// The netdev of the device.
         netdev: String,
     },
     /// The netdev's MTU is too small for any path MTU.
@@ -80,7 +80,7 @@ pub enum OpenError {
     MtuTooSmall {
         /// The device.
         device: String,
-        /// Its netdev.
+        /// The netdev of the device.
         netdev: String,
         /// MTU of the netdev.
         netdev_mtu_bytes: u32,
@@ -94,7 +94,7 @@ pub enum OpenError {
     MtuTooLarge {
         /// The device.
         device: String,
-        /// Its netdev.
+        /// The netdev of the device.
         netdev: String,
         /// The MTU asked for.
         wanted: Mtu,
@@ -140,7 +140,7 @@ pub enum OpenError {
     Middleware {
         /// The setting.
         setting: &'static str,
-        /// Its value.
+        /// The value of the setting.
         value: String,
         /// What is wrong.
         reason: String,
@@ -411,7 +411,7 @@ pub enum McastError {
     Service {
         /// The queue pair.
         qpn: Qpn,
-        /// Its service.
+        /// The service of the queue pair.
         service: Service,
     },
     /// The queue pair was destroyed.

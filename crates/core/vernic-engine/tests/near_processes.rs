@@ -19,7 +19,7 @@ use common::stopped::stop_and_go_on;
 use common::*;
 use vernic_engine::*;
 
-/// Of peers that shall not be given up because the machine is busy.
+/// Settings with which no peer is given up because the machine is busy.
 const PATIENT: Setup = Setup {
     mtu: Mtu::B4096,
     timeout: AckTimeout::new(18),
@@ -135,7 +135,7 @@ fn to_other_process(setup: Setup) -> (Other, End, Arc<Qp>, Remote) {
     to_other_process_with(setup, near_config())
 }
 
-/// The same, with these settings.
+/// Returns a queue pair connected to another process through memory, with these settings.
 fn to_other_process_with(setup: Setup, config: Config) -> (Other, End, Arc<Qp>, Remote) {
     let mut other = Other::start("rc");
     let end = End::with(config);

@@ -121,7 +121,7 @@ impl Rig {
         self.qp.place(to, bytes.len() as u32, |write| bytes.chunks(1000).for_each(write))
     }
 
-    /// The same, as soon as no other thread makes progress on the device.
+    /// Places the bytes as soon as no other thread makes progress on the device.
     fn put(&self, offset: u64, bytes: &[u8]) {
         let since = Instant::now();
         loop {

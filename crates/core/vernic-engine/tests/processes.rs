@@ -47,7 +47,7 @@ fn the_other_process() {
     let _ = lines.next();
 }
 
-/// The other process as target of an XRC connection, with one shared receive queue.
+/// Another process as target of an XRC connection, with one shared receive queue.
 fn xrc_target() {
     let mut lines = std::io::stdin().lines();
     let end = End::new();

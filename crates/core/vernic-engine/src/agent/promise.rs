@@ -46,7 +46,8 @@ const QUIET_LOOKS: u32 = 2;
 /// and ongoing traffic is not waited for.
 const LOOKS_OF_A_CALL: u32 = 8;
 
-/// The same limit at the end of a process, when nothing new comes: more than the sockets hold.
+/// The most batches taken at the end of a process, when nothing new comes: more than the sockets
+/// hold.
 const LOOKS_AT_THE_END: u32 = 4096;
 
 /// How long the end of a process waits for peers to acknowledge it. The repeats of a DREQ within

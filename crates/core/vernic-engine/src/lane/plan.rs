@@ -9,7 +9,7 @@ use crate::qp::state::QpInner;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Requests,
-    /// Of the requests, the packets alone that probe a silent peer.
+    /// Requests that probe a silent peer, and no others.
     Probe,
     Answers,
 }

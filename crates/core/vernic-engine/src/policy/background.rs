@@ -1,7 +1,7 @@
 //! The background thread as a machine: events go in, and what the thread does next comes out.
 //!
 //! ```text
-//!                        enough calls                      nobody polls any more
+//!                        enough calls                      no calls any more
 //!   Judge ------------------------------> BackOff ----------------------------------.
 //!     ^ \                                  | not armed                              |
 //!     |  `--> Look: found, taken: again    v                                        |

@@ -4,7 +4,7 @@
 //! the application make progress, and the background thread does where no call does. A program that
 //! wants several lanes opens the device several times.
 //!
-//! # Who runs the lane
+//! # Which thread runs the lane
 //!
 //! - `post_send` pushes into the send queue and *kicks*: if the lane is free it sends on the
 //!   caller's thread; otherwise it rings the doorbell and leaves.

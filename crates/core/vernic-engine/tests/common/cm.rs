@@ -128,7 +128,7 @@ impl Node {
         self.cm().accept(conn, &params).unwrap();
     }
 
-    /// The other half of what [`serve`](Self::serve) does: from REQ to TIMEWAIT. Returns what the
+    /// Uses what [`serve`](Self::serve) serves, from REQ to TIMEWAIT. Returns what the
     /// server said.
     pub fn use_service(&self, ip: IpAddr, service: ServiceId, say: &[u8]) -> Vec<u8> {
         let conn = self.connect(ip, service, say);

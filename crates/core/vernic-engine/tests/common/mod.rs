@@ -58,7 +58,7 @@ impl End {
         Self::on(context, channel)
     }
 
-    /// Of a device that is open.
+    /// An end of a device that is open.
     pub fn on(context: Arc<Context>, channel: Option<Arc<CompChannel>>) -> Self {
         let pd = context.alloc_pd();
         let cq = context.create_cq(4096, channel.as_ref()).unwrap();

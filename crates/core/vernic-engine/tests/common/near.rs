@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Of datagrams.
+/// The Q_Key of datagrams.
 pub const QKEY: Qkey = Qkey(0x1111);
 /// Whether requests go through memory.
 pub const SHARED: fn(&Qp) -> bool = |qp| matches!(qp.route(), Route::SharedMemory { .. });

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// Tells the other process what it is.
 pub const ROLE: &str = "VERNIC_TEST_ROLE";
 
-/// The other process with its standard input and output; ended with the value.
+/// Another process with its standard input and output; dropping the value ends it.
 pub struct Other {
     pub child: Child,
     out: BufReader<ChildStdout>,
@@ -19,7 +19,7 @@ impl Other {
         Self::run(&mut Command::new(std::env::current_exe().unwrap()), role)
     }
 
-    /// The same, by a command that runs the binary.
+    /// Runs the test `the_other_process` by a command that runs this binary.
     pub fn run(command: &mut Command, role: &str) -> Self {
         let mut child = command
             .args(["--exact", "the_other_process", "--nocapture", "--test-threads=1"])
@@ -32,8 +32,8 @@ impl Other {
         Self { child, out }
     }
 
-    /// The same in a network namespace of its own, of which it is root. `None`, and said, where
-    /// there is none.
+    /// Runs the test `the_other_process` in a network namespace of its own, of which it is root.
+    /// Prints why and returns `None` where there is none.
     pub fn in_a_namespace(role: &str) -> Option<Self> {
         unshared().map(|mut command| Self::run(&mut command, role))
     }
