@@ -146,10 +146,10 @@ impl DeviceLine {
         Self {
             name: info.name.clone(),
             transport: transport(info),
-            netdev: info.netdev.clone(),
-            state: if info.up { "active" } else { "down" }.into(),
-            netdev_mtu_bytes: info.netdev_mtu_bytes,
-            addresses: info.addresses.iter().map(|address| address.ip).collect(),
+            netdev: info.port.netdev.clone(),
+            state: if info.port.up { "active" } else { "down" }.into(),
+            netdev_mtu_bytes: info.port.netdev_mtu_bytes,
+            addresses: info.port.addresses.iter().map(|address| address.ip).collect(),
         }
     }
 }
@@ -160,7 +160,7 @@ impl DeviceView {
         Self {
             name: info.name.clone(),
             transport: transport(info),
-            netdev: info.netdev.clone(),
+            netdev: info.port.netdev.clone(),
             node_guid: guid_text(attributes.node_guid),
             version: attributes.firmware.into(),
             vendor_id: format!("{:#x}", attributes.vendor_id),
@@ -170,7 +170,11 @@ impl DeviceView {
                 None => "through shared memory".into(),
                 Some(why) => format!("by the wire: {why}"),
             },
-            gids: device.gid_table().iter().map(|row| GidView::of(row, &info.netdev)).collect(),
+            gids: device
+                .gid_table()
+                .iter()
+                .map(|row| GidView::of(row, &info.port.netdev))
+                .collect(),
             limits: limits(&attributes),
             counters: counters(&device.counters()),
         }

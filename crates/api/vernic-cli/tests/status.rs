@@ -111,7 +111,7 @@ fn rdma_of_iproute2_sees_the_device_its_objects_and_its_counters() {
     let rdma = |line: &str| installed.shell(&["-d", name], &format!("rdma {line}"));
     let pair = Pair::new();
     let info = pair.device.info();
-    let netdev = &info.netdev;
+    let netdev = &info.port.netdev;
     let link = format!("link {name}/1 state ACTIVE physical_state LINK_UP netdev {netdev} \n");
     assert_eq!(rdma("link"), link);
     assert_eq!(rdma(&format!("link show {name}/1")), link);

@@ -225,7 +225,7 @@ impl Devices {
         if let Some(device) = open.iter().find(|device| device.is(info)) {
             return Ok(device.clone());
         }
-        let context = Context::open_on(&info.netdev, info.transport, self.config.clone())?;
+        let context = Context::open_on(&info.port.netdev, info.transport, self.config.clone())?;
         let agent: Option<Arc<dyn Agent>> = match info.transport {
             Transport::Iwarp => None,
             _ => Some(context.clone()),
@@ -260,7 +260,7 @@ impl Devices {
     pub(crate) fn named(&self, name: &str) -> Result<Arc<Context>, OpenError> {
         let all = devices()?;
         let beside = all.iter().cloned().map(DeviceInfo::into_iwarp);
-        let on_netdev = all.iter().find(|info| info.netdev == name).cloned();
+        let on_netdev = all.iter().find(|info| info.port.netdev == name).cloned();
         let named = all.iter().cloned().chain(beside).find(|info| info.name == name);
         let found = named.or(on_netdev.map(|info| with_transport(info, self.transport)));
         match found {

@@ -15,6 +15,6 @@ pub(crate) struct DeviceKey {
 
 impl DeviceKey {
     pub(crate) fn of(info: &DeviceInfo) -> Self {
-        Self { netdev: info.netdev_index, transport: info.transport }
+        Self { netdev: info.port.netdev_index, transport: info.transport }
     }
 }

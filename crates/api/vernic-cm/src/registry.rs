@@ -271,7 +271,7 @@ impl Registry {
             self.keeper.add(Job::Ignore { agent, conn });
             return;
         }
-        let scope = device.context.info().netdev_index;
+        let scope = device.context.info().port.netdev_index;
         let with_scope = |ip: IpAddr, port| LocalAddr::new(ip, scope).with_port(port);
         let (local, peer) =
             (with_scope(header.dst, entry.port), with_scope(header.src, header.port));

@@ -39,7 +39,7 @@ fn both_sides_learn_who_the_other_is_and_what_it_wants() {
     assert_eq!(accepted.user_context(), 77);
     assert_eq!(accepted.local_addr(), Some(place));
     assert_eq!(accepted.peer_addr(), id.local_addr());
-    assert_eq!(accepted.context().unwrap().info().netdev, "lo");
+    assert_eq!(accepted.context().unwrap().info().port.netdev, "lo");
 
     let accepted_end = End::new(&accepted);
     accepted.attach_qp(accepted_end.qp.clone()).unwrap();

@@ -78,7 +78,7 @@ fn resolving_binds_to_the_source_and_tells_each_step_by_an_event() {
     assert_eq!(local.ip(), addr("127.0.0.1:0").ip());
     assert!(local.port() >= 1024 && id.port() == local.port());
     assert_eq!(id.peer_addr(), Some(addr("127.0.0.1:7471")));
-    assert_eq!(id.context().unwrap().info().netdev, "lo");
+    assert_eq!(id.context().unwrap().info().port.netdev, "lo");
     let row = id.context().unwrap().gid_entry(id.local_gid_index().unwrap()).unwrap();
     assert_eq!(row.local.ip, local.ip());
     id.set_option(IdOption::Tos(0x20)).unwrap();

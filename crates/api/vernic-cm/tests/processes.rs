@@ -398,7 +398,7 @@ fn far_end() {
 fn visit(side: &Side, place: &str, device: &str) {
     let place = addr(place);
     let (id, end) = connect_to(side, place);
-    assert_eq!(id.context().unwrap().info().netdev, device, "{place}");
+    assert_eq!(id.context().unwrap().info().port.netdev, device, "{place}");
     assert_eq!(id.peer_addr(), Some(place));
     end.send();
     assert_eq!(end.complete().status, WcStatus::Success, "{:?}", end.qp.explain());
@@ -472,7 +472,7 @@ fn datagrams(side: &Side, place: &str) {
 fn bound_elsewhere(side: &Side) {
     let id = side.tcp();
     id.bind_addr(addr("10.77.2.1:0")).unwrap();
-    assert_eq!(id.context().unwrap().info().netdev, "near2");
+    assert_eq!(id.context().unwrap().info().port.netdev, "near2");
     id.resolve_addr(None, addr("10.77.2.2:7471"), SOON).unwrap();
     side.expect(EventKind::AddrResolved);
     assert_eq!(id.local_addr().unwrap().ip(), addr("10.77.2.1:0").ip());

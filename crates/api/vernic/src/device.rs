@@ -16,7 +16,7 @@ use crate::{AddressVector, Config, CreateError, Error, Gid, OpenError, Path, Por
 /// ```
 /// use vernic::Device;
 /// for info in Device::list()? {
-///     println!("{} is {}, addresses {:?}", info.name, info.netdev, info.addresses);
+///     println!("{} is {}, addresses {:?}", info.name, info.port.netdev, info.port.addresses);
 /// }
 /// let device = Device::open("lo")?; // or its Vernic name
 /// println!("{:?}", device.port());

@@ -11,7 +11,7 @@
 //! use vernic::iwarp::{Listener, Options};
 //! use vernic::{Access, Buffer, Device, InitAttr, Inline, Rc, WrId};
 //!
-//! let number = Device::list()?.into_iter().find(|info| info.netdev == "lo").unwrap().into_iwarp();
+//! let number = Device::list()?.into_iter().find(|info| info.port.netdev == "lo").unwrap().into_iwarp();
 //! let device = Device::open(&number.name)?;
 //! let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
 //! let mr = pd.register(Buffer::zeroed(64)?, Access::NONE.local_write())?;

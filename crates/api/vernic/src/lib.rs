@@ -109,9 +109,9 @@ pub use vernic_engine::{
     AckTimeout, AddressVector, AsyncEvent, Cause, Circumstances, Clocks, Config, CqId, DeviceAttr,
     DeviceCounters, DeviceInfo, DeviceMemory, DmRangeError, DropReason, Element, EventKind,
     Explanation, Failure, Gid, GidEntry, GidType, LinkCounters, LivePeer, Lkey, LocalAddr, Mtu,
-    PORT_COUNTERS, Pkey, PortAttr, PortNum, PortState, Psn, Qkey, QpAttr, QpCap, QpCounters,
-    QpState, Qpn, RemoteRange, Rkey, RnrTimer, Route, SrqId, Srqn, Transport as DeviceTransport,
-    TransportChoice, TxPath, WcOpcode, WcStatus, WhyWire, limits,
+    PORT_COUNTERS, Pkey, PortAttr, PortInfo, PortNum, PortState, Psn, Qkey, QpAttr, QpCap,
+    QpCounters, QpState, Qpn, RemoteRange, Rkey, RnrTimer, Route, SrqId, Srqn,
+    Transport as DeviceTransport, TransportChoice, TxPath, WcOpcode, WcStatus, WhyWire, limits,
 };
 
 /// The example of the repository's README, tested.

@@ -60,7 +60,7 @@ fn a_connection_says_who_and_what_is_at_the_other_end_and_ends_on_both() {
         assert_eq!((passive.private_data().len(), active.private_data().len()), (56, 196));
         assert_eq!(passive.peer_addr(), active.local_addr());
         assert_eq!(active.peer_addr(), listener.local_addr());
-        assert_eq!(active.device().info().netdev, "lo");
+        assert_eq!(active.device().info().port.netdev, "lo");
         assert!(!passive.wait_disconnected(Some(Duration::ZERO)).unwrap());
         std::thread::scope(|scope| {
             scope.spawn(|| {

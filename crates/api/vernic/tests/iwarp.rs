@@ -10,7 +10,7 @@ use vernic::*;
 const HOME: (Ipv4Addr, u16) = (Ipv4Addr::LOCALHOST, 0);
 
 fn device() -> Device {
-    let lo = Device::list().unwrap().into_iter().find(|info| info.netdev == "lo").unwrap();
+    let lo = Device::list().unwrap().into_iter().find(|info| info.port.netdev == "lo").unwrap();
     Device::open(&lo.into_iwarp().name).unwrap()
 }
 

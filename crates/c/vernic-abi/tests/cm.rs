@@ -65,6 +65,6 @@ fn a_loopback_address_is_of_the_only_device() {
 #[test]
 fn a_loopback_address_is_not_of_another_device() {
     let devices = vernic_engine::devices().unwrap();
-    let Some(other) = devices.iter().find(|device| device.netdev != "lo") else { return };
+    let Some(other) = devices.iter().find(|device| device.port.netdev != "lo") else { return };
     check_with("cm_loopback.c", &[("VERNIC_DEVICE", &other.name)]);
 }

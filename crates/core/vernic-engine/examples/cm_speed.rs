@@ -220,7 +220,7 @@ fn main() -> Result<()> {
         }
     }
     let (server, end, requests) = open(&device)?;
-    let everywhere = Place::Netdev(server.info().netdev_index);
+    let everywhere = Place::Netdev(server.info().port.netdev_index);
     // As many as may be half-open.
     let listen = |service| server.cm().listen(service, everywhere, 1024);
     let unwelcome = listen(UNWELCOME)?;

@@ -61,7 +61,7 @@ pub use device::gid::{GidEntry, GidType};
 pub use device::limits;
 pub use device::limits::{DeviceAttr, PortAttr, PortState};
 pub use device::listing::{
-    DeviceInfo, Transport, address_transport, configured_devices, device_with, devices,
+    DeviceInfo, PortInfo, Transport, address_transport, configured_devices, device_with, devices,
     looks_for_transport, no_device,
 };
 pub use device::opened::Clocks;

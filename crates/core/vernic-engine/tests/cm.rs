@@ -230,7 +230,7 @@ fn an_agent_has_one_sink_and_does_nothing_without() {
     let error = context.cm().connect(&params(path, port(1), b"")).unwrap_err();
     assert_eq!(error, CmCallError::NotAttached);
     let service = port(free_port());
-    let place = Place::Netdev(context.info().netdev_index);
+    let place = Place::Netdev(context.info().port.netdev_index);
     let error = context.cm().listen(service, place, 1).unwrap_err();
     assert!(matches!(error, ListenError::NotAttached), "{error}");
     assert!(!context.cm().is_claimed(service, place).unwrap(), "nothing is left of it");

@@ -93,7 +93,7 @@ impl Neighbour {
         let listener = listener(&runtime);
         let other = start(&listener, None);
         let sockets = [(); 2].map(|()| listener.accept().unwrap());
-        let info = manager.devices().unwrap().into_iter().find(|device| device.netdev == "lo");
+        let info = manager.devices().unwrap().into_iter().find(|device| device.port.netdev == "lo");
         let context = manager.context(&info.unwrap().name).unwrap();
         Self { sockets, context, other, _runtime: runtime }
     }

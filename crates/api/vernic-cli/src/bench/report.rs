@@ -273,7 +273,7 @@ pub(crate) fn heading(
         "vernic {} on {} ({}), {cores} cores, Linux {}; {rounds}\n{way}",
         env!("CARGO_PKG_VERSION"),
         device.name,
-        device.netdev,
+        device.port.netdev,
         if kernel.is_empty() { "of unknown version" } else { kernel.trim() },
     )
 }

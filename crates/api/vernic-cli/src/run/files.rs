@@ -40,15 +40,18 @@ pub(super) fn of_devices(devices: &[DeviceInfo]) -> Vec<Entry> {
 }
 
 fn of_device(folder: &str, device: &DeviceInfo) -> Vec<Entry> {
-    let (name, netdev) = (&device.name, &device.netdev);
+    let (name, netdev) = (&device.name, &device.port.netdev);
     let guid = format!("{}\n", groups(&device.node_guid.to_be_bytes()));
     let port = format!("{folder}/ports/1");
     let (node_type, gid_type) = match device.transport {
         DeviceTransport::Iwarp => ("4: RNIC\n", "IB/RoCE v1\n"),
         _ => ("1: CA\n", "RoCE v2\n"),
     };
-    let (state, phys_state) =
-        if device.up { ("4: ACTIVE\n", "5: LinkUp\n") } else { ("1: DOWN\n", "3: Disabled\n") };
+    let (state, phys_state) = if device.port.up {
+        ("4: ACTIVE\n", "5: LinkUp\n")
+    } else {
+        ("1: DOWN\n", "3: Disabled\n")
+    };
     let mut entries = vec![
         Entry::file(format!("{folder}/node_type"), node_type),
         Entry::file(format!("{folder}/node_guid"), guid.clone()),
@@ -115,7 +118,7 @@ mod tests {
         for device in &devices {
             let folder = format!("sys/class/infiniband/{}", device.name);
             assert!(has(&format!("{folder}/ports/1/state")));
-            assert!(has(&format!("{folder}/device/net/{}", device.netdev)));
+            assert!(has(&format!("{folder}/device/net/{}", device.port.netdev)));
             assert!(has(&format!("dev/infiniband/uverbs{}", device.uverbs())));
         }
     }

@@ -135,7 +135,7 @@ impl Id {
                 // Without devices there is nothing to reserve; the call to listen reports that.
                 let infos = vernic_engine::devices().unwrap_or_default();
                 let open = |info: &DeviceInfo| self.shared.devices.device(info).ok();
-                let with_place = |info| Some((open(info)?, Place::Netdev(info.netdev_index)));
+                let with_place = |info| Some((open(info)?, Place::Netdev(info.port.netdev_index)));
                 infos.iter().filter_map(with_place).collect()
             }
         };

@@ -98,7 +98,9 @@ impl Id {
                 continue;
             }
             match self.shared.devices.device(&info) {
-                Ok(device) => self.listen_at(inner, device, Place::Netdev(info.netdev_index))?,
+                Ok(device) => {
+                    self.listen_at(inner, device, Place::Netdev(info.port.netdev_index))?
+                }
                 Err(error) => {
                     tracing::warn!(device = info.name, %error, "not listening there");
                     refused = Some(error);

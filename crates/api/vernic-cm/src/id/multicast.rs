@@ -90,7 +90,7 @@ impl Id {
         let row = rows.iter().filter(of_kind).min_by_key(|row| Some(row.local) != own);
         let row = row.ok_or(McastError::NoAddress(gid))?;
         // Without a route, messages would be lost silently.
-        let on_link = LocalAddr::new(group.ip(), device.context.info().netdev_index);
+        let on_link = LocalAddr::new(group.ip(), device.context.info().port.netdev_index);
         route::source(Some(row.local.with_port(0)), on_link.with_port(0))?;
         if row.local.ip.is_loopback() {
             // A route of another netdev would satisfy the check above, and lead nowhere.

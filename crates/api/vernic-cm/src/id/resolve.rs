@@ -75,7 +75,7 @@ impl Id {
             self.bind_inner(&mut inner, "resolve_addr", addr, Purpose::Connecting)?;
         }
         self.narrow(&mut inner, found);
-        let netdev = device.context.info().netdev_index;
+        let netdev = device.context.info().port.netdev_index;
         inner.device = Some(device);
         inner.peer = Some(match dst.ip().is_unspecified() {
             true => route::with_port(found, dst.port()),

@@ -109,6 +109,6 @@ pub(crate) fn open_device(stream: &TcpStream) -> Result<Device, Error> {
 /// Says how long the round trips took.
 pub(crate) fn report(device: &Device, what: &str, start: Instant) {
     let each_us = start.elapsed().as_secs_f64() * 1e6 / ROUNDS as f64;
-    let netdev = &device.info().netdev;
+    let netdev = &device.info().port.netdev;
     println!("{ROUNDS} round trips of {SIZE} bytes by {what} over {netdev}: {each_us:.1} us each");
 }

@@ -207,7 +207,7 @@ pub(crate) extern "C" fn ibv_open_device(device: Handle<ibv_device>) -> Handle<i
         // By its netdev: device numbers move when a netdev comes or goes.
         let engine = Config::load()
             .map_err(OpenError::from)
-            .and_then(|config| Context::open_on(&info.netdev, info.transport, config))
+            .and_then(|config| Context::open_on(&info.port.netdev, info.transport, config))
             .map_err(|error| Failure::from(error).fatal())?;
         ContextObject::open(device, &Shared::new(engine), false)
     })

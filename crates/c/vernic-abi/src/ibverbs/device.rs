@@ -70,7 +70,7 @@ impl DeviceObject {
         while let Some(device) = unsafe { at.as_ref() } {
             let (known, found) = (&device.info, &info);
             if known.name == found.name
-                && known.netdev_index == found.netdev_index
+                && known.port.netdev_index == found.port.netdev_index
                 && known.node_guid == found.node_guid
             {
                 return Handle::of_leaked(device);

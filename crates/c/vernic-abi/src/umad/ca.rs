@@ -35,7 +35,7 @@ fn device(name: &Text) -> Result<DeviceInfo, Failure> {
     let mut devices = devices()?;
     let at = match name.read() {
         Some(name) => devices.iter().position(|device| device.name.as_bytes() == name.to_bytes()),
-        None => devices.iter().position(|device| device.up).or(Some(0)),
+        None => devices.iter().position(|device| device.port.up).or(Some(0)),
     };
     let at = at.filter(|at| *at < devices.len()).ok_or_else(|| {
         let name = name.read().unwrap_or(c"of any name").to_string_lossy();
@@ -59,7 +59,7 @@ pub(super) fn allocate<T: Copy>(value: T) -> Result<*mut T, Failure> {
 /// The port, with its P_Keys of `calloc`.
 fn port(device: &DeviceInfo) -> Result<umad_port, Failure> {
     let gid = device.gids().first().map_or(Gid([0; 16]), |row| row.gid);
-    let [state, phys_state] = if device.up { UP } else { DOWN };
+    let [state, phys_state] = if device.port.up { UP } else { DOWN };
     let half = |at: usize| {
         let mut half = [0; 8];
         half.copy_from_slice(&gid.0[at..at + 8]);

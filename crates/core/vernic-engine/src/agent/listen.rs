@@ -90,11 +90,11 @@ impl Engine {
     ) -> Result<(ServiceName, Option<Gid>), ListenError> {
         let device = || self.info().name.clone();
         match place {
-            Place::Netdev(index) if index != self.info().netdev_index => {
+            Place::Netdev(index) if index != self.info().port.netdev_index => {
                 Err(ListenError::OtherNetdev {
                     device: device(),
                     index,
-                    own: self.info().netdev_index,
+                    own: self.info().port.netdev_index,
                 })
             }
             Place::Netdev(_) => Ok((ServiceName { service, place }, None)),
@@ -116,7 +116,7 @@ impl Engine {
     fn overlapping(&self, name: &ServiceName) -> Vec<ServiceName> {
         let at = |place| ServiceName { place, ..*name };
         match name.place {
-            Place::Address(_) => vec![at(Place::Netdev(self.info().netdev_index))],
+            Place::Address(_) => vec![at(Place::Netdev(self.info().port.netdev_index))],
             Place::Netdev(_) => {
                 self.port().gids().iter().map(|row| at(Place::Address(row.local))).collect()
             }

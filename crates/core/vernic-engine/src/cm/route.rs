@@ -284,7 +284,7 @@ impl CmShared {
     /// Returns the names that a listener for `service` at `local`, an address of this device, may
     /// have.
     pub(crate) fn names_of(&self, service: ServiceId, local: LocalAddr) -> [ServiceName; 2] {
-        [Place::Address(local), Place::Netdev(self.device.info().netdev_index)]
+        [Place::Address(local), Place::Netdev(self.device.info().port.netdev_index)]
             .map(|place| ServiceName { service, place })
     }
 
@@ -312,7 +312,7 @@ impl CmShared {
         // Steps of an odd size visit as many source ports; queue pairs use these ports too.
         let flow = first.wrapping_add(u16::from(out.repeats) * 5) % FLOWS;
         let CmPath { local, remote, traffic_class, hop_limit, .. } = out.path;
-        let netdev_index = self.device.info().netdev_index;
+        let netdev_index = self.device.info().port.netdev_index;
         let service_level = 0;
         let to =
             PathRequest { local, remote, netdev_index, traffic_class, hop_limit, service_level };

@@ -18,7 +18,7 @@ impl Device {
             patience_s: (is_late && patience_s > 0).then_some(patience_s),
             floor_us: None,
             live_peer: None,
-            down: (!is_up).then(|| self.info().netdev.clone()),
+            down: (!is_up).then(|| self.info().port.netdev.clone()),
             refused: refusal.filter(|(on, _)| Some(*on) == path).map(|(_, errno)| errno),
             faults: (!fault.is_empty() && misses_packets(cause)).then(|| fault.clone()),
         }

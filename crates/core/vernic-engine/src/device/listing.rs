@@ -1,10 +1,11 @@
 //! The list of devices: one per usable netdev.
 
+use std::iter::once;
 use std::net::Ipv6Addr;
 
 use vernic_io::LocalAddr;
 use vernic_io::netdev::{self, NetDev};
-use vernic_wire::{Gid, Mtu};
+use vernic_wire::{Gid, Mtu, PortNum};
 
 use crate::config::{Config, TransportChoice};
 use crate::device::gid::{GidEntry, GidTable, GidType};
@@ -34,26 +35,36 @@ pub struct DeviceInfo {
     pub name: String,
     /// The number in the device's name.
     pub number: u32,
-    /// The name of the device's netdev.
-    pub netdev: String,
-    /// The index of the device's netdev.
-    pub netdev_index: u32,
     /// Node GUID: from the MAC address (EUI-64), or from the index if there is no MAC.
     pub node_guid: u64,
+    /// Whether the netdev of port 1 is `lo`.
+    pub loopback: bool,
+    /// Whether the default route leaves through the netdev of port 1.
+    pub default_route: bool,
+    /// Port 1.
+    pub port: PortInfo,
+    /// Ports 2 and up. Devices that Vernic finds by themselves have one port; a caller of
+    /// [`Context::open_over`](crate::Context::open_over) may give a device more.
+    pub more_ports: Vec<PortInfo>,
+    /// The transport of the device's queue pairs.
+    pub transport: Transport,
+}
+
+/// A port of a device that can be opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortInfo {
+    /// The name of the port's netdev.
+    pub netdev: String,
+    /// The index of the port's netdev; 0 if it has none.
+    pub netdev_index: u32,
     /// MTU of the netdev, bytes.
     pub netdev_mtu_bytes: u32,
     /// Largest path MTU that fits the netdev; `None` if not even 256 does.
     pub active_mtu: Option<Mtu>,
     /// Whether packets can pass.
     pub up: bool,
-    /// Whether the netdev is `lo`.
-    pub loopback: bool,
-    /// Whether the default route leaves through the netdev.
-    pub default_route: bool,
     /// The addresses of the netdev, in the order of the GID table.
     pub addresses: Vec<LocalAddr>,
-    /// The transport of the device's queue pairs.
-    pub transport: Transport,
 }
 
 impl DeviceInfo {
@@ -62,16 +73,24 @@ impl DeviceInfo {
             name: format!("vernic{number}"),
             number,
             node_guid: node_guid(netdev.mac, netdev.index),
-            active_mtu: netdev.ib_mtu(),
-            netdev: netdev.name,
-            netdev_index: netdev.index,
-            netdev_mtu_bytes: netdev.mtu_bytes,
-            up: netdev.running,
             loopback: netdev.loopback,
             default_route: netdev.default_route,
-            addresses: netdev.addrs,
+            port: PortInfo {
+                active_mtu: netdev.ib_mtu(),
+                netdev: netdev.name,
+                netdev_index: netdev.index,
+                netdev_mtu_bytes: netdev.mtu_bytes,
+                up: netdev.running,
+                addresses: netdev.addrs,
+            },
+            more_ports: Vec::new(),
             transport: Transport::Roce,
         }
+    }
+
+    /// Returns the ports of the device with their numbers, which count from 1 (IBTA 3.5.1).
+    pub fn ports(&self) -> impl Iterator<Item = (PortNum, &PortInfo)> {
+        (1..).map(PortNum).zip(once(&self.port).chain(&self.more_ports))
     }
 
     /// Refuses settings about packets for an iWARP device: the system's TCP carries its bytes.
@@ -121,13 +140,13 @@ impl DeviceInfo {
         let [a, b, c, _, _, d, e, f] = self.node_guid.to_be_bytes();
         let mut gid = Gid([0; 16]);
         gid.0[..6].copy_from_slice(&[a ^ 2, b, c, d, e, f]);
-        let local = LocalAddr::new(Ipv6Addr::UNSPECIFIED.into(), self.netdev_index);
-        GidEntry { index: 0, gid, kind: GidType::Mac, ifindex: self.netdev_index, local }
+        let local = LocalAddr::new(Ipv6Addr::UNSPECIFIED.into(), self.port.netdev_index);
+        GidEntry { index: 0, gid, kind: GidType::Mac, ifindex: self.port.netdev_index, local }
     }
 
     pub(crate) fn gid_table(&self) -> GidTable {
         let mut table = GidTable::default();
-        table.update(self.netdev_index, &self.addresses);
+        table.update(self.port.netdev_index, &self.port.addresses);
         table
     }
 }
@@ -212,7 +231,8 @@ pub(crate) fn choose(name: &str) -> Result<DeviceInfo, OpenError> {
     if name.is_empty() && !all.is_empty() {
         return Ok(all.swap_remove(0));
     }
-    if let Some(place) = all.iter().position(|device| device.name == name || device.netdev == name)
+    if let Some(place) =
+        all.iter().position(|device| device.name == name || device.port.netdev == name)
     {
         return Ok(all.swap_remove(place));
     }
@@ -222,7 +242,7 @@ pub(crate) fn choose(name: &str) -> Result<DeviceInfo, OpenError> {
     if all.is_empty() {
         return Err(no_device()?);
     }
-    let present = listed(&all, |device| format!("({})", device.netdev));
+    let present = listed(&all, |device| format!("({})", device.port.netdev));
     Err(OpenError::NoSuchDevice { name: name.to_owned(), present })
 }
 
@@ -232,7 +252,7 @@ pub(crate) fn choose_iwarp(name: &str) -> Result<DeviceInfo, OpenError> {
     match choose(&beside).map(DeviceInfo::into_iwarp) {
         Err(OpenError::NoSuchDevice { .. }) => {
             let all: Vec<_> = devices()?.into_iter().map(DeviceInfo::into_iwarp).collect();
-            let present = listed(&all, |device| format!("({})", device.netdev));
+            let present = listed(&all, |device| format!("({})", device.port.netdev));
             Err(OpenError::NoSuchDevice { name: name.to_owned(), present })
         }
         found => found,
@@ -250,7 +270,7 @@ pub fn device_with(address: impl Into<LocalAddr>) -> Result<DeviceInfo, OpenErro
     let is = |local: &LocalAddr| {
         local.ip == wanted.ip && (wanted.scope_id == 0 || wanted.scope_id == local.scope_id)
     };
-    let has = |info: &DeviceInfo| info.addresses.iter().any(is);
+    let has = |info: &DeviceInfo| info.port.addresses.iter().any(is);
     if let Some(place) = all.iter().position(has) {
         return Ok(all.swap_remove(place));
     }
@@ -258,9 +278,9 @@ pub fn device_with(address: impl Into<LocalAddr>) -> Result<DeviceInfo, OpenErro
         return Err(no_device()?);
     }
     let addresses = |device: &DeviceInfo| {
-        device.addresses.iter().map(|local| local.ip.to_string()).collect::<Vec<_>>().join(" ")
+        device.port.addresses.iter().map(|local| local.ip.to_string()).collect::<Vec<_>>().join(" ")
     };
-    let present = listed(&all, |device| format!("({}): {}", device.netdev, addresses(device)));
+    let present = listed(&all, |device| format!("({}): {}", device.port.netdev, addresses(device)));
     Err(OpenError::NoSuchAddress { address: wanted.ip, present })
 }
 
@@ -303,7 +323,7 @@ mod tests {
 
     #[test]
     fn an_unknown_address_is_answered_with_those_that_exist() {
-        assert_eq!(device_with(IpAddr::from([127, 0, 0, 1])).unwrap().netdev, "lo");
+        assert_eq!(device_with(IpAddr::from([127, 0, 0, 1])).unwrap().port.netdev, "lo");
         let error = device_with(IpAddr::from([192, 0, 2, 77])).unwrap_err().to_string();
         assert!(error.starts_with("no device has the address 192.0.2.77"), "{error}");
         assert!(error.contains("(lo): ") && error.contains("127.0.0.1"), "{error}");
@@ -313,7 +333,7 @@ mod tests {
     fn a_program_sees_the_device_that_its_settings_name_and_no_other() {
         let all = configured_devices(&Config::default()).unwrap();
         assert_eq!(all, devices().unwrap());
-        let lo = all.iter().find(|device| device.netdev == "lo").unwrap();
+        let lo = all.iter().find(|device| device.port.netdev == "lo").unwrap();
         for name in ["lo", &lo.name] {
             let config = Config { device: name.into(), ..Config::default() };
             assert_eq!(configured_devices(&config).unwrap(), std::slice::from_ref(lo));

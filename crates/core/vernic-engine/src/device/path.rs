@@ -45,7 +45,7 @@ impl Device {
         Ok(PathRequest {
             local,
             remote,
-            netdev_index: self.info().netdev_index,
+            netdev_index: self.info().port.netdev_index,
             traffic_class: av.traffic_class,
             hop_limit: av.hop_limit,
             service_level: av.sl,
@@ -68,7 +68,7 @@ impl Device {
     /// Returns an address as this device reaches it: on the link of its netdev, if it holds only
     /// there.
     pub(crate) fn local_addr(&self, ip: IpAddr) -> LocalAddr {
-        LocalAddr::new(ip, self.info().netdev_index)
+        LocalAddr::new(ip, self.info().port.netdev_index)
     }
 
     /// Whether an address belongs to this device.
@@ -131,7 +131,7 @@ impl Device {
         if wanted <= active {
             return Ok(());
         }
-        let netdev = self.info().netdev.clone();
+        let netdev = self.info().port.netdev.clone();
         // If both the setting and the netdev forbid it, report the setting: only without it does
         // the netdev decide.
         if let Some(allowed) = self.config().mtu.filter(|&allowed| allowed < wanted) {

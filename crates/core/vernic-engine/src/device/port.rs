@@ -39,10 +39,10 @@ impl Port {
         Self {
             gids: Mutex::new(gids),
             paths,
-            is_up: AtomicBool::new(info.up),
+            is_up: AtomicBool::new(info.port.up),
             is_removed: AtomicBool::new(false),
             active_mtu: AtomicU8::new(active_mtu as u8),
-            netdev_mtu_bytes: AtomicU32::new(info.netdev_mtu_bytes),
+            netdev_mtu_bytes: AtomicU32::new(info.port.netdev_mtu_bytes),
             refusal: Mutex::default(),
         }
     }

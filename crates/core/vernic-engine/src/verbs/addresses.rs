@@ -25,9 +25,9 @@ impl Engine {
                 return;
             }
         };
-        let netdev = all.into_iter().find(|dev| dev.index == self.info().netdev_index);
+        let netdev = all.into_iter().find(|dev| dev.index == self.info().port.netdev_index);
         let addresses = netdev.as_ref().map_or(&[][..], |dev| &dev.addrs[..]);
-        let changes = self.port().gids().update(self.info().netdev_index, addresses);
+        let changes = self.port().gids().update(self.info().port.netdev_index, addresses);
         if !changes.added.is_empty() || !changes.removed.is_empty() {
             self.readdress(&changes);
             let (added, removed) = (List(&changes.added), List(&changes.removed));
@@ -67,13 +67,13 @@ impl Engine {
     /// Reports once that the netdev is gone. A netdev of the same name that appears later is
     /// another device.
     fn look_for_removal(&self) {
-        let exists = netdev::exists(self.info().netdev_index).unwrap_or(true);
+        let exists = netdev::exists(self.info().port.netdev_index).unwrap_or(true);
         if exists || !self.port().set_removed() {
             return;
         }
         tracing::warn!(
             device = self.info().name,
-            netdev = self.info().netdev,
+            netdev = self.info().port.netdev,
             "the netdev was removed"
         );
         self.events().push(AsyncEvent { kind: EventKind::DeviceFatal, element: Element::Device });

@@ -58,7 +58,7 @@ impl Context {
     /// or by a kernel driver.
     pub fn open(name: Option<&str>, config: Config) -> Result<Arc<Self>, OpenError> {
         let info = choose_for(name.unwrap_or(&config.device), &config)?;
-        Self::open_on(&info.netdev, info.transport, config)
+        Self::open_on(&info.port.netdev, info.transport, config)
     }
 
     /// Opens the device of the given transport on a netdev.
@@ -130,7 +130,7 @@ impl Context {
         let engine = Arc::new(Engine::new(device, link, streams));
         // Without netlink (a sandbox may refuse it) address changes go unnoticed.
         let watcher =
-            (engine.info().netdev_index != 0).then(ChangeWatcher::new).and_then(|watcher| {
+            (engine.info().port.netdev_index != 0).then(ChangeWatcher::new).and_then(|watcher| {
                 watcher
                     .inspect_err(
                         |error| tracing::warn!(%error, "address changes will not be noticed"),
@@ -148,7 +148,7 @@ impl Context {
         let (thread, ids) = (Mutex::new(Some(thread)), AtomicU64::new(1));
         let context = Arc::new(Self { engine, cm, thread, ids });
         let info = context.info();
-        tracing::debug!(device = info.name, netdev = info.netdev, %active_mtu, "device open");
+        tracing::debug!(device = info.name, netdev = info.port.netdev, %active_mtu, "device open");
         Ok(context)
     }
 
@@ -443,9 +443,9 @@ impl Wire {
 }
 
 fn choose_mtu(info: &DeviceInfo, config: &Config) -> Result<Mtu, OpenError> {
-    let netdev_mtu_bytes = info.netdev_mtu_bytes;
-    let (device, netdev) = (info.name.clone(), info.netdev.clone());
-    let Some(fits) = info.active_mtu else {
+    let netdev_mtu_bytes = info.port.netdev_mtu_bytes;
+    let (device, netdev) = (info.name.clone(), info.port.netdev.clone());
+    let Some(fits) = info.port.active_mtu else {
         let needed_bytes = Mtu::B256.bytes() + HEADER_ALLOWANCE_BYTES;
         return Err(OpenError::MtuTooSmall { device, netdev, netdev_mtu_bytes, needed_bytes });
     };
@@ -464,7 +464,7 @@ fn activate(
     link: &mut dyn Link,
     mut gids: GidTable,
 ) -> Result<GidTable, OpenError> {
-    for &local in &info.addresses {
+    for &local in &info.port.addresses {
         match link.activate(local) {
             Ok(()) => {}
             // The address is gone again, or is an IPv6 address that the system still checks for
@@ -477,7 +477,7 @@ fn activate(
         }
     }
     if gids.iter().next().is_none() {
-        let (device, netdev) = (info.name.clone(), info.netdev.clone());
+        let (device, netdev) = (info.name.clone(), info.port.netdev.clone());
         return Err(OpenError::NoAddress { device, netdev });
     }
     Ok(gids)

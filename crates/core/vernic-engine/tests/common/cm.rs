@@ -81,7 +81,7 @@ impl Node {
 
     /// All addresses of the device.
     pub fn everywhere(&self) -> Place {
-        Place::Netdev(self.context.info().netdev_index)
+        Place::Netdev(self.context.info().port.netdev_index)
     }
 
     /// Asks `ip` for a connection, from the address of the device that is most like it.

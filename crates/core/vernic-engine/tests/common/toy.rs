@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
-use vernic_engine::{Config, Context, DeviceInfo, Gid, LinkCounters, LinkError, LocalAddr, Mtu};
+use vernic_engine::{
+    Config, Context, DeviceInfo, Gid, LinkCounters, LinkError, LocalAddr, Mtu, PortInfo,
+};
 use vernic_io::link::Departure;
 use vernic_io::{
     Address, Door, Icrc, Link, LinkFactory, LinkLimits, LinkSetup, Nanos, NoPath, OpenPath, PathId,
@@ -68,15 +70,18 @@ fn info(lid: u16) -> DeviceInfo {
     DeviceInfo {
         name: format!("toy{lid}"),
         number: lid.into(),
-        netdev: format!("toy{lid}"),
-        netdev_index: 0,
         node_guid: 0x0200_0000_0000_0000 | u64::from(lid),
-        netdev_mtu_bytes: 4200,
-        active_mtu: Some(Mtu::B4096),
-        up: true,
         loopback: false,
         default_route: false,
-        addresses: vec![LocalAddr::from(ip(lid))],
+        port: PortInfo {
+            netdev: format!("toy{lid}"),
+            netdev_index: 0,
+            netdev_mtu_bytes: 4200,
+            active_mtu: Some(Mtu::B4096),
+            up: true,
+            addresses: vec![LocalAddr::from(ip(lid))],
+        },
+        more_ports: Vec::new(),
         transport: vernic_engine::Transport::Roce,
     }
 }

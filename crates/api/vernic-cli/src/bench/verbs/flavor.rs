@@ -106,7 +106,7 @@ pub(super) fn listener(device: &Device, spec: &Spec, end: End) -> Outcome<Option
 
 /// The address of a device that TCP connections of this bench have.
 fn home(device: &Device) -> Outcome<IpAddr> {
-    let addresses = &device.info().addresses;
+    let addresses = &device.info().port.addresses;
     let first = addresses.iter().find(|addr| addr.ip.is_ipv4()).or(addresses.first());
     first.map(|addr| addr.ip).ok_or_else(|| Failure::new("the device has no IP address"))
 }

@@ -165,7 +165,7 @@ fn no_such_gid(device: &Device) -> Failure {
 /// The name of the device with the largest path MTU, the first of several.
 fn widest() -> Outcome<Option<String>> {
     let devices = Device::list().doing(|| "list the RDMA devices".into())?;
-    let mtu = |info: &DeviceInfo| info.active_mtu.map_or(0, vernic::Mtu::bytes);
-    let usable = devices.into_iter().filter(|info| info.up && !info.addresses.is_empty());
+    let mtu = |info: &DeviceInfo| info.port.active_mtu.map_or(0, vernic::Mtu::bytes);
+    let usable = devices.into_iter().filter(|info| info.port.up && !info.port.addresses.is_empty());
     Ok(usable.rev().max_by_key(mtu).map(|info| info.name))
 }

@@ -173,7 +173,7 @@ fn a_multicast_group_moves_to_another_address_when_its_own_has_gone_for_good() {
         lane.link.deactivate(row.local);
         lane.link.activate(passing).unwrap();
     });
-    engine.port().gids().update(engine.info().netdev_index, &[passing]);
+    engine.port().gids().update(engine.info().port.netdev_index, &[passing]);
     let group = Gid::from_ip(group_ip(6));
     poster.qp.attach_mcast(group).unwrap();
     let home = || engine.with_lane(|lane| lane.groups[0].local);
