@@ -13,6 +13,7 @@ use vernic_engine::{
 };
 use vernic_io::{LocalAddr, Place};
 use vernic_proto::cm::ListenerId;
+use vernic_wire::PortNum;
 use vernic_wire::cm::ServiceId;
 
 use crate::key::DeviceKey;
@@ -150,9 +151,9 @@ impl Device {
         }
     }
 
-    /// The active MTU of the device's port.
+    /// The active MTU of port 1, the only one of the devices that this crate opens.
     pub(crate) fn mtu(&self) -> Mtu {
-        self.context.active_mtu()
+        self.context.active_mtu(PortNum(1))
     }
 
     fn is(&self, info: &DeviceInfo) -> bool {

@@ -10,6 +10,7 @@ use vernic_cm::{
     Config, ConnParam, Error, EventChannel, EventKind, Id, IdOption, JoinState, Manager, Param,
     PortSpace, QpType, State,
 };
+use vernic_engine::PortNum;
 
 const SOON: Duration = Duration::from_secs(2);
 
@@ -79,7 +80,7 @@ fn resolving_binds_to_the_source_and_tells_each_step_by_an_event() {
     assert!(local.port() >= 1024 && id.port() == local.port());
     assert_eq!(id.peer_addr(), Some(addr("127.0.0.1:7471")));
     assert_eq!(id.context().unwrap().info().port.netdev, "lo");
-    let row = id.context().unwrap().gid_entry(id.local_gid_index().unwrap()).unwrap();
+    let row = id.context().unwrap().gid_entry(PortNum(1), id.local_gid_index().unwrap()).unwrap();
     assert_eq!(row.local.ip, local.ip());
     id.set_option(IdOption::Tos(0x20)).unwrap();
     id.resolve_route(SOON).unwrap();

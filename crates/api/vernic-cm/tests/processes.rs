@@ -22,6 +22,7 @@ use other::{Other, ROLE};
 use vernic_cm::{
     Config, ConnParam, Error, EventKind, IdOption, JoinState, PortSpace, QpType, RejReason,
 };
+use vernic_engine::PortNum;
 use vernic_engine::{AckTimeout, WcStatus};
 
 /// Runs a program with `lo` up in a network namespace of its own.
@@ -464,7 +465,7 @@ fn datagrams(side: &Side, place: &str) {
     let id = side.routed(PortSpace::UDP, QpType::Ud, addr(place));
     id.connect(&ConnParam::default()).unwrap();
     let event = side.expect(EventKind::Established);
-    let row = id.context().unwrap().gid_entry(ud(&event).av.sgid_index).unwrap();
+    let row = id.context().unwrap().gid_entry(PortNum(1), ud(&event).av.sgid_index).unwrap();
     assert_eq!(Some(row.local.ip), id.local_addr().map(|local| local.ip()));
 }
 

@@ -163,14 +163,14 @@ impl Device {
         }
     }
 
-    /// The filled rows of its GID table: its addresses.
+    /// The filled rows of its GID tables: its addresses.
     pub fn gid_table(&self) -> Vec<GidEntry> {
         self.context.gid_table()
     }
 
     /// The GID in a row of the table.
     pub fn gid(&self, index: u8) -> Option<Gid> {
-        self.context.gid_entry(index).map(|row| row.gid)
+        self.context.gid_entry(PortNum(1), index).map(|row| row.gid)
     }
 
     /// The row that queue pairs use unless told otherwise: that of the address for which the device

@@ -11,8 +11,8 @@
 //! use vernic::iwarp::{Listener, Options};
 //! use vernic::{Access, Buffer, Device, InitAttr, Inline, Rc, WrId};
 //!
-//! let number = Device::list()?.into_iter().find(|info| info.port.netdev == "lo").unwrap().into_iwarp();
-//! let device = Device::open(&number.name)?;
+//! let lo = Device::list()?.into_iter().find(|info| info.port.netdev == "lo").unwrap();
+//! let device = Device::open(&lo.into_iwarp().name)?;
 //! let (pd, cq) = (device.alloc_pd()?, device.create_cq(64)?);
 //! let mr = pd.register(Buffer::zeroed(64)?, Access::NONE.local_write())?;
 //! let make = || -> Result<_, vernic::Error> {

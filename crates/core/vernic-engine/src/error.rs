@@ -4,6 +4,7 @@
 //! Owns the error types that several objects share. Data-path refusals (posting) are in `qp.rs` and
 //! `recv_queue.rs` beside the code that raises them; configuration errors are in `config.rs`.
 
+use std::fmt;
 use std::io;
 use std::net::IpAddr;
 
@@ -315,9 +316,26 @@ pub enum PathError {
         /// The netdev.
         netdev: String,
     },
-    /// A port other than 1.
-    #[error("port {0} does not exist: the device has port 1")]
-    Port(u8),
+    /// A port that the device does not have.
+    #[error("port {port} does not exist: {}", PortRange(*ports))]
+    Port {
+        /// The port asked for.
+        port: u8,
+        /// The number of ports of the device.
+        ports: usize,
+    },
+}
+
+/// The ports of a device, as a message names them.
+struct PortRange(usize);
+
+impl fmt::Display for PortRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            1 => write!(f, "the device has port 1"),
+            ports => write!(f, "the device has ports 1 to {ports}"),
+        }
+    }
 }
 
 /// The reason why a queue pair was not modified. Nothing changed.

@@ -112,7 +112,7 @@ fn try_everything(end: &End, qp: &Arc<Qp>, ah: &Ah) {
     assert_eq!((qp.state(), qp.query().state), (QpState::Error, QpState::Error));
     assert!(qp.path().is_none() && qp.explain().is_none() && !qp.is_draining());
     let _ = (qp.counters(), end.context.counters(), end.context.open_qps(), ah.av());
-    assert!(end.context.gid_table().is_empty() && end.context.gid_entry(0).is_none());
+    assert!(end.context.gid_table().is_empty() && end.context.gid_entry(PortNum(1), 0).is_none());
     let port = end.context.port_attr(PortNum(1)).unwrap();
     assert_eq!((port.state, port.default_gid), (PortState::Down, None));
     assert!(end.context.explain(qp.qpn()).is_none() && end.context.try_async_event().is_none());

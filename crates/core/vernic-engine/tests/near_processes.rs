@@ -28,6 +28,7 @@ const PATIENT: Setup = Setup {
     min_rnr_timer: RnrTimer::new(12),
     access: 0xF,
     service_level: 0,
+    port: PortNum(1),
 };
 
 /// Not a test of its own: what the other process runs.

@@ -312,11 +312,11 @@ fn in_a_namespace() {
     let gid = Gid::from_ip("10.77.0.1".parse().unwrap());
     ip("address add 10.77.0.1/32 dev lo");
     assert_eq!(context.wait_async_event().unwrap(), changed);
-    let index = context.gid_index(gid).unwrap();
+    let index = context.gid_row(gid).unwrap().index;
     assert!(index > 0);
     ip("address del 10.77.0.1/32 dev lo");
     assert_eq!(context.wait_async_event().unwrap(), changed);
-    assert_eq!(context.gid_entry(index), None);
+    assert_eq!(context.gid_entry(PortNum(1), index), None);
 
     ip("link set lo mtu 1500");
     let start = Instant::now();
@@ -340,7 +340,7 @@ fn in_a_namespace() {
 fn multicast_over_ipv6_needs_a_route_that_lo_has_not_by_itself() {
     let end = End::new();
     let home = Gid::from_ip("::1".parse().unwrap());
-    let Some(sgid_index) = end.context.gid_index(home) else { return };
+    let Some(sgid_index) = end.context.gid_row(home).map(|row| row.index) else { return };
     let dgid = Gid::from_ip("ff15::77".parse().unwrap());
     let qp = end.qp(Service::Ud);
     bring_up_ud(&qp, Qkey(1));

@@ -25,7 +25,7 @@ fn turn(end: &End) {
 }
 
 fn ends(fabric: &Arc<Fabric>) -> [End; 2] {
-    [7, 9].map(|lid| End::on(fabric.device(lid, test_config()), None))
+    [7, 9].map(|lid| End::on(fabric.device(&[lid], test_config()), None))
 }
 
 #[test]

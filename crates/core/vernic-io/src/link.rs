@@ -33,7 +33,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use vernic_wire::Gid;
+use vernic_wire::{Gid, PortNum};
 
 use crate::address::{Address, LocalAddr};
 use crate::batch::{Icrc, LinkLimits, RxBatch, RxPacket, TxBatch};
@@ -341,7 +341,9 @@ pub trait Paths: Send + Sync {
 /// A request for a path: an address vector whose source GID was looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PathRequest {
-    /// A GID of the port.
+    /// The port of the device that the path leaves from.
+    pub port: PortNum,
+    /// The source: a GID of the port.
     pub local: Gid,
     /// The destination, or a multicast group.
     pub remote: Gid,

@@ -226,13 +226,15 @@ impl Inner {
 
 /// The address vector for datagrams to the peer.
 pub(crate) fn vector(device: &Device, path: &CmPath) -> AddressVector {
+    let row = device.context.gid_row(path.local);
+    let (port, sgid_index) = row.map_or((PortNum(1), 0), |row| (row.port, row.index));
     AddressVector {
         dgid: path.remote,
-        sgid_index: device.context.gid_index(path.local).unwrap_or(0),
+        sgid_index,
         hop_limit: path.hop_limit,
         traffic_class: path.traffic_class,
         flow_label: path.flow_label,
-        port: PortNum(1),
+        port,
         ..AddressVector::default()
     }
 }

@@ -99,7 +99,7 @@ impl Id {
             }
             match self.shared.devices.device(&info) {
                 Ok(device) => {
-                    self.listen_at(inner, device, Place::Netdev(info.port.netdev_index))?
+                    self.listen_at(inner, device, Place::Netdev(info.port.netdev_index))?;
                 }
                 Err(error) => {
                     tracing::warn!(device = info.name, %error, "not listening there");

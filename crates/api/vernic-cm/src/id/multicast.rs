@@ -10,7 +10,7 @@ use std::sync::Arc;
 use vernic_engine::{AddressVector, McastError, Qp, QpType};
 use vernic_io::LocalAddr;
 use vernic_io::udp::check_route;
-use vernic_wire::{Gid, PortNum, Qpn};
+use vernic_wire::{Gid, Qpn};
 
 use crate::error::Error;
 use crate::event::{EventKind, Param, UdInfo};
@@ -101,7 +101,7 @@ impl Id {
             sgid_index: row.index,
             hop_limit: MULTICAST_HOP_LIMIT,
             traffic_class: inner.options.tos,
-            port: PortNum(1),
+            port: row.port,
             ..AddressVector::default()
         };
         let attached = None;

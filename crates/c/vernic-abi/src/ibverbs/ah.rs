@@ -117,12 +117,14 @@ fn answer_to(
         _ => return Err(Failure::invalid("a completion without GRH: RoCE datagrams have one")),
     };
     let header = Header::parse(&grh);
-    let index = shared.engine.gid_index(header.dst).or_else(|| {
+    let mut rows = shared.engine.gid_table();
+    rows.retain(|row| row.port == PortNum(port));
+    let index = rows.iter().find(|row| row.gid == header.dst).or_else(|| {
         // To a multicast group: any row of the same IP version.
-        let rows = shared.engine.gid_table();
         let same = rows.iter().find(|row| row.gid.to_ipv4().is_some() == header.is_ipv4);
-        same.filter(|_| header.dst.is_multicast()).map(|row| row.index)
+        same.filter(|_| header.dst.is_multicast())
     });
+    let index = index.map(|row| row.index);
     let sgid_index =
         index.ok_or_else(|| Failure::invalid(format!("{} is no GID of the port", header.dst)))?;
     Ok(ibv_ah_attr {

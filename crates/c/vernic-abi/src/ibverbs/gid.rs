@@ -24,7 +24,7 @@ fn row(shared: &Shared, port: u32, index: i64) -> Result<Option<GidEntry>, Failu
     let port = u8::try_from(port).map_err(|_| Failure::invalid(format!("port {port}")))?;
     let rows = shared.engine.port_attr(PortNum(port))?.gid_table_len;
     match u8::try_from(index) {
-        Ok(index) if usize::from(index) < rows => Ok(shared.engine.gid_entry(index)),
+        Ok(index) if usize::from(index) < rows => Ok(shared.engine.gid_entry(PortNum(port), index)),
         _ => Err(Failure::invalid(format!("GID index {index}: the table has {rows} rows"))),
     }
 }
@@ -66,7 +66,7 @@ fn entry(row: &GidEntry) -> ibv_gid_entry {
     ibv_gid_entry {
         gid: ibv_gid { raw: row.gid.0 },
         gid_index: u32::from(row.index),
-        port_num: 1,
+        port_num: row.port.0.into(),
         gid_type: match row.kind {
             GidType::RoceV2 => GID_TYPE_ROCE_V2,
             _ => GID_TYPE_IB,
@@ -138,7 +138,8 @@ pub(crate) extern "C" fn ibv_query_pkey(
     boundary::minus_one("ibv_query_pkey", || {
         let shared = context.get()?.shared()?;
         shared.engine.port_attr(PortNum(port))?;
-        let row = u16::try_from(index).ok().and_then(|index| shared.engine.pkey(index));
+        let row =
+            u16::try_from(index).ok().and_then(|index| shared.engine.pkey(PortNum(port), index));
         let row = row.ok_or_else(|| Failure::invalid(format!("P_Key index {index}")))?;
         pkey.write(row.value().to_be());
         Ok(0)
@@ -155,7 +156,9 @@ pub(crate) extern "C" fn ibv_get_pkey_index(
         let shared = context.get()?.shared()?;
         let rows = shared.engine.port_attr(PortNum(port))?.pkey_table_len;
         let wanted = u16::from_be(pkey);
-        let found = (0..rows).find(|&n| shared.engine.pkey(n).is_some_and(|p| p.value() == wanted));
+        let is =
+            |&n: &u16| shared.engine.pkey(PortNum(port), n).is_some_and(|p| p.value() == wanted);
+        let found = (0..rows).find(is);
         found.map(c_int::from).ok_or_else(|| Failure::invalid(format!("no P_Key {wanted:#06x}")))
     })
 }

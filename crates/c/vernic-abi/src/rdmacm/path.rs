@@ -44,7 +44,7 @@ pub(crate) fn record(path: &CmPath, context: &Context) -> [u8; size_of::<ibv_sa_
 /// is not known.
 pub(crate) fn show_gids(shown: &rdma_ib_addr, id: &Id) {
     if let Some(context) = id.context().filter(|c| c.info().transport == Transport::Iwarp) {
-        if let Some(row) = context.gid_entry(0) {
+        if let Some(row) = context.gid_entry(PortNum(1), 0) {
             shown.sgid.show(&row.gid.0);
         }
         shown.pkey.show(&Pkey::DEFAULT.value().to_be_bytes());

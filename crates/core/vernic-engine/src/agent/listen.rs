@@ -90,18 +90,15 @@ impl Engine {
     ) -> Result<(ServiceName, Option<Gid>), ListenError> {
         let device = || self.info().name.clone();
         match place {
-            Place::Netdev(index) if index != self.info().port.netdev_index => {
-                Err(ListenError::OtherNetdev {
-                    device: device(),
-                    index,
-                    own: self.info().port.netdev_index,
-                })
+            Place::Netdev(index) if self.ports().iter().all(|p| p.netdev_index() != index) => {
+                let own = self.ports()[0].netdev_index();
+                Err(ListenError::OtherNetdev { device: device(), index, own })
             }
             Place::Netdev(_) => Ok((ServiceName { service, place }, None)),
             Place::Address(LocalAddr { ip: address, .. }) => {
-                let gids = self.port().gids();
-                let Some(row) = gids.iter().find(|row| row.local.ip == address) else {
-                    let all: Vec<_> = gids.iter().map(|row| row.local.to_string()).collect();
+                let rows = self.gid_rows();
+                let Some(row) = rows.iter().find(|row| row.local.ip == address) else {
+                    let all: Vec<_> = rows.iter().map(|row| row.local.to_string()).collect();
                     let present = all.join(", ");
                     return Err(ListenError::NoSuchAddress { device: device(), address, present });
                 };
@@ -116,9 +113,13 @@ impl Engine {
     fn overlapping(&self, name: &ServiceName) -> Vec<ServiceName> {
         let at = |place| ServiceName { place, ..*name };
         match name.place {
-            Place::Address(_) => vec![at(Place::Netdev(self.info().port.netdev_index))],
-            Place::Netdev(_) => {
-                self.port().gids().iter().map(|row| at(Place::Address(row.local))).collect()
+            Place::Address(local) => {
+                let port = self.port_with(local.ip).unwrap_or(&self.ports()[0]);
+                vec![at(Place::Netdev(port.netdev_index()))]
+            }
+            Place::Netdev(index) => {
+                let rows = self.gid_rows().into_iter().filter(|row| row.ifindex == index);
+                rows.map(|row| at(Place::Address(row.local))).collect()
             }
         }
     }

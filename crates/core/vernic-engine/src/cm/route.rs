@@ -284,7 +284,8 @@ impl CmShared {
     /// Returns the names that a listener for `service` at `local`, an address of this device, may
     /// have.
     pub(crate) fn names_of(&self, service: ServiceId, local: LocalAddr) -> [ServiceName; 2] {
-        [Place::Address(local), Place::Netdev(self.device.info().port.netdev_index)]
+        let port = self.device.port_with(local.ip).unwrap_or(&self.device.ports()[0]);
+        [Place::Address(local), Place::Netdev(port.netdev_index())]
             .map(|place| ServiceName { service, place })
     }
 
@@ -312,13 +313,21 @@ impl CmShared {
         // Steps of an odd size visit as many source ports; queue pairs use these ports too.
         let flow = first.wrapping_add(u16::from(out.repeats) * 5) % FLOWS;
         let CmPath { local, remote, traffic_class, hop_limit, .. } = out.path;
-        let netdev_index = self.device.info().port.netdev_index;
+        let from = self.device.port_of_gid(local);
+        let (port, netdev_index) = (from.number(), from.netdev_index());
         let service_level = 0;
-        let to =
-            PathRequest { local, remote, netdev_index, traffic_class, hop_limit, service_level };
+        let to = PathRequest {
+            port,
+            local,
+            remote,
+            netdev_index,
+            traffic_class,
+            hop_limit,
+            service_level,
+        };
         // The link refuses a path that leads nowhere, and counts it.
         let nowhere = |NoPath| TxPath::new(local, remote, PathId::default(), 0);
-        let path = self.device.port().open_path(&to).map_or_else(nowhere, |open| open.path);
+        let path = from.open_path(&to).map_or_else(nowhere, |open| open.path);
         let path = path.with_flow(flow).with_hop_limit(hop_limit);
         let straight = out.repeats.is_multiple_of(2) && !self.device.config().force_wire;
         let process = message.filter(|_| straight).and_then(|m| self.process_of(&m, ip));

@@ -10,7 +10,8 @@ use crate::device::opened::Device;
 impl Device {
     /// Returns the present circumstances, for a failure on `path`.
     pub(crate) fn circumstances(&self, path: Option<TxPath>, cause: &Cause) -> Circumstances {
-        let (is_up, refusal) = (self.port().is_up(), self.port().refusal());
+        let port = path.as_ref().map_or(&self.ports()[0], |path| self.port_of(path));
+        let (is_up, refusal) = (port.is_up(), port.refusal());
         let fault = &self.config().fault;
         let is_late = matches!(cause, Cause::ConnectionLost(StreamEnd::TimedOut));
         let patience_s = self.config().iwarp_peer_timeout_s;
@@ -18,7 +19,7 @@ impl Device {
             patience_s: (is_late && patience_s > 0).then_some(patience_s),
             floor_us: None,
             live_peer: None,
-            down: (!is_up).then(|| self.info().port.netdev.clone()),
+            down: (!is_up).then(|| port.netdev().to_owned()),
             refused: refusal.filter(|(on, _)| Some(*on) == path).map(|(_, errno)| errno),
             faults: (!fault.is_empty() && misses_packets(cause)).then(|| fault.clone()),
         }

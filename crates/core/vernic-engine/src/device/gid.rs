@@ -1,4 +1,4 @@
-//! The GID table: one row per address of the netdev, as the kernel keeps it for RoCEv2.
+//! The GID table of a port: one row per address of the netdev, as the kernel keeps it for RoCEv2.
 //!
 //! Owns the rows. The table is filled when a device is opened, and updated by the background thread
 //! when an address comes or goes. A row keeps its index as long as its address lives. An index is
@@ -6,7 +6,7 @@
 //! path.
 
 use vernic_io::LocalAddr;
-use vernic_wire::Gid;
+use vernic_wire::{Gid, PortNum};
 
 use crate::device::limits::MAX_GIDS;
 
@@ -23,6 +23,8 @@ pub enum GidType {
 /// A row of the GID table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GidEntry {
+    /// The port that has the row.
+    pub port: PortNum,
     /// Index of the row: an address vector's `sgid_index`.
     pub index: u8,
     /// The GID: an IPv6 address or an IPv4-mapped one; the MAC for iWARP.
@@ -37,8 +39,9 @@ pub struct GidEntry {
 }
 
 /// The table. Rows are never moved.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct GidTable {
+    port: PortNum,
     rows: Vec<Option<GidEntry>>,
 }
 
@@ -50,6 +53,16 @@ pub(crate) struct GidChanges {
 }
 
 impl GidTable {
+    /// Returns the empty table of a port.
+    pub(crate) const fn new(port: PortNum) -> Self {
+        Self { port, rows: Vec::new() }
+    }
+
+    /// Returns the port that has the table.
+    pub(crate) fn port(&self) -> PortNum {
+        self.port
+    }
+
     /// Returns the row of `index`, if it is filled.
     pub(crate) fn row(&self, index: u8) -> Option<&GidEntry> {
         self.rows.get(usize::from(index))?.as_ref()
@@ -81,8 +94,9 @@ impl GidTable {
             if free == self.rows.len() {
                 self.rows.push(None);
             }
-            let (index, gid) = (free as u8, Gid::from_ip(local.ip));
-            self.rows[free] = Some(GidEntry { index, gid, kind: GidType::RoceV2, ifindex, local });
+            let (port, index, gid) = (self.port, free as u8, Gid::from_ip(local.ip));
+            let kind = GidType::RoceV2;
+            self.rows[free] = Some(GidEntry { port, index, gid, kind, ifindex, local });
             changes.added.push(local);
         }
         changes
@@ -107,7 +121,7 @@ mod tests {
     #[test]
     fn rows_stay_where_they_are_while_addresses_come_and_go() {
         let (a, b, c, d) = (local("10.0.0.1"), local("10.0.0.2"), local("::1"), local("10.0.0.4"));
-        let mut table = GidTable::default();
+        let mut table = GidTable::new(PortNum(1));
         assert_eq!(table.update(1, &[a, b, c]).added, [a, b, c]);
         let changes = table.update(1, &[c, a, d]);
         assert_eq!((changes.added, changes.removed), (vec![d], vec![b]));

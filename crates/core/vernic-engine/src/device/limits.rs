@@ -106,7 +106,7 @@ pub struct DeviceAttr {
 }
 
 impl DeviceAttr {
-    pub(crate) fn new(node_guid: u64, config: &Config) -> Self {
+    pub(crate) fn new(node_guid: u64, ports: u8, config: &Config) -> Self {
         Self {
             firmware: env!("CARGO_PKG_VERSION"),
             node_guid,
@@ -133,7 +133,7 @@ impl DeviceAttr {
             max_mcast_groups: MAX_MCAST_GROUPS,
             max_mcast_qps: MAX_MCAST_QPS,
             max_pkeys: MAX_PKEYS,
-            ports: 1,
+            ports,
         }
     }
 
@@ -189,10 +189,10 @@ mod tests {
     #[test]
     fn a_device_names_the_vendor_that_its_settings_name() {
         let mut config = Config::default();
-        assert_ne!(DeviceAttr::new(1, &config).vendor_id, 0);
+        assert_ne!(DeviceAttr::new(1, 1, &config).vendor_id, 0);
         config.set("vendor_id", "0x2c9").unwrap();
         config.set("vendor_part_id", "4115").unwrap();
-        let attributes = DeviceAttr::new(1, &config);
+        let attributes = DeviceAttr::new(1, 1, &config);
         assert_eq!((attributes.vendor_id, attributes.vendor_part_id), (0x2c9, 4115));
         for wrong in ["0", "0x1000000", "x", ""] {
             assert!(config.set("vendor_id", wrong).is_err(), "{wrong}");

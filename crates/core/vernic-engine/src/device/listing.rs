@@ -129,7 +129,10 @@ impl DeviceInfo {
     /// one row, its MAC.
     pub fn gids(&self) -> Vec<GidEntry> {
         match self.transport {
-            Transport::Roce => self.gid_table().iter().cloned().collect(),
+            Transport::Roce => {
+                let tables = self.ports().map(|(number, port)| port.gid_table(number));
+                tables.flat_map(|table| table.iter().cloned().collect::<Vec<_>>()).collect()
+            }
             Transport::Iwarp => vec![self.mac_gid()],
         }
     }
@@ -141,12 +144,16 @@ impl DeviceInfo {
         let mut gid = Gid([0; 16]);
         gid.0[..6].copy_from_slice(&[a ^ 2, b, c, d, e, f]);
         let local = LocalAddr::new(Ipv6Addr::UNSPECIFIED.into(), self.port.netdev_index);
-        GidEntry { index: 0, gid, kind: GidType::Mac, ifindex: self.port.netdev_index, local }
+        let (port, ifindex) = (PortNum(1), self.port.netdev_index);
+        GidEntry { port, index: 0, gid, kind: GidType::Mac, ifindex, local }
     }
+}
 
-    pub(crate) fn gid_table(&self) -> GidTable {
-        let mut table = GidTable::default();
-        table.update(self.port.netdev_index, &self.port.addresses);
+impl PortInfo {
+    /// Returns the GID table that the port has when the device is opened now.
+    pub(crate) fn gid_table(&self, number: PortNum) -> GidTable {
+        let mut table = GidTable::new(number);
+        table.update(self.netdev_index, &self.addresses);
         table
     }
 }
@@ -270,7 +277,7 @@ pub fn device_with(address: impl Into<LocalAddr>) -> Result<DeviceInfo, OpenErro
     let is = |local: &LocalAddr| {
         local.ip == wanted.ip && (wanted.scope_id == 0 || wanted.scope_id == local.scope_id)
     };
-    let has = |info: &DeviceInfo| info.port.addresses.iter().any(is);
+    let has = |info: &DeviceInfo| info.ports().any(|(_, port)| port.addresses.iter().any(is));
     if let Some(place) = all.iter().position(has) {
         return Ok(all.swap_remove(place));
     }

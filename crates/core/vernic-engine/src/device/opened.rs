@@ -12,20 +12,21 @@ use std::time::SystemTime;
 
 use nix::time::{ClockId, clock_gettime};
 use vernic_io::host::SlotTable;
-use vernic_io::{Origin, Paths, Waker};
+use vernic_io::{LocalAddr, Origin, TxPath, Waker};
 use vernic_mem::{Memory, MwHandle};
 use vernic_proto::Time;
-use vernic_wire::{Mtu, Rkey};
+use vernic_wire::{Gid, PortNum, Rkey};
 
 use crate::config::{Config, PeerRefused};
 use crate::counters::Counters;
 use crate::device::alarms::{Alarms, Offence};
 use crate::device::explanation::PastFailures;
 use crate::device::file_objects::FileObjects;
-use crate::device::gid::GidTable;
+use crate::device::gid::GidEntry;
 use crate::device::in_use::InUse;
 use crate::device::listing::{DeviceInfo, Transport};
 use crate::device::port::Port;
+use crate::error::PathError;
 use crate::local::control::NearControl;
 use crate::local::watch::Watch;
 use crate::policy::Cells;
@@ -39,7 +40,8 @@ pub(crate) struct Device {
     origin: Origin,
     memory: Memory,
     windows: Mutex<HashMap<u32, MwHandle>>,
-    port: Port,
+    /// The ports, that of number 1 first. There is at least one.
+    ports: Box<[Port]>,
     xrcds: FileObjects,
     counters: Counters,
     slots: Arc<SlotTable>,
@@ -101,10 +103,9 @@ impl Device {
     pub(crate) fn new(
         info: DeviceInfo,
         config: Config,
-        active_mtu: Mtu,
-        gids: GidTable,
+        ports: Box<[Port]>,
         events: EventQueue<AsyncEvent>,
-        (slots, paths, waker): (Arc<SlotTable>, Arc<dyn Paths>, Waker),
+        (slots, waker): (Arc<SlotTable>, Waker),
     ) -> Self {
         let shares = info.transport == Transport::Roce;
         let near = shares.then(|| NearControl::new(&config, &slots)).flatten();
@@ -115,7 +116,7 @@ impl Device {
             watch: Watch::default(),
             policy: Cells::default(),
             waker,
-            port: Port::new(&info, active_mtu, gids, paths),
+            ports,
             info,
             config,
             origin: Origin::here(),
@@ -158,10 +159,51 @@ impl Device {
         &self.windows
     }
 
-    /// Returns the port: addresses, paths, state, MTU.
+    /// Returns the ports, that of number 1 first. There is at least one.
     #[inline]
-    pub(crate) fn port(&self) -> &Port {
-        &self.port
+    pub(crate) fn ports(&self) -> &[Port] {
+        &self.ports
+    }
+
+    /// Returns the port of a number.
+    ///
+    /// # Errors
+    /// [`PathError::Port`] if the device has no port of that number.
+    #[inline]
+    pub(crate) fn port(&self, number: PortNum) -> Result<&Port, PathError> {
+        let index = usize::from(number.value()).wrapping_sub(1);
+        let ports = self.ports.len();
+        self.ports.get(index).ok_or(PathError::Port { port: number.value(), ports })
+    }
+
+    /// Returns the port that has an IP address.
+    pub(crate) fn port_with(&self, ip: IpAddr) -> Option<&Port> {
+        self.ports.iter().find(|port| port.gids().iter().any(|row| row.local.ip == ip))
+    }
+
+    /// Returns the port that a path leaves from; port 1 if the path's source GID is gone.
+    pub(crate) fn port_of(&self, path: &TxPath) -> &Port {
+        self.port_of_gid(path.local())
+    }
+
+    /// Returns the port that has a GID; port 1 if none has it.
+    pub(crate) fn port_of_gid(&self, gid: Gid) -> &Port {
+        self.ports.iter().find(|port| port.has_gid(gid)).unwrap_or(&self.ports[0])
+    }
+
+    /// Returns the filled rows of all GID tables, those of port 1 first.
+    pub(crate) fn gid_rows(&self) -> Vec<GidEntry> {
+        let mut rows = Vec::new();
+        for port in &self.ports {
+            rows.extend(port.gids().iter().cloned());
+        }
+        rows
+    }
+
+    /// Returns an address of this device as other processes of the host name it: on the netdev of
+    /// the port that has it.
+    pub(crate) fn local_addr(&self, ip: IpAddr) -> LocalAddr {
+        self.port_with(ip).unwrap_or(&self.ports[0]).local_addr(ip)
     }
 
     /// Returns the XRC domains, by the files that stand for them (`verbs/xrc.rs`).

@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use vernic_io::host::{Lookup, Slot};
 use vernic_io::netdev::HEADER_ALLOWANCE_BYTES;
-use vernic_io::{Address, LocalAddr, NoPath, OpenPath, PathRequest, TxPath};
+use vernic_io::{Address, NoPath, OpenPath, PathRequest, TxPath};
 use vernic_proto::AddressVector;
-use vernic_wire::{Mtu, PortNum, Qpn};
+use vernic_wire::{Mtu, Qpn};
 
 use crate::device::opened::Device;
+use crate::device::port::Port;
 use crate::error::PathError;
 use crate::local::watch::{Found, HostProcess};
 
@@ -29,9 +30,9 @@ pub(crate) struct Resolved {
 impl Device {
     /// Returns the request for a link's path, for an address vector that may be used.
     pub(crate) fn path_request(&self, av: &AddressVector) -> Result<PathRequest, PathError> {
-        let index = av.sgid_index;
+        let (port, index) = (self.port(av.port)?, av.sgid_index);
         let local = {
-            let gids = self.port().gids();
+            let gids = port.gids();
             let rows = gids.iter().count();
             gids.row(index).ok_or(PathError::NoSuchGid { index, rows })?.gid
         };
@@ -43,9 +44,10 @@ impl Device {
             self.config().peers.check(remote.to_ip())?;
         }
         Ok(PathRequest {
+            port: port.number(),
             local,
             remote,
-            netdev_index: self.info().port.netdev_index,
+            netdev_index: port.netdev_index(),
             traffic_class: av.traffic_class,
             hop_limit: av.hop_limit,
             service_level: av.sl,
@@ -56,7 +58,7 @@ impl Device {
     /// [`Slot::flow`] turns the number into the flow of a slot.
     pub(crate) fn resolve(&self, av: &AddressVector, entropy: u32) -> Result<Resolved, PathError> {
         let to = self.path_request(av)?;
-        let open = self.port().open_path(&to).map_err(|NoPath| {
+        let open = self.port(to.port)?.open_path(&to).map_err(|NoPath| {
             let (sgid, dgid) = (to.local, to.remote);
             PathError::Family { index: av.sgid_index, sgid, dgid }
         })?;
@@ -65,15 +67,9 @@ impl Device {
         Ok(Resolved { path: path.with_flow(flow), peer, local, found: Found::NotHere })
     }
 
-    /// Returns an address as this device reaches it: on the link of its netdev, if it holds only
-    /// there.
-    pub(crate) fn local_addr(&self, ip: IpAddr) -> LocalAddr {
-        LocalAddr::new(ip, self.info().port.netdev_index)
-    }
-
     /// Whether an address belongs to this device.
     pub(crate) fn has_address(&self, ip: IpAddr) -> bool {
-        self.port().gids().iter().any(|row| row.local.ip == ip)
+        self.port_with(ip).is_some()
     }
 
     /// Returns the path of a connected queue pair `own` to `peer`. It leads to the peer's own port
@@ -125,13 +121,13 @@ impl Device {
         }
     }
 
-    /// Refuses a path MTU that the port cannot carry.
-    pub(crate) fn check_mtu(&self, wanted: Mtu) -> Result<(), PathError> {
-        let active = self.port().active_mtu();
+    /// Refuses a path MTU that a port cannot carry.
+    pub(crate) fn check_mtu(&self, port: &Port, wanted: Mtu) -> Result<(), PathError> {
+        let active = port.active_mtu();
         if wanted <= active {
             return Ok(());
         }
-        let netdev = self.info().port.netdev.clone();
+        let netdev = port.netdev().to_owned();
         // If both the setting and the netdev forbid it, report the setting: only without it does
         // the netdev decide.
         if let Some(allowed) = self.config().mtu.filter(|&allowed| allowed < wanted) {
@@ -139,11 +135,6 @@ impl Device {
         }
         let needed_bytes = wanted.bytes() + HEADER_ALLOWANCE_BYTES;
         Err(PathError::Mtu { wanted, active, netdev, needed_bytes })
-    }
-
-    /// Refuses ports other than 1.
-    pub(crate) fn check_port(&self, port: PortNum) -> Result<(), PathError> {
-        if port.value() == 1 { Ok(()) } else { Err(PathError::Port(port.value())) }
     }
 }
 

@@ -1,25 +1,33 @@
-//! A port of an open device: its GID table, the paths that its link opens, its state and its MTU.
+//! A port of an open device: its number, its netdev, its GID table, the paths that the link opens
+//! from it, its state and its MTU. A device has one port or several (IBTA 3.5.1); all of them share
+//! the device's link.
 //!
 //! Owns what changes while the device is open. The background thread follows the netdev; all other
 //! threads read. Nothing here is written on the data path.
 
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use vernic_io::{NoPath, OpenPath, PathRequest, Paths, TxPath};
-use vernic_wire::Mtu;
+use vernic_io::{LocalAddr, NoPath, OpenPath, PathRequest, Paths, TxPath};
+use vernic_wire::{Gid, Mtu, Pkey, PortNum};
 
 use crate::device::gid::GidTable;
-use crate::device::listing::DeviceInfo;
+use crate::device::limits::MAX_PKEYS;
+use crate::device::listing::PortInfo;
 use crate::support::events::lock;
 
 /// A port of an open device.
 pub(crate) struct Port {
+    number: PortNum,
+    netdev: String,
+    /// The index of the netdev; 0 if the port has none.
+    netdev_index: u32,
     gids: Mutex<GidTable>,
-    /// The paths that the port's link opens.
+    /// Opens the paths of the device's link.
     paths: Arc<dyn Paths>,
     is_up: AtomicBool,
-    /// Whether the netdev is gone and the application was notified.
+    /// Whether the netdev is gone.
     is_removed: AtomicBool,
     /// The code of the active MTU.
     active_mtu: AtomicU8,
@@ -29,22 +37,56 @@ pub(crate) struct Port {
 }
 
 impl Port {
-    /// Returns the port of a device that is being opened.
+    /// Returns a port of a device that is being opened.
     pub(crate) fn new(
-        info: &DeviceInfo,
+        info: &PortInfo,
         active_mtu: Mtu,
         gids: GidTable,
         paths: Arc<dyn Paths>,
     ) -> Self {
         Self {
+            number: gids.port(),
+            netdev: info.netdev.clone(),
+            netdev_index: info.netdev_index,
             gids: Mutex::new(gids),
             paths,
-            is_up: AtomicBool::new(info.port.up),
+            is_up: AtomicBool::new(info.up),
             is_removed: AtomicBool::new(false),
             active_mtu: AtomicU8::new(active_mtu as u8),
-            netdev_mtu_bytes: AtomicU32::new(info.port.netdev_mtu_bytes),
+            netdev_mtu_bytes: AtomicU32::new(info.netdev_mtu_bytes),
             refusal: Mutex::default(),
         }
+    }
+
+    /// Returns the number of the port, from 1.
+    pub(crate) fn number(&self) -> PortNum {
+        self.number
+    }
+
+    /// Returns the name of the port's netdev.
+    pub(crate) fn netdev(&self) -> &str {
+        &self.netdev
+    }
+
+    /// Returns the index of the port's netdev; 0 if the port has none.
+    pub(crate) fn netdev_index(&self) -> u32 {
+        self.netdev_index
+    }
+
+    /// Returns a row of the P_Key table; row 0 is the default partition.
+    pub(crate) fn pkey(&self, index: u16) -> Option<Pkey> {
+        (index < MAX_PKEYS).then_some(Pkey::DEFAULT)
+    }
+
+    /// Whether a GID is one of the port's.
+    pub(crate) fn has_gid(&self, gid: Gid) -> bool {
+        self.gids().iter().any(|row| row.gid == gid)
+    }
+
+    /// Returns an address as the port reaches it: a link-local address is valid on the link of the
+    /// port's netdev only.
+    pub(crate) fn local_addr(&self, ip: IpAddr) -> LocalAddr {
+        LocalAddr::new(ip, self.netdev_index)
     }
 
     /// Locks the GID table.
@@ -68,6 +110,11 @@ impl Port {
     /// Sets whether the port is active; returns whether that has changed.
     pub(crate) fn set_up(&self, up: bool) -> bool {
         self.is_up.swap(up, Ordering::Relaxed) != up
+    }
+
+    /// Whether the netdev is gone.
+    pub(crate) fn is_removed(&self) -> bool {
+        self.is_removed.load(Ordering::Relaxed)
     }
 
     /// Notes that the netdev is gone; returns whether this is the first time.

@@ -18,7 +18,7 @@ use vernic_io::host::Intake;
 use vernic_io::host::Slot;
 use vernic_io::{Link, LocalAddr, Nanos, RxBatch, TxLanes};
 use vernic_proto::Time;
-use vernic_wire::{Gid, Qpn};
+use vernic_wire::{Gid, PortNum, Qpn};
 
 use crate::cm::CmShared;
 use crate::device::opened::Device;
@@ -51,10 +51,23 @@ const TIMERS_PER_CALL: usize = 256;
 #[derive(Debug)]
 pub(crate) struct Group {
     pub(crate) gid: Gid,
+    /// The port that the members are on.
+    pub(crate) port: PortNum,
+    /// The index of the port's netdev; 0 if the port has none.
+    pub(crate) netdev_index: u32,
     /// The address on whose netdev it is joined; `None` while the device has none of its IP
     /// version.
     pub(crate) local: Option<LocalAddr>,
     pub(crate) members: Vec<Qpn>,
+}
+
+impl Group {
+    /// Whether a packet to the group `gid` that came by the netdev `netdev` (0: unknown) is for
+    /// members of this group.
+    pub(crate) fn takes(&self, gid: Gid, netdev: u32) -> bool {
+        let same = self.netdev_index == netdev || self.netdev_index == 0 || netdev == 0;
+        self.gid == gid && same
+    }
 }
 
 /// The lane of a device; see the module documentation.

@@ -373,15 +373,18 @@ impl<'a, 'p> Demux<'a, 'p> {
         parsed: &Packet<'_>,
     ) -> Result<(), DropReason> {
         let gid = packet.meta.dst.gid();
-        let group = self.groups.iter().find(|group| group.gid == gid);
-        let group = group.ok_or(DropReason::NotAttached)?;
-        for &member in &group.members {
-            // A refusal counts for that member alone; the others still get the packet.
-            if let Err(reason) = self.deliver(member, packet, parsed, None) {
-                self.engine.drop_from(packet.meta.src, reason);
+        let groups = self.groups;
+        let mut is_taken = false;
+        for group in groups.iter().filter(|group| group.takes(gid, packet.meta.netdev)) {
+            is_taken = true;
+            for &member in &group.members {
+                // A refusal counts for that member alone; the others still get the packet.
+                if let Err(reason) = self.deliver(member, packet, parsed, None) {
+                    self.engine.drop_from(packet.meta.src, reason);
+                }
             }
         }
-        Ok(())
+        if is_taken { Ok(()) } else { Err(DropReason::NotAttached) }
     }
 
     /// Ends the run of packets of the locked queue pair, and unlocks it. The scheduler sees to what

@@ -161,8 +161,8 @@ fn tell_refusal(
     packets: usize,
     now: Time,
 ) {
-    let known = engine.port().note_refusal(refusal);
     let (path, errno) = refusal;
+    let known = engine.port_of(&path).note_refusal(refusal);
     let error = std::io::Error::from_raw_os_error(errno);
     let is_group = path.remote().is_multicast() && errno == Errno::ENETUNREACH as i32;
     let hint = if is_group { route_hint(path.local().to_ip()) } else { "" };

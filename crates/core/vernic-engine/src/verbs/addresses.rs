@@ -1,21 +1,21 @@
-//! Addresses, MTU and state of a device's netdev while the device is open. Changes are applied to
+//! Addresses, MTU and state of a port's netdev while the device is open. Changes are applied to
 //! the GID table and to the link, and reported to the application.
 
 use std::fmt;
 
 use vernic_io::LocalAddr;
-use vernic_io::netdev;
+use vernic_io::netdev::{self, NetDev};
 use vernic_wire::Mtu;
 
 use crate::device::gid::GidChanges;
 use crate::device::listing::Transport;
+use crate::device::port::Port;
 use crate::lane::core::Lane;
 use crate::progress::engine::Engine;
 use crate::support::events::{AsyncEvent, Element, EventKind};
-use crate::verbs::context::PORT;
 
 impl Engine {
-    /// Updates the GID table, MTU and port state from the netdev, and reports changes to the
+    /// Updates GID table, MTU and state of each port from its netdev, and reports changes to the
     /// application.
     pub(crate) fn refresh_addresses(&self) {
         let all = match netdev::list() {
@@ -25,31 +25,36 @@ impl Engine {
                 return;
             }
         };
-        let netdev = all.into_iter().find(|dev| dev.index == self.info().port.netdev_index);
-        let addresses = netdev.as_ref().map_or(&[][..], |dev| &dev.addrs[..]);
-        let changes = self.port().gids().update(self.info().port.netdev_index, addresses);
+        for port in self.ports().iter().filter(|port| port.netdev_index() != 0) {
+            self.refresh_port(port, all.iter().find(|dev| dev.index == port.netdev_index()));
+        }
+    }
+
+    /// Updates a port from its netdev; `None` if there is no such netdev.
+    fn refresh_port(&self, port: &Port, netdev: Option<&NetDev>) {
+        let addresses = netdev.map_or(&[][..], |dev| &dev.addrs[..]);
+        let changes = port.gids().update(port.netdev_index(), addresses);
         if !changes.added.is_empty() || !changes.removed.is_empty() {
-            self.readdress(&changes);
+            self.readdress(port, &changes);
             let (added, removed) = (List(&changes.added), List(&changes.removed));
-            tracing::debug!(%added, %removed, "GID table changed");
-            self.port_event(EventKind::GidChange);
+            tracing::debug!(port = %port.number(), %added, %removed, "GID table changed");
+            self.port_event(port, EventKind::GidChange);
         }
-        let up = netdev.as_ref().is_some_and(|dev| dev.running);
-        if self.port().set_up(up) {
-            self.port_event(if up { EventKind::PortActive } else { EventKind::PortError });
-        }
-        if netdev.is_none() {
-            self.look_for_removal();
+        let up = netdev.is_some_and(|dev| dev.running);
+        if port.set_up(up) {
+            self.port_event(port, if up { EventKind::PortActive } else { EventKind::PortError });
         }
         if let Some(dev) = netdev {
             let at_most = |fits: Mtu| self.config().mtu.map_or(fits, |wanted| wanted.min(fits));
-            self.port().set_mtu(dev.mtu_bytes, dev.ib_mtu().map(at_most));
+            port.set_mtu(dev.mtu_bytes, dev.ib_mtu().map(at_most));
+        } else {
+            self.look_for_removal(port);
         }
     }
 
     /// Lets the link use the addresses that are new, and stops its use of those that are gone. An
     /// address that the link cannot use is removed from the GID table.
-    fn readdress(&self, changes: &GidChanges) {
+    fn readdress(&self, port: &Port, changes: &GidChanges) {
         for &local in &changes.removed {
             self.with_lane(|lane| lane.lose_address(local));
         }
@@ -57,31 +62,30 @@ impl Engine {
         for &local in changes.added.iter().filter(|_| packets) {
             if let Err(error) = self.with_lane(|lane| lane.link.activate(local)) {
                 tracing::debug!(%local, %error, "address not usable (yet)");
-                self.port().gids().remove(local);
+                port.gids().remove(local);
             }
         }
-        let locals: Vec<_> = self.port().gids().iter().map(|row| row.local).collect();
-        self.with_lane(|lane| lane.rejoin(&locals));
+        let locals: Vec<_> = port.gids().iter().map(|row| row.local).collect();
+        self.with_lane(|lane| lane.rejoin(port.number(), &locals));
     }
 
-    /// Reports once that the netdev is gone. A netdev of the same name that appears later is
-    /// another device.
-    fn look_for_removal(&self) {
-        let exists = netdev::exists(self.info().port.netdev_index).unwrap_or(true);
-        if exists || !self.port().set_removed() {
+    /// Notes that a port's netdev is gone. Once the netdevs of all ports are, the device is: this
+    /// is reported once. A netdev of the same name that appears later is another device.
+    fn look_for_removal(&self, port: &Port) {
+        let exists = netdev::exists(port.netdev_index()).unwrap_or(true);
+        if exists || !port.set_removed() {
             return;
         }
-        tracing::warn!(
-            device = self.info().name,
-            netdev = self.info().port.netdev,
-            "the netdev was removed"
-        );
+        tracing::warn!(device = self.info().name, netdev = port.netdev(), "the netdev was removed");
+        if !self.ports().iter().all(Port::is_removed) {
+            return;
+        }
         self.events().push(AsyncEvent { kind: EventKind::DeviceFatal, element: Element::Device });
         self.cm.tell_removed();
     }
 
-    fn port_event(&self, kind: EventKind) {
-        self.events().push(AsyncEvent { kind, element: Element::Port(PORT) });
+    fn port_event(&self, port: &Port, kind: EventKind) {
+        self.events().push(AsyncEvent { kind, element: Element::Port(port.number()) });
     }
 }
 

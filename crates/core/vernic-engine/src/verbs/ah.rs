@@ -117,7 +117,6 @@ impl Ah {
             let (device, what) = (engine.info().name.clone(), "address handles");
             return Err(CreateError::NotOnIwarp { device, what });
         }
-        engine.check_port(av.port)?;
         let resolved = engine.resolve(&av, av.flow_label)?;
         pd.hold();
         let multicast = av.dgid.is_multicast();

@@ -12,6 +12,7 @@ use vernic_io::host::Intake;
 use vernic_io::{ClosedLink, Link};
 use vernic_proto::{AttrMask, QpAttr, QpState};
 
+use crate::device::port::Port;
 use crate::error::CreateError;
 use crate::lane::core::Lane;
 use crate::lane::pacer::Pacer;
@@ -45,7 +46,7 @@ impl Context {
         if self.is_orphan() || engine.set_closed() {
             return;
         }
-        if engine.port().is_up() {
+        if engine.ports().iter().any(Port::is_up) {
             engine.hasten_farewells();
             engine.await_farewells();
         }
@@ -54,7 +55,7 @@ impl Context {
         engine.memory().revoke_all();
         engine.close_neighbours();
         engine.slots().close();
-        engine.port().set_up(false);
+        engine.ports().iter().for_each(|port| _ = port.set_up(false));
         let channels = std::mem::take(&mut *lock(engine.channels()));
         channels.iter().filter_map(Weak::upgrade).for_each(|channel| channel.close());
         engine.events().close();

@@ -27,17 +27,15 @@ use crate::device::gid::{GidEntry, GidTable};
 use crate::device::limits::{
     DeviceAttr, MAX_GIDS, MAX_MSG_BYTES, MAX_PKEYS, PORT_CAP_FLAGS, PortAttr, PortState,
 };
-use crate::device::listing::{DeviceInfo, Transport, choose, choose_for, choose_iwarp};
+use crate::device::listing::{DeviceInfo, PortInfo, Transport, choose, choose_for, choose_iwarp};
 use crate::device::middleware::wrap_link;
 use crate::device::opened::{Clocks, Device};
+use crate::device::port::Port;
 use crate::error::{OpenError, PathError, orphan_io};
 use crate::progress::background::{Background, Ears};
 use crate::progress::engine::Engine;
 use crate::streams::Streams;
 use crate::support::events::{AsyncEvent, EventQueue, lock};
-
-/// The only port of a device.
-pub(crate) const PORT: PortNum = PortNum(1);
 
 /// An open device.
 #[derive(Debug)]
@@ -87,11 +85,11 @@ impl Context {
         factory: &dyn LinkFactory,
         config: Config,
     ) -> Result<Arc<Self>, OpenError> {
-        let active_mtu = choose_mtu(&info, &config)?;
+        check_mtus(&info, &config)?;
         let mut wire = Wire::new(&info, factory, &config, None)?;
         wire.link = wrap_link(wire.link, &config, &info.name)?;
-        let gids = activate(&info, wire.link.as_mut(), info.gid_table())?;
-        Self::assemble(info, config, active_mtu, gids, wire)
+        let tables = activate(&info, wire.link.as_mut())?;
+        Self::assemble(info, config, tables, wire)
     }
 
     /// Opens an iWARP device by its own name (`viw0`, beside `vernic0`) or by the name of its
@@ -106,37 +104,39 @@ impl Context {
     pub fn open_iwarp(name: Option<&str>, config: Config) -> Result<Arc<Self>, OpenError> {
         let info = choose_iwarp(name.unwrap_or_default())?;
         info.check_settings(&config)?;
-        let active_mtu = choose_mtu(&info, &config)?;
+        check_mtus(&info, &config)?;
         let streams = Streams::new()
             .map_err(|source| OpenError::Os { what: "make an epoll descriptor", source })?;
         let wire = Wire::new(&info, &NoLink, &config, Some(streams))?;
-        let gids = info.gid_table();
-        Self::assemble(info, config, active_mtu, gids, wire)
+        let tables = info.ports().map(|(number, port)| port.gid_table(number)).collect();
+        Self::assemble(info, config, tables, wire)
     }
 
     fn assemble(
         info: DeviceInfo,
         config: Config,
-        active_mtu: Mtu,
-        gids: GidTable,
+        tables: Vec<GidTable>,
         wire: Wire,
     ) -> Result<Arc<Self>, OpenError> {
         let os = |what| move |source| OpenError::Os { what, source };
         let events = EventQueue::new().map_err(os("make an eventfd for events"))?;
         let sleeper = Sleeper::new().map_err(os("make an eventfd for wake-ups"))?;
         let Wire { slots, link, streams } = wire;
-        let shared = (slots, link.paths(), sleeper.waker());
-        let device = Arc::new(Device::new(info, config, active_mtu, gids, events, shared));
+        let mut ports = Vec::new();
+        for ((_, port), gids) in info.ports().zip(tables) {
+            let active_mtu = choose_mtu(&info.name, port, &config)?;
+            ports.push(Port::new(port, active_mtu, gids, link.paths()));
+        }
+        let shared = (slots, sleeper.waker());
+        let device = Arc::new(Device::new(info, config, ports.into(), events, shared));
         let engine = Arc::new(Engine::new(device, link, streams));
+        let has_netdev = engine.ports().iter().any(|port| port.netdev_index() != 0);
         // Without netlink (a sandbox may refuse it) address changes go unnoticed.
-        let watcher =
-            (engine.info().port.netdev_index != 0).then(ChangeWatcher::new).and_then(|watcher| {
-                watcher
-                    .inspect_err(
-                        |error| tracing::warn!(%error, "address changes will not be noticed"),
-                    )
-                    .ok()
-            });
+        let watcher = has_netdev.then(ChangeWatcher::new).and_then(|watcher| {
+            watcher
+                .inspect_err(|error| tracing::warn!(%error, "address changes will not be noticed"))
+                .ok()
+        });
         let status = StatusSocket::open(&engine.info().name)
             .inspect_err(
                 |error| tracing::warn!(%error, "counters of this process are shown nowhere"),
@@ -147,8 +147,10 @@ impl Context {
             .map_err(os("start the background thread"))?;
         let (thread, ids) = (Mutex::new(Some(thread)), AtomicU64::new(1));
         let context = Arc::new(Self { engine, cm, thread, ids });
-        let info = context.info();
-        tracing::debug!(device = info.name, netdev = info.port.netdev, %active_mtu, "device open");
+        for port in context.engine.ports() {
+            let (device, active_mtu) = (&context.info().name, port.active_mtu());
+            tracing::debug!(device, netdev = port.netdev(), %active_mtu, "device open");
+        }
         Ok(context)
     }
 
@@ -173,26 +175,31 @@ impl Context {
 
     /// Returns the attributes and limits of the device (IBTA 11.2.1.2).
     pub fn device_attr(&self) -> DeviceAttr {
-        let attr = DeviceAttr::new(self.engine().info().node_guid, self.engine().config());
+        let info = self.engine().info();
+        let attr = DeviceAttr::new(
+            info.node_guid,
+            info.more_ports.len() as u8 + 1,
+            self.engine().config(),
+        );
         match self.engine().info().transport {
             Transport::Roce => attr,
             Transport::Iwarp => attr.of_iwarp(),
         }
     }
 
-    /// Returns the attributes of the port.
+    /// Returns the attributes of a port (IBTA 11.2.1.2).
     ///
     /// # Errors
-    /// [`PathError::Port`] for a port other than 1.
-    pub fn port_attr(&self, port: PortNum) -> Result<PortAttr, PathError> {
-        self.engine().check_port(port)?;
-        let up = !self.is_orphan() && self.engine().port().is_up();
+    /// [`PathError::Port`] for a port that the device does not have.
+    pub fn port_attr(&self, number: PortNum) -> Result<PortAttr, PathError> {
+        let port = self.engine().port(number)?;
+        let up = !self.is_orphan() && port.is_up();
         Ok(PortAttr {
-            port,
+            port: number,
             state: if up { PortState::Active } else { PortState::Down },
             max_mtu: Mtu::B4096,
-            active_mtu: self.engine().port().active_mtu(),
-            netdev_mtu_bytes: self.engine().port().netdev_mtu_bytes(),
+            active_mtu: port.active_mtu(),
+            netdev_mtu_bytes: port.netdev_mtu_bytes(),
             cap_flags: PORT_CAP_FLAGS,
             gid_table_len: match self.engine().info().transport {
                 Transport::Roce => MAX_GIDS,
@@ -200,65 +207,62 @@ impl Context {
             },
             pkey_table_len: MAX_PKEYS,
             max_msg_bytes: MAX_MSG_BYTES,
-            default_gid: self.gid_table().first().map(|row| row.gid),
+            default_gid: self.gid_table().iter().find(|row| row.port == number).map(|row| row.gid),
             bad_pkey_count: self.engine().counts().drops(DropReason::Pkey),
             bad_qkey_count: self.engine().counts().drops(DropReason::Qkey),
         })
     }
 
-    /// Returns the present MTU of the port, the same as in [`port_attr`](Self::port_attr). Takes no
-    /// lock, so it may be called while locks of the engine are held.
-    pub fn active_mtu(&self) -> Mtu {
-        self.engine().port().active_mtu()
+    /// Returns the present MTU of a port, the same as in [`port_attr`](Self::port_attr); that of
+    /// port 1 if the device has no port of that number. Takes no lock, so it may be called while
+    /// locks of the engine are held.
+    pub fn active_mtu(&self, number: PortNum) -> Mtu {
+        let engine = self.engine();
+        engine.port(number).unwrap_or(&engine.ports()[0]).active_mtu()
     }
 
-    /// Returns the filled rows of the GID table. For an iWARP device this is its MAC address, in
-    /// row 0.
+    /// Returns the filled rows of the GID tables of all ports, those of port 1 first. For an iWARP
+    /// device this is its MAC address, in row 0.
     pub fn gid_table(&self) -> Vec<GidEntry> {
-        let rows = match self.engine().info().transport {
-            Transport::Roce => self.gids(|gids| gids.iter().cloned().collect()),
-            Transport::Iwarp => self.gids(|_| vec![self.engine().info().mac_gid()]),
-        };
-        rows.unwrap_or_default()
+        match self.engine().info().transport {
+            _ if self.is_orphan() => Vec::new(),
+            Transport::Roce => self.engine().gid_rows(),
+            Transport::Iwarp => vec![self.engine().info().mac_gid()],
+        }
     }
 
-    /// Returns a row of the GID table, if it is filled.
-    pub fn gid_entry(&self, index: u8) -> Option<GidEntry> {
-        self.gid_table().into_iter().find(|row| row.index == index)
+    /// Returns a row of the GID table of a port, if it is filled.
+    pub fn gid_entry(&self, port: PortNum, index: u8) -> Option<GidEntry> {
+        self.gid_table().into_iter().find(|row| (row.port, row.index) == (port, index))
     }
 
-    /// Returns the index of a GID in the table.
-    pub fn gid_index(&self, gid: Gid) -> Option<u8> {
-        self.gid_table().into_iter().find(|row| row.gid == gid).map(|row| row.index)
+    /// Returns the row that has a GID, of whichever port.
+    pub fn gid_row(&self, gid: Gid) -> Option<GidEntry> {
+        self.gid_table().into_iter().find(|row| row.gid == gid)
     }
 
     /// Returns the next hop on the path that `av` describes, if the system does not know its
     /// hardware address. The system then begins to ask for that address. Returns `None` if packets
     /// can be sent now, if `av` cannot be used, and for an iWARP device. Never waits.
     pub fn unknown_next_hop(&self, av: &AddressVector) -> Option<NextHop> {
-        let (engine, row) = (self.engine(), self.gid_entry(av.sgid_index)?);
+        let (engine, row) = (self.engine(), self.gid_entry(av.port, av.sgid_index)?);
         if engine.info().transport != Transport::Roce {
             return None;
         }
         let to = engine.path_request(av).ok()?;
-        let peer = engine.local_addr(to.remote.to_ip()).with_port(0);
+        let peer = LocalAddr::new(to.remote.to_ip(), to.netdev_index).with_port(0);
         NextHop::seek(row.local, to.netdev_index, peer)
     }
 
-    /// Whether the device's netdev has this address now.
+    /// Whether a netdev of the device has this address now.
     pub fn has_address(&self, local: LocalAddr) -> bool {
-        let has = |gids: &GidTable| gids.iter().any(|row| row.local == local);
-        self.gids(has).unwrap_or(false)
+        let has = |port: &Port| port.gids().iter().any(|row| row.local == local);
+        !self.is_orphan() && self.engine().ports().iter().any(has)
     }
 
-    /// Runs `look` on the GID table, under its lock; returns `None` on an orphan.
-    fn gids<T>(&self, look: impl FnOnce(&GidTable) -> T) -> Option<T> {
-        (!self.is_orphan()).then(|| look(&self.engine().port().gids()))
-    }
-
-    /// Returns a row of the P_Key table; row 0 is the default partition.
-    pub fn pkey(&self, index: u16) -> Option<Pkey> {
-        (index < MAX_PKEYS).then_some(Pkey::DEFAULT)
+    /// Returns a row of the P_Key table of a port; row 0 is the default partition.
+    pub fn pkey(&self, port: PortNum, index: u16) -> Option<Pkey> {
+        self.engine().port(port).ok()?.pkey(index)
     }
 
     /// Returns the connection manager of the device.
@@ -442,10 +446,15 @@ impl Wire {
     }
 }
 
-fn choose_mtu(info: &DeviceInfo, config: &Config) -> Result<Mtu, OpenError> {
-    let netdev_mtu_bytes = info.port.netdev_mtu_bytes;
-    let (device, netdev) = (info.name.clone(), info.port.netdev.clone());
-    let Some(fits) = info.port.active_mtu else {
+/// Refuses a device one of whose ports has a netdev with too small an MTU.
+fn check_mtus(info: &DeviceInfo, config: &Config) -> Result<(), OpenError> {
+    info.ports().try_for_each(|(_, port)| choose_mtu(&info.name, port, config).map(drop))
+}
+
+fn choose_mtu(device: &str, port: &PortInfo, config: &Config) -> Result<Mtu, OpenError> {
+    let netdev_mtu_bytes = port.netdev_mtu_bytes;
+    let (device, netdev) = (device.to_owned(), port.netdev.clone());
+    let Some(fits) = port.active_mtu else {
         let needed_bytes = Mtu::B256.bytes() + HEADER_ALLOWANCE_BYTES;
         return Err(OpenError::MtuTooSmall { device, netdev, netdev_mtu_bytes, needed_bytes });
     };
@@ -458,27 +467,28 @@ fn choose_mtu(info: &DeviceInfo, config: &Config) -> Result<Mtu, OpenError> {
     }
 }
 
-/// Removes from the GID table the addresses that the link cannot use now.
-fn activate(
-    info: &DeviceInfo,
-    link: &mut dyn Link,
-    mut gids: GidTable,
-) -> Result<GidTable, OpenError> {
-    for &local in &info.port.addresses {
-        match link.activate(local) {
-            Ok(()) => {}
-            // The address is gone again, or is an IPv6 address that the system still checks for
-            // duplicates. The watcher reports when the address is usable.
-            Err(error @ LinkError::NoSuchAddress { .. }) => {
-                tracing::debug!(%local, %error, "address not usable yet");
-                gids.remove(local);
+/// Returns the GID tables of the ports, without the addresses that the link cannot use now.
+fn activate(info: &DeviceInfo, link: &mut dyn Link) -> Result<Vec<GidTable>, OpenError> {
+    let mut tables = Vec::new();
+    for (number, port) in info.ports() {
+        let mut gids = port.gid_table(number);
+        for &local in &port.addresses {
+            match link.activate(local) {
+                Ok(()) => {}
+                // The address is gone again, or is an IPv6 address that the system still checks for
+                // duplicates. The watcher reports when the address is usable.
+                Err(error @ LinkError::NoSuchAddress { .. }) => {
+                    tracing::debug!(%local, %error, "address not usable yet");
+                    gids.remove(local);
+                }
+                Err(source) => return Err(OpenError::Link { device: info.name.clone(), source }),
             }
-            Err(source) => return Err(OpenError::Link { device: info.name.clone(), source }),
         }
+        if gids.iter().next().is_none() {
+            let (device, netdev) = (info.name.clone(), port.netdev.clone());
+            return Err(OpenError::NoAddress { device, netdev });
+        }
+        tables.push(gids);
     }
-    if gids.iter().next().is_none() {
-        let (device, netdev) = (info.name.clone(), info.port.netdev.clone());
-        return Err(OpenError::NoAddress { device, netdev });
-    }
-    Ok(gids)
+    Ok(tables)
 }

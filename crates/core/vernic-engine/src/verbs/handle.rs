@@ -18,9 +18,10 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use vernic_io::TxPath;
 use vernic_proto::{
-    AttrMask, Host, PostError, QpAttr, QpCounters, QpState, QpType, SendFlags, SendWqe, UdDest,
+    AddressVector, AttrMask, Host, PostError, QpAttr, QpCounters, QpState, QpType, SendFlags,
+    SendWqe, UdDest,
 };
-use vernic_wire::{Gid, Qpn, Service};
+use vernic_wire::{Gid, PortNum, Qpn, Service};
 
 use crate::device::explanation::Explanation;
 use crate::device::limits::MAX_SGE;
@@ -141,7 +142,7 @@ impl Qp {
                 true => Machine::Stream(Box::new(vernic_proto::iwarp::Qp::new(init))),
                 false => Machine::Packets(vernic_proto::Qp::new(init)),
             };
-            machine.set_port_mtu(engine.port().active_mtu());
+            machine.set_port_mtu(engine.ports()[0].active_mtu());
             machine.set_ack_floor(engine.config().ack_timeout_floor_us * 1000);
             let slots = SendSlots::new(machine.send_slots(), &cap, service);
             let side = QpSide {
@@ -310,11 +311,13 @@ impl Qp {
         if mask.contains(AttrMask::PKEY_INDEX) && attr.pkey_index != 0 {
             return Err(ModifyError::Pkey { qpn, index: attr.pkey_index });
         }
-        if mask.contains(AttrMask::PORT) {
-            engine.check_port(attr.port).map_err(path_error)?;
-        }
+        let own_port = match mask.contains(AttrMask::PORT) {
+            true => attr.port,
+            false => self.query().port,
+        };
+        let port = engine.port(own_port).map_err(path_error)?;
         if mask.contains(AttrMask::PATH_MTU) {
-            engine.check_mtu(attr.path_mtu).map_err(path_error)?;
+            engine.check_mtu(port, attr.path_mtu).map_err(path_error)?;
         }
         // The path of an iWARP queue pair is that of its TCP connection.
         let connected = self.inner.service != Service::Ud && !self.inner.is_stream;
@@ -323,7 +326,10 @@ impl Qp {
                 true => attr.dest_qpn,
                 false => self.query().dest_qpn,
             };
-            Some(engine.resolve_peer(&attr.av, qpn, peer).map_err(path_error)?)
+            // An address vector without a port leaves from the queue pair's own.
+            let port = if attr.av.port == PortNum(0) { own_port } else { attr.av.port };
+            let av = AddressVector { port, ..attr.av };
+            Some(engine.resolve_peer(&av, qpn, peer).map_err(path_error)?)
         } else {
             None
         };
@@ -587,7 +593,9 @@ impl Qp {
                 };
                 side.slots.set_path(slot, path);
                 // The netdev's MTU may have changed since the last send.
-                machine.set_port_mtu(self.engine().port().active_mtu());
+                if let Ok(port) = self.engine().port(dest.ah.av().port) {
+                    machine.set_port_mtu(port.active_mtu());
+                }
                 Some(UdDest { ah: slot, qpn: dest.qpn, qkey: dest.qkey })
             }
             _ => None,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use vernic_io::LocalAddr;
 use vernic_proto::QpType;
-use vernic_wire::{Gid, Qpn, Srqn};
+use vernic_wire::{Gid, PortNum, Qpn, Srqn};
 
 use crate::device::limits::{MAX_MCAST_GROUPS, MAX_MCAST_QPS};
 use crate::error::{CreateError, McastError};
@@ -109,15 +109,19 @@ impl Engine {
                  host alone"
             );
         }
-        let local =
-            self.port().gids().iter().map(|row| row.local).find(|l| l.ip.is_ipv4() == ip.is_ipv4());
-        let local = local.ok_or(McastError::NoAddress(gid))?;
         let new = self.with_lane(|lane| {
-            if lane.table.find(qpn).is_none() {
-                return Err(McastError::Destroyed(qpn));
-            }
+            let Some(qp) = lane.table.find(qpn) else { return Err(McastError::Destroyed(qpn)) };
+            let number = lock(&qp.core).machine.attr().port;
+            let port = self.port(number).unwrap_or(&self.ports()[0]);
+            let (number, netdev_index) = (port.number(), port.netdev_index());
+            let local = {
+                let gids = port.gids();
+                gids.iter().map(|row| row.local).find(|l| l.ip.is_ipv4() == ip.is_ipv4())
+            };
+            let local = local.ok_or(McastError::NoAddress(gid))?;
             let groups = lane.groups.len();
-            match lane.groups.iter_mut().find(|group| group.gid == gid) {
+            let is_this = |group: &&mut Group| group.gid == gid && group.port == number;
+            match lane.groups.iter_mut().find(is_this) {
                 Some(group) if group.members.contains(&qpn) => return Ok(false),
                 Some(group) => group.add(qpn)?,
                 None if groups >= MAX_MCAST_GROUPS as usize => {
@@ -125,7 +129,9 @@ impl Engine {
                 }
                 None => {
                     lane.link.join(local, ip)?;
-                    lane.groups.push(Group { gid, local: Some(local), members: vec![qpn] });
+                    let local = Some(local);
+                    let members = vec![qpn];
+                    lane.groups.push(Group { gid, port: number, netdev_index, local, members });
                 }
             }
             Ok(true)
@@ -139,7 +145,8 @@ impl Engine {
     pub(crate) fn detach_mcast(&self, qpn: Qpn, gid: Gid) -> Result<(), McastError> {
         let missing = McastError::NotAttached { qpn, group: gid };
         self.with_lane(|lane| {
-            let at = lane.groups.iter().position(|group| group.gid == gid);
+            let is_member = |group: &Group| group.gid == gid && group.members.contains(&qpn);
+            let at = lane.groups.iter().position(is_member);
             let Some(at) = at else { return Err(missing) };
             let members = &mut lane.groups[at].members;
             let Some(place) = members.iter().position(|&member| member == qpn) else {
@@ -179,10 +186,11 @@ impl Lane {
         }
     }
 
-    /// Joins again the groups that have lost their address, on the first of `locals` with their IP
-    /// version. That is the same address if it is back, otherwise another one.
-    pub(crate) fn rejoin(&mut self, locals: &[LocalAddr]) {
-        for group in self.groups.iter_mut().filter(|group| group.local.is_none()) {
+    /// Joins again the groups of a port that have lost their address, on the first of `locals` with
+    /// their IP version. That is the same address if it is back, otherwise another one.
+    pub(crate) fn rejoin(&mut self, port: PortNum, locals: &[LocalAddr]) {
+        let lost = |group: &&mut Group| group.port == port && group.local.is_none();
+        for group in self.groups.iter_mut().filter(lost) {
             let ip = group.gid.to_ip();
             let home = locals.iter().find(|local| local.ip.is_ipv4() == ip.is_ipv4());
             let Some(&local) = home else { continue };
@@ -217,7 +225,13 @@ mod tests {
     #[test]
     fn a_group_takes_members_up_to_the_limit_that_the_device_tells() {
         let group = Gid::from_ip([239, 77, 1, 3].into());
-        let mut joined = Group { gid: group, local: None, members: Vec::new() };
+        let mut joined = Group {
+            gid: group,
+            port: PortNum(1),
+            netdev_index: 0,
+            local: None,
+            members: Vec::new(),
+        };
         (0..MAX_MCAST_QPS).for_each(|n| joined.add(Qpn::new(2 + n)).unwrap());
         let error = joined.add(Qpn::new(1)).unwrap_err();
         assert!(matches!(error, McastError::GroupFull { limit: MAX_MCAST_QPS, .. }), "{error}");

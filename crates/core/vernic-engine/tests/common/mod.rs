@@ -76,8 +76,15 @@ impl End {
         Self { memory, mr, cq, pd, context }
     }
 
+    /// The first row of IPv4 of port 1.
     pub fn gid(&self) -> (u8, Gid) {
-        let row = self.context.gid_table().into_iter().find(|row| row.local.ip.is_ipv4()).unwrap();
+        self.gid_of(PortNum(1))
+    }
+
+    /// The first row of IPv4 of a port.
+    pub fn gid_of(&self, port: PortNum) -> (u8, Gid) {
+        let mut rows = self.context.gid_table().into_iter();
+        let row = rows.find(|row| row.port == port && row.local.ip.is_ipv4()).unwrap();
         (row.index, row.gid)
     }
 
@@ -166,6 +173,7 @@ pub struct Setup {
     pub min_rnr_timer: RnrTimer,
     pub access: u32,
     pub service_level: u8,
+    pub port: PortNum,
 }
 
 impl Default for Setup {
@@ -178,6 +186,7 @@ impl Default for Setup {
             min_rnr_timer: RnrTimer::new(12),
             access: 0xF,
             service_level: 0,
+            port: PortNum(1),
         }
     }
 }
@@ -201,10 +210,11 @@ pub fn connect_with_psn(end: &End, qp: &Qp, peer_gid: Gid, peer_qpn: Qpn, setup:
         timeout: setup.timeout,
         retry_cnt: setup.retry_cnt,
         rnr_retry: setup.rnr_retry,
+        port: setup.port,
         av: AddressVector {
             dgid: peer_gid,
-            sgid_index: end.gid().0,
-            port: PortNum(1),
+            sgid_index: end.gid_of(setup.port).0,
+            port: setup.port,
             sl: setup.service_level,
             ..AddressVector::default()
         },

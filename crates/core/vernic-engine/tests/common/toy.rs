@@ -35,6 +35,8 @@ pub struct Fabric {
     lids: Mutex<HashMap<Gid, u16>>,
     /// Runs that a lane of any link may still send.
     credits: [AtomicUsize; LANES as usize],
+    /// Frames sent, by the LID in their head that they are from.
+    sent: Mutex<HashMap<u16, usize>>,
 }
 
 impl Fabric {
@@ -48,15 +50,23 @@ impl Fabric {
         self.credits[usize::from(lane)].store(runs, Ordering::SeqCst);
     }
 
-    /// A device with one port that has this LID.
-    pub fn device(self: &Arc<Self>, lid: u16, config: Config) -> Arc<Context> {
-        Context::open_over(info(lid), &ToyFactory { fabric: self.clone(), lid }, config).unwrap()
+    /// A device with a port for each of these LIDs.
+    pub fn device(self: &Arc<Self>, lids: &[u16], config: Config) -> Arc<Context> {
+        let factory = ToyFactory { fabric: self.clone(), lids: lids.into() };
+        Context::open_over(info(lids), &factory, config).unwrap()
     }
 
-    fn plug(&self, lid: u16) -> Receiver<Frame> {
+    /// Returns the number of frames that a port has sent.
+    pub fn sent(&self, lid: u16) -> usize {
+        self.sent.lock().unwrap().get(&lid).copied().unwrap_or(0)
+    }
+
+    fn plug(&self, lids: &[u16]) -> Receiver<Frame> {
         let (sender, inbox) = channel();
-        self.ports.lock().unwrap().insert(lid, sender);
-        self.lids.lock().unwrap().insert(Gid::from_ip(ip(lid)), lid);
+        for &lid in lids {
+            self.ports.lock().unwrap().insert(lid, sender.clone());
+            self.lids.lock().unwrap().insert(Gid::from_ip(ip(lid)), lid);
+        }
         inbox
     }
 }
@@ -66,59 +76,68 @@ fn ip(lid: u16) -> IpAddr {
     IpAddr::from([198, 18, high, low])
 }
 
-fn info(lid: u16) -> DeviceInfo {
+fn info(lids: &[u16]) -> DeviceInfo {
+    let number = u32::from(lids[0]);
+    let port = |lid: u16| PortInfo {
+        netdev: format!("toy{lid}"),
+        netdev_index: 0,
+        netdev_mtu_bytes: 4200,
+        active_mtu: Some(Mtu::B4096),
+        up: true,
+        addresses: vec![LocalAddr::from(ip(lid))],
+    };
     DeviceInfo {
-        name: format!("toy{lid}"),
-        number: lid.into(),
-        node_guid: 0x0200_0000_0000_0000 | u64::from(lid),
+        name: format!("toy{number}"),
+        number,
+        node_guid: 0x0200_0000_0000_0000 | u64::from(number),
         loopback: false,
         default_route: false,
-        port: PortInfo {
-            netdev: format!("toy{lid}"),
-            netdev_index: 0,
-            netdev_mtu_bytes: 4200,
-            active_mtu: Some(Mtu::B4096),
-            up: true,
-            addresses: vec![LocalAddr::from(ip(lid))],
-        },
-        more_ports: Vec::new(),
+        port: port(lids[0]),
+        more_ports: lids[1..].iter().map(|&lid| port(lid)).collect(),
         transport: vernic_engine::Transport::Roce,
     }
 }
 
 struct ToyFactory {
     fabric: Arc<Fabric>,
-    lid: u16,
+    /// The LID of each port.
+    lids: Arc<[u16]>,
 }
 
 impl LinkFactory for ToyFactory {
     fn open(&self, _setup: &LinkSetup) -> io::Result<Box<dyn Link>> {
-        let (fabric, lid) = (self.fabric.clone(), self.lid);
-        let inbox = fabric.plug(lid);
-        Ok(Box::new(ToyLink { fabric, lid, inbox, counters: LinkCounters::default() }))
+        let (fabric, lids) = (self.fabric.clone(), self.lids.clone());
+        let inbox = fabric.plug(&lids);
+        Ok(Box::new(ToyLink { fabric, lids, inbox, counters: LinkCounters::default() }))
     }
 }
 
 struct ToyLink {
     fabric: Arc<Fabric>,
-    lid: u16,
+    lids: Arc<[u16]>,
     inbox: Receiver<Frame>,
     counters: LinkCounters,
 }
 
 struct ToyPaths {
     fabric: Arc<Fabric>,
-    lid: u16,
+    lids: Arc<[u16]>,
+}
+
+/// The number of a path: the LIDs that its frames are from and to.
+fn path_id(from: u16, to: u16) -> PathId {
+    PathId(u32::from(from) << 16 | u32::from(to))
 }
 
 impl Paths for ToyPaths {
     fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath> {
+        let own = self.lids[usize::from(to.port.value()) - 1];
         let lid = *self.fabric.lids.lock().unwrap().get(&to.remote).ok_or(NoPath)?;
-        let path = TxPath::new(to.local, to.remote, PathId(lid.into()), 0);
+        let path = TxPath::new(to.local, to.remote, path_id(own, lid), 0);
         Ok(OpenPath {
             path: path.with_lane(to.service_level % LANES),
             remote: Address::Lid(lid),
-            local: Address::Lid(self.lid),
+            local: Address::Lid(own),
         })
     }
 }
@@ -140,11 +159,12 @@ impl Link for ToyLink {
                 self.counters.tx_blocked += 1;
                 break;
             }
-            let to = run.path.id().0 as u16;
+            let [from, to] = [16, 0].map(|shift| (run.path.id().0 >> shift) as u16);
             if let Some(port) = self.fabric.ports.lock().unwrap().get(&to) {
                 for bytes in run.packets() {
-                    let _ = port.send(Frame { from: self.lid, to, bytes: bytes.to_vec() });
+                    let _ = port.send(Frame { from, to, bytes: bytes.to_vec() });
                 }
+                *self.fabric.sent.lock().unwrap().entry(from).or_default() += run.count();
             }
             report.packets += run.count();
             report.bytes += run.bytes.len();
@@ -190,7 +210,7 @@ impl Link for ToyLink {
     }
 
     fn paths(&self) -> Arc<dyn Paths> {
-        Arc::new(ToyPaths { fabric: self.fabric.clone(), lid: self.lid })
+        Arc::new(ToyPaths { fabric: self.fabric.clone(), lids: self.lids.clone() })
     }
 
     fn activate(&mut self, _local: LocalAddr) -> Result<(), LinkError> {

@@ -155,9 +155,9 @@ fn a_multicast_group_works_again_when_its_address_has_gone_and_returned() {
         lane.link.deactivate(row.local);
         lane.leave_home(row.local);
     });
-    engine.port().gids().remove(row.local);
+    engine.ports()[0].gids().remove(row.local);
     engine.refresh_addresses();
-    assert_eq!(context.gid_index(row.gid), Some(row.index));
+    assert_eq!(context.gid_row(row.gid).map(|row| row.index), Some(row.index));
     assert_reached(&context, &poster, &row, group);
 }
 
@@ -173,7 +173,7 @@ fn a_multicast_group_moves_to_another_address_when_its_own_has_gone_for_good() {
         lane.link.deactivate(row.local);
         lane.link.activate(passing).unwrap();
     });
-    engine.port().gids().update(engine.info().port.netdev_index, &[passing]);
+    engine.ports()[0].gids().update(engine.info().port.netdev_index, &[passing]);
     let group = Gid::from_ip(group_ip(6));
     poster.qp.attach_mcast(group).unwrap();
     let home = || engine.with_lane(|lane| lane.groups[0].local);
@@ -190,7 +190,7 @@ fn an_address_that_the_link_cannot_use_is_offered_to_nobody_until_it_can() {
     let row = ipv4_row(&context);
     // As if the address were new, and the link could not have it.
     engine.with_lane(|lane| lane.link.deactivate(row.local));
-    engine.port().gids().remove(row.local);
+    engine.ports()[0].gids().remove(row.local);
     let closed: Box<dyn vernic_io::Link> = Box::new(vernic_io::ClosedLink::unused());
     let link = engine.with_lane(|lane| std::mem::replace(&mut lane.link, closed));
     engine.refresh_addresses();
