@@ -171,9 +171,17 @@ fn two_netdevs() -> Arc<Context> {
         ip(&format!("link set {name}-peer up"));
         ip(&format!("link set {name} up"));
     }
-    let all = devices().unwrap();
-    let [one, two] = ["one", "two"]
-        .map(|name| all.iter().find(|info| info.port.netdev == name).unwrap().clone());
+    let since = Instant::now();
+    let [one, two] = loop {
+        let all = devices().unwrap();
+        let found = ["one", "two"]
+            .map(|name| all.iter().find(|info| info.port.netdev == name && info.port.up).cloned());
+        // The kernel takes a moment to notice that both ends are up.
+        if let [Some(one), Some(two)] = found {
+            break [one, two];
+        }
+        assert!(since.elapsed() < PATIENCE, "the netdevs do not come up");
+    };
     let info = DeviceInfo { more_ports: vec![two.port], name: "dual0".into(), ..one };
     Context::open_over(info, &UdpFactory, test_config()).unwrap()
 }
