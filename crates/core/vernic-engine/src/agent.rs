@@ -7,10 +7,9 @@
 //! | file | what |
 //! |---|---|
 //! | `agent.rs` | the commands |
-//! | `agent/impatient.rs` | requests that must not wait for a listener |
 //! | `agent/impatient.rs` | requests that fail at once if no process listens |
 //! | `agent/listen.rs` | listeners, and the names by which processes of this host see them |
-//! | `agent/promise.rs` | sending a message before its call returns, and repeating DREQs at the end |
+//! | `agent/promise.rs` | sending messages before their call returns, and DREQs at the end |
 
 use std::fmt;
 use std::sync::Arc;

@@ -303,7 +303,7 @@ fn crc_over(mut crc: Crc32c, pieces: &[RacySliceMut<'_>], len: usize) -> Crc32c 
 }
 
 impl QpHost<'_> {
-    /// Passes the pieces of memory that the next `len` bytes of payload go to to `take`.
+    /// Passes to `take` the pieces of memory to which the next `len` bytes of payload go.
     fn name_target<'s>(
         &mut self,
         access: SliceScope<'s>,

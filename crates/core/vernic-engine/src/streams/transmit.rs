@@ -343,7 +343,7 @@ impl Conn {
 }
 
 impl QpHost<'_> {
-    /// Passes the pieces of memory that the `len` bytes of payload are in to `take`.
+    /// Passes to `take` the pieces of memory in which the `len` bytes of payload lie.
     fn name_source<'s>(
         &mut self,
         access: SliceScope<'s>,

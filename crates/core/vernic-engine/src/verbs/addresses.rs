@@ -1,5 +1,5 @@
-//! Addresses, MTU and state of a device's netdev while the device is open. Changes are applied to
-//! the GID table and to the link, and reported to the application.
+//! Follows changes of a device's netdev while the device is open: of its addresses, MTU and state.
+//! Changes are applied to the GID table and to the link, and reported to the application.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use crate::support::events::{AsyncEvent, Element, EventKind};
 use crate::verbs::context::PORT;
 
 impl Engine {
-    /// Updates the GID table, MTU and port state from the netdev, and reports changes to the
+    /// Updates GID table, MTU and port state from the netdev, and reports the changes to the
     /// application.
     pub(crate) fn refresh_addresses(&self) {
         let all = match netdev::list() {
@@ -47,8 +47,8 @@ impl Engine {
         }
     }
 
-    /// Lets the link use the addresses that are new, and stops its use of those that are gone. An
-    /// address that the link cannot use is removed from the GID table.
+    /// Makes the link use new addresses and stop using removed ones. An address that the link
+    /// cannot use is removed from the GID table again.
     fn readdress(&self, changes: &GidChanges) {
         for &local in &changes.removed {
             self.with_lane(|lane| lane.lose_address(local));
@@ -64,8 +64,8 @@ impl Engine {
         self.with_lane(|lane| lane.rejoin(&locals));
     }
 
-    /// Reports once that the netdev is gone. A netdev of the same name that appears later is
-    /// another device.
+    /// Reports that the netdev was removed, if it was; only once. A netdev of the same name that is
+    /// added later is another device.
     fn look_for_removal(&self) {
         let exists = netdev::exists(self.info().netdev_index).unwrap_or(true);
         if exists || !self.port().set_removed() {
@@ -86,14 +86,14 @@ impl Engine {
 }
 
 impl Lane {
-    /// Ends the use of an address that is gone.
+    /// Stops using an address that was removed.
     fn lose_address(&mut self, local: LocalAddr) {
         self.link.deactivate(local);
         self.leave_home(local);
     }
 }
 
-/// A list of addresses, formatted for a line of the log.
+/// A list of addresses that is formatted for a line of the log.
 struct List<'a>(&'a [LocalAddr]);
 
 impl fmt::Display for List<'_> {
