@@ -67,8 +67,8 @@ pub enum CmAttachError {
 }
 
 impl Engine {
-    /// Runs a command of the machine, reports the events that follow, and sends the messages that
-    /// follow, if that is possible within [`promise::PATIENCE`].
+    /// Runs a command of the CM machine, reports the events that follow, and sends the messages
+    /// that follow, if that is possible within 100 ms (`promise.rs`).
     fn command<T>(
         &self,
         f: impl FnOnce(&mut Cm, Time) -> Result<T, CmError>,

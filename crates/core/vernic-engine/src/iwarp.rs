@@ -82,7 +82,7 @@ pub enum ConnectError {
     /// The system refused an operation on a socket.
     #[error("cannot {what} {addr}: {source}")]
     Os {
-        /// The operation.
+        /// The operation that failed, for example `connect to`.
         what: &'static str,
         /// The address that the operation was for.
         addr: SocketAddr,

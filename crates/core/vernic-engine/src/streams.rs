@@ -148,8 +148,8 @@ struct Conn {
     /// Whether the peer's host still answers.
     vital: Vital,
     agreed: Agreed,
-    /// Whether the peer may not be ready for the end of the connection, because nothing has come
-    /// from it since the start-up.
+    /// Whether the peer may not be ready for the end of the connection, because it has not
+    /// answered the ready-to-receive indication.
     unheard: bool,
 }
 

@@ -35,7 +35,7 @@ pub enum ListenError {
         service = .0.service, place = .0.place, name = .0
     )]
     InUse(ServiceName),
-    /// The device has no such address.
+    /// The device does not have the given address.
     #[error("{device} has no address {address}; it has: {present}")]
     NoSuchAddress {
         /// The device.

@@ -33,7 +33,8 @@ use vernic_wire::Gid;
 use super::{CmShared, slot_of};
 use crate::support::events::lock;
 
-/// Time in nanoseconds between two checks: half of what a user would call prompt.
+/// Time in nanoseconds between two checks. Users expect to hear within a second that a peer is
+/// gone; this is half of it.
 const LOOK_NANOS: u64 = 500_000_000;
 
 /// Time in nanoseconds between the check that finds a slot free and the end of its process's

@@ -118,7 +118,8 @@ impl CmShared {
         self.give_mad(table, meta, mad, now)
     }
 
-    /// Whether this process has another answer to the message than that no process listens.
+    /// Whether this process has a better answer to the message than a REJ that says that no process
+    /// listens.
     fn is_answered_here(&self, whose: &For, meta: &RxMeta) -> bool {
         match *whose {
             For::Owner(_) | For::Asked(_) => true,
@@ -255,7 +256,7 @@ impl CmShared {
 
     /// Waits until the process at the other end of a connection has answered at which port it
     /// receives. Returns at once unless that process is of this host and has been asked, which
-    /// happens when its message arrives, but has not answered yet. Takes no lock while it waits.
+    /// happens when its message arrives, but has not answered yet. Holds no lock while it waits.
     pub(crate) fn find_peer(&self, conn: ConnId) {
         if self.device.config().force_wire || self.device.is_orphan() {
             return;
@@ -297,7 +298,7 @@ impl CmShared {
     }
 
     /// Looks up the process of this host that listens for `service` at the other end of `path`, so
-    /// that [`mad_path`](Self::mad_path) knows its port. May block; takes no lock while it waits.
+    /// that [`mad_path`](Self::mad_path) knows its port. May block; holds no lock while it waits.
     pub(crate) fn find_listener(&self, path: &CmPath, service: ServiceId) {
         if self.device.config().force_wire || self.device.is_orphan() {
             return;

@@ -66,8 +66,8 @@ impl Guest {
         self.pulls.load(Ordering::Relaxed) == Pulls::Yes as u8
     }
 
-    /// Offers the peer to copy the payload of our SENDs out of our memory, unless it was offered
-    /// before.
+    /// Offers to let the peer copy the payload of our SENDs out of our memory, unless that was
+    /// offered before.
     #[inline]
     pub(crate) fn want_pulls(&self, memory: &Memory) {
         if self.pulls.load(Ordering::Relaxed) == Pulls::NotAsked as u8 {

@@ -51,9 +51,9 @@ pub(crate) const LIMITS: RunLimits = RunLimits { min_bytes: MIN_BYTES, max_bytes
 /// Bytes of runs that one poll of a ring copies at most. Copying them takes some 100 us.
 pub(crate) const BYTES_PER_LOOK: u64 = 1 << 20;
 
-/// Bytes of a record before the pieces.
+/// Length in bytes of a record's head, which comes before the pieces.
 const HEAD: usize = 24;
-/// Bytes of one piece in a record.
+/// Length in bytes of one piece in a record.
 const PIECE: usize = 12;
 /// Largest number of pieces in a record. The payload of a SEND with more pieces travels in packets.
 pub(crate) const MAX_PIECES: usize = PeerList::MAX_PIECES;

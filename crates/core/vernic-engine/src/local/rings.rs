@@ -77,8 +77,8 @@ const LINK_NANOS: u64 = 20_000;
 /// the message that wakes it.
 const WAKE_NANOS: u64 = 1_000_000;
 
-/// Most bytes that one call of the lane writes to rings: as many as two rings hold. The bound
-/// matters while readers make room meanwhile, so that a call never takes long.
+/// Largest number of bytes that one call of the lane writes to rings: as many as two rings hold.
+/// Without this bound a call might take long, because readers make room while it writes.
 const BYTES_PER_CALL: usize = 512 * 1024;
 
 /// The number of process slots.
@@ -98,7 +98,7 @@ pub(crate) struct Peer {
     pub(crate) datagrams: bool,
     /// The start of the last pause of UC and UD, which lets them change to the ring.
     drains_since: Option<Time>,
-    /// The time since which the ring has been full each time that a queue pair wanted to write.
+    /// The time since which each attempt of a queue pair to write has found the ring full.
     full_since: Option<Time>,
 }
 
@@ -174,8 +174,8 @@ pub(crate) struct Near {
     /// The indices of `peers` that are in use.
     pub(crate) places: Vec<u16>,
     pub(crate) by_slot: Box<[Option<NeighbourId>]>,
-    /// For each process slot the process that has it, as the kernel reported the sender of an
-    /// answer from the slot's socket.
+    /// For each process slot the id of the process that has it, as the kernel reported it: as the
+    /// sender of an answer from the slot's socket.
     pub(crate) owners: Box<[Option<u32>]>,
     buffer: Option<Box<PacketBuffer>>,
     /// The staging buffer: packets are built here before they are copied to a ring.

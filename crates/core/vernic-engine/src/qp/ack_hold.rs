@@ -12,8 +12,9 @@
 //!
 //! So each queue pair learns. If an ACK waited and no more requests came, the delay was in vain.
 //! After a few such ACKs in a row, the queue pair delays no ACK for the next [`PROMPT_BURSTS`]
-//! bursts of requests: each burst is acknowledged at the next poll, or together with a request that
-//! the application posts first. After these bursts the queue pair tries the delay again.
+//! bursts (a burst is what one poll receives for a queue pair). These are acknowledged at the next
+//! poll, or together with a request that the application posts first. After them, the queue pair
+//! tries the delay again.
 //!
 //! Limits: an ACK waits [`HOLD_NANOS`] while the application calls into the device. If the
 //! application does not call, the ACK waits until the background thread takes over. An ACK also

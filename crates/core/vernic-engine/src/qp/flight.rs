@@ -1,7 +1,7 @@
 //! A queue pair's packets in flight, as its destination window counts them.
 
-/// The number of packets that a queue pair has in flight, as far as the destination window has been
-/// informed. Protected by the queue pair's lock.
+/// A queue pair's share of its destination window: the packets in flight that the window counts for
+/// it. Protected by the queue pair's lock.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
     /// The index of the destination window in which the packets are counted; `None` until the queue

@@ -22,7 +22,7 @@ use crate::qp::state::{QpInner, QpSide};
 use crate::qp::xrc::SrqTable;
 use crate::support::events::{AsyncEvent, Element, lock};
 
-/// The host of one queue pair, for one call into its machine.
+/// What one queue pair's machine uses of the device, for one call into the machine.
 pub(crate) struct QpHost<'a> {
     pub(crate) engine: &'a Device,
     /// The XRC shared receive queues by number; `None` if the caller does not run the lane.

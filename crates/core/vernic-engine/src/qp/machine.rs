@@ -140,7 +140,8 @@ impl Machine {
             qp.set_ack_floor(nanos);
         }
     }
-    /// Returns since when the peer has not answered although packets wait for its acknowledgement.
+    /// Returns since when the peer has been silent although requests wait for its acknowledgement;
+    /// `None` if it is not awaited.
     pub(crate) fn silent_since(&self) -> Option<Time> {
         match self {
             Self::Packets(qp) => qp.silent_since(),

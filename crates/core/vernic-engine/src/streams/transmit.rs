@@ -47,9 +47,9 @@ enum Part<'s> {
 struct Parts<'s> {
     list: [Part<'s>; MAX_PIECES],
     count: usize,
-    /// Bytes of the buffer that are in use.
+    /// Bytes of the shared buffer that are in use.
     used: usize,
-    /// Bytes at the end of the used buffer that are not in a part of the list yet.
+    /// Bytes at the end of the used ones that no part of the list covers yet.
     open: usize,
     /// Bytes in total, in the buffer and in registered memory.
     total: usize,

@@ -27,8 +27,8 @@ pub struct Cq {
 }
 
 impl Context {
-    /// Creates a completion queue for `depth` completions, 1 to
-    /// [`MAX_CQE`](crate::device::limits::MAX_CQE). When it is armed, it reports on `channel`.
+    /// Creates a completion queue for `depth` completions, 1 to [`MAX_CQE`]. When it is armed, it
+    /// reports on `channel`.
     ///
     /// # Errors
     /// [`CreateError`] if the depth is out of range or the channel is of another device.

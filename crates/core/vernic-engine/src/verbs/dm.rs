@@ -9,7 +9,7 @@
 //! whole buffer, that process maps the buffer. Otherwise that process copies by system calls, and
 //! its atomics are sent as packets.
 //!
-//! Limits: [`MAX_DM_BYTES`] in total per open device.
+//! Limits: [`MAX_DM_BYTES`](crate::device::limits::MAX_DM_BYTES) in total per open device.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

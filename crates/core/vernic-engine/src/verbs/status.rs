@@ -73,7 +73,7 @@ impl Engine {
         total
     }
 
-    /// Returns the counters that can be read without a lock. The others are 0.
+    /// Returns the counters that can be read without a lock. All other counters are 0.
     pub(crate) fn own_counters(&self) -> DeviceCounters {
         let mut total = DeviceCounters::default();
         self.counts().add_to(&mut total);
