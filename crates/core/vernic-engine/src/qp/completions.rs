@@ -81,7 +81,8 @@ pub(crate) struct CqRing {
     /// The event queue of the completion channel, if the queue was created with one.
     channel: Option<Arc<EventQueue<CqId>>>,
     entries: Mutex<Entries>,
-    /// The number of entries in the ring. Read without the ring's lock to find the ring empty.
+    /// The number of entries in the ring. Read without the ring's lock, so that a poll of an empty
+    /// ring takes no lock.
     held: AtomicU32,
     failed: AtomicBool,
     /// The number of queue pairs and shared receive queues that complete in this queue.

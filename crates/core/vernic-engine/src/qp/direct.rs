@@ -38,12 +38,12 @@ const PART_BYTES: u32 = 256 << 10;
 /// Largest number of requests that one turn carries out.
 const TURN_REQUESTS: usize = 64;
 
-/// Bytes that a request to mapped memory takes at least of the [`PART_BYTES`] of a turn. A small
-/// request takes some 0.1 us, in which this many bytes are copied.
+/// The least number of bytes that a request to mapped memory counts as, against the [`PART_BYTES`]
+/// of a turn. A small request takes some 0.1 us, in which this many bytes are copied.
 const REQUEST_COST: u32 = 1 << 10;
 
-/// Bytes that a request takes at least of the [`PART_BYTES`] of a turn if the kernel copies. A
-/// small request takes two system calls, some 0.8 us.
+/// The least number of bytes that a request counts as, against the [`PART_BYTES`] of a turn, if the
+/// kernel copies. A small request takes two system calls, some 0.8 us.
 const CALL_COST: u32 = 4 << 10;
 
 /// The length from which a request waits until earlier requests are acknowledged, instead of taking

@@ -220,7 +220,7 @@ impl RecvQueue {
         Some(ring.posted[slot].wr_id)
     }
 
-    /// Drops all receives without completions.
+    /// Drops all receives. They get no completions.
     pub(crate) fn clear(&self) {
         let mut ring = lock(&self.ring);
         (ring.head, ring.len) = (0, 0);

@@ -30,9 +30,9 @@ use crate::verbs::pd::Pd;
 const ANSWER_LIFE_MS: u64 = 500;
 /// Time in milliseconds after which a missing answer is looked for again.
 const PENDING_LIFE_MS: u64 = 1;
-/// How long a first datagram waits for the answer at most. A process that polls answers within 20
-/// us, and one that does not poll answers within its take-over time (the setting `takeover_us`).
-/// This limit is far longer than both, and far shorter than an ACK timeout.
+/// How long a first datagram waits for the answer at most. A process that polls sends its answer
+/// within 20 us, and any other process within its take-over time (the setting `takeover_us`). This
+/// limit is far longer than both, and far shorter than an ACK timeout.
 const FIRST_WAIT: Duration = Duration::from_millis(10);
 
 /// An address handle: the destination of datagrams, without the queue pair number.

@@ -92,8 +92,8 @@ impl Pd {
     /// each other.
     ///
     /// # Safety
-    /// All of this holds until [`Mr::deregister`] has returned `Ok`, or the drop of the last
-    /// reference to the region has returned:
+    /// The caller promises all of this until [`Mr::deregister`] has returned `Ok`, or the drop of
+    /// the last reference to the region has returned:
     /// - `addr..addr + len` stays mapped and readable, and writable if `access` has `LOCAL_WRITE`;
     /// - Accesses to this memory by other code are atomic or volatile, or made in another language
     ///   or process, or do not happen at the same time as work requests and remote operations that
