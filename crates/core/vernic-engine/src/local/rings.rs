@@ -96,7 +96,8 @@ pub(crate) struct Peer {
     pub(crate) slots: Vec<Slot>,
     /// Whether packets of UC and UD to the peer go through the ring.
     pub(crate) datagrams: bool,
-    /// The start of the last pause of UC and UD, which lets them change to the ring.
+    /// The time when UC and UD began their last pause before changing to the ring; `None` if they
+    /// never paused.
     drains_since: Option<Time>,
     /// The time since which each attempt of a queue pair to write has found the ring full.
     full_since: Option<Time>,
@@ -422,8 +423,8 @@ impl Near {
         self.by_slot.iter_mut().for_each(|known| *known = known.filter(|known| *known != id));
         for (pid, &slot) in peer.iter().flat_map(|p| p.slots.iter().map(|s| (p.neighbour.pid(), s)))
         {
-            // The slot's next owner is looked up again. An owner that the kernel
-            // reported before this peer's end is kept.
+            // The slot's next owner is looked up again. An owner that the kernel reported before
+            // this peer's end is kept.
             let owner = &mut self.owners[usize::from(slot.value())];
             *owner = owner.filter(|&owner| owner != pid);
             self.map(slot);

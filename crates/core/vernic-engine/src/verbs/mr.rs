@@ -94,7 +94,7 @@ impl Pd {
     /// # Safety
     /// The caller promises all of this until [`Mr::deregister`] has returned `Ok`, or the drop of
     /// the last reference to the region has returned:
-    /// - `addr..addr + len` stays mapped and readable, and writable if `access` has `LOCAL_WRITE`;
+    /// - `addr..addr + len` stays mapped and readable, and writable if `access` has `LOCAL_WRITE`.
     /// - Accesses to this memory by other code are atomic or volatile, or made in another language
     ///   or process, or do not happen at the same time as work requests and remote operations that
     ///   conflict with them. While such operations may run, the program uses no `&mut` to this
