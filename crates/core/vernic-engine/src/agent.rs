@@ -1,15 +1,15 @@
-//! The agent of communication management (CM): the calls of the layers above.
+//! The agent of communication management (CM): the calls that the layers above make.
 //!
-//! `vernic-cm` calls it through [`CmAgent`]. A command changes the machine (`cm.rs`) and unlocks
-//! it. Before the command returns, the lane sends the resulting messages (`Engine::send_promised`).
+//! Called by `vernic-cm` through [`CmAgent`]. A command changes the CM machine (`cm.rs`) under its
+//! lock. Before the command returns, the lane sends the messages that the machine has made
+//! (`Engine::send_promised`).
 //!
 //! | file | what |
 //! |---|---|
 //! | `agent.rs` | the commands |
-//! | `agent/impatient.rs` | requests that must not wait for a listener |
-//! | `agent/listen.rs` | listeners and their names among the processes of this host |
-//! | `agent/promise.rs` | what is sent before a call returns, and what a process repeats when it
-//! ends |
+//! | `agent/impatient.rs` | requests that fail at once if no process listens |
+//! | `agent/listen.rs` | listeners, and the names by which processes of this host see them |
+//! | `agent/promise.rs` | sending messages before their call returns, and DREQs at the end |
 
 use std::fmt;
 use std::sync::Arc;
@@ -33,42 +33,42 @@ mod promise;
 
 pub use listen::ListenError;
 
-/// The reason why the agent refuses a call.
+/// The reason for which the agent refuses a call.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CmCallError {
-    /// The device was opened before this process was forked.
+    /// The device was opened by the parent of this process, before a `fork`.
     #[error("the device was {ORPHAN}")]
     Orphan,
-    /// No sink is attached for the device's events.
+    /// No sink for the device's events was attached.
     #[error("no sink is attached to the device's connection manager: CmAgent::attach comes first")]
     NotAttached,
-    /// The peer is outside of the setting `peers`.
+    /// The setting `peers` does not allow the peer.
     #[error(transparent)]
     NotAllowed(#[from] PeerRefused),
-    /// The CM machine refuses.
+    /// The CM machine refuses the call.
     #[error(transparent)]
     Cm(#[from] CmError),
 }
 
-/// The reason why a sink cannot be attached.
+/// The reason for which a sink cannot be attached.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CmAttachError {
-    /// The device was opened before this process was forked.
+    /// The device was opened by the parent of this process, before a `fork`.
     #[error("the device was {ORPHAN}")]
     Orphan,
-    /// A sink is attached already.
+    /// Another sink is attached already.
     #[error("the device's connection manager tells its events to somebody else")]
     Busy,
-    /// There is no process slot for the communication ids.
+    /// There is no free process slot, which the communication ids need.
     #[error(transparent)]
     Slot(#[from] SlotError),
 }
 
 impl Engine {
-    /// Gives the machine a command, reports the resulting events, and sends the resulting messages
-    /// as far as that is possible soon.
+    /// Runs a command of the CM machine, reports the events that follow, and sends the messages
+    /// that follow, if that is possible within 100 ms (`promise.rs`).
     fn command<T>(
         &self,
         f: impl FnOnce(&mut Cm, Time) -> Result<T, CmError>,
@@ -95,15 +95,16 @@ impl Engine {
     }
 }
 
-/// The connection manager of a device: the machine `vernic_proto::cm::Cm`, connected to the
-/// network.
+/// The connection manager of a device: makes, accepts and ends connections with CM messages. It
+/// connects the machine `vernic_proto::cm::Cm` to the network.
 ///
-/// Its calls do not wait for peers. A call that sends a message may wait until another process of
-/// this host says where it receives, for the setting `peer_query_us` at most.
+/// No call waits for a peer's answer to a message. A call that sends a message may first ask
+/// another process of this host at which port that process receives, and wait up to the setting
+/// `peer_query_us` for its answer.
 ///
-/// When a call returns, the kernel has its message, as with a kernel driver. The message arrives
-/// even if the process is then killed or ends by `_exit`. The message leaves later only if the lane
-/// stays taken for 100 ms, or the socket stays full for as long.
+/// When a call returns, the kernel has its message, as with a driver in the kernel. So the message
+/// arrives even if the process is then killed or ends by `_exit`. It leaves later only if another
+/// thread keeps the lane, or the socket stays full, for 100 ms.
 pub struct CmAgent {
     engine: Arc<Engine>,
 }
@@ -119,8 +120,9 @@ impl CmAgent {
         Self { engine }
     }
 
-    /// Sends events to `sink` from now on; all other calls need a sink. The device keeps the sink
-    /// until it is closed, so a sink that holds the device keeps it open for ever.
+    /// Sends the events of the agent to `sink` from now on. All other calls need a sink. The device
+    /// keeps the sink until it is closed, so a sink that holds a reference to the device keeps it
+    /// open for ever.
     ///
     /// # Errors
     /// [`CmAttachError`].
@@ -138,12 +140,12 @@ impl CmAgent {
             state.machine(slot, engine.config().cm_response_timeout);
             state.sink = Some(sink);
         }
-        // There may be a new slot, whose sockets the background thread must watch.
+        // If a new process slot was taken, the background thread must watch its sockets.
         engine.waker().wake();
         Ok(())
     }
 
-    /// Requests a connection: REQ.
+    /// Requests a connection. Sends REQ.
     ///
     /// # Errors
     /// [`CmCallError`].
@@ -153,7 +155,7 @@ impl CmAgent {
         self.engine.command(|machine, now| machine.connect(now, params))
     }
 
-    /// Accepts a requested connection: REP.
+    /// Accepts a requested connection. Sends REP.
     ///
     /// # Errors
     /// [`CmCallError`].
@@ -162,7 +164,7 @@ impl CmAgent {
         self.engine.command(|machine, now| machine.accept(now, conn, params))
     }
 
-    /// Reports to the peer that the queue pair of an accepted connection is up: RTU.
+    /// Informs the peer that the queue pair of an accepted connection is ready. Sends RTU.
     ///
     /// # Errors
     /// [`CmCallError`].
@@ -171,7 +173,7 @@ impl CmAgent {
         self.engine.command(|machine, _| machine.ready_to_use(conn, private_data))
     }
 
-    /// Rejects a connection that was requested or accepted: REJ.
+    /// Rejects a connection that the peer has requested or accepted. Sends REJ.
     ///
     /// # Errors
     /// [`CmCallError`].
@@ -186,7 +188,7 @@ impl CmAgent {
         self.engine.command(|machine, now| machine.reject(now, conn, reason, info, private_data))
     }
 
-    /// Ends a connection, or answers the peer's end of it: DREQ or DREP.
+    /// Ends a connection, or confirms that the peer has ended it. Sends DREQ or DREP.
     ///
     /// # Errors
     /// [`CmCallError`].
@@ -195,7 +197,8 @@ impl CmAgent {
         self.engine.command(|machine, now| machine.disconnect(now, conn, private_data))
     }
 
-    /// Notes that the queue pair has received its first message, so that the RTU is not waited for.
+    /// Notes that the queue pair has received its first message, so that the connection is
+    /// established without the RTU.
     ///
     /// # Errors
     /// [`CmCallError`].
@@ -203,7 +206,7 @@ impl CmAgent {
         self.engine.command(|machine, _| machine.notify_established(conn))
     }
 
-    /// Requests the datagram queue pair of a service: SIDR_REQ.
+    /// Asks for the queue pair number of a datagram service. Sends SIDR_REQ.
     ///
     /// # Errors
     /// [`CmCallError`].
@@ -213,7 +216,7 @@ impl CmAgent {
         self.engine.command(|machine, now| machine.sidr_request(now, params))
     }
 
-    /// Answers such a request: SIDR_REP.
+    /// Answers a request of [`sidr_request`](Self::sidr_request). Sends SIDR_REP.
     ///
     /// # Errors
     /// [`CmCallError`].
@@ -221,8 +224,8 @@ impl CmAgent {
         self.engine.command(|machine, now| machine.sidr_reply(now, conn, reply))
     }
 
-    /// Notes that the application has taken the request, which no longer counts in its listener's
-    /// backlog. Unknown connections are ignored.
+    /// Notes that the application has taken a request out of its event queue. From then on, the
+    /// request does not count in its listener's backlog. Does nothing for an unknown connection.
     pub fn request_taken(&self, conn: ConnId) {
         let _ = self.engine.command(|machine, _| {
             machine.request_taken(conn);
@@ -230,8 +233,8 @@ impl CmAgent {
         });
     }
 
-    /// Drops a request for which the application has no room, as if the request had not come. The
-    /// peer asks again. Unknown connections are ignored.
+    /// Drops a request that the application has no room for, as if it had not come. The peer will
+    /// repeat it. Does nothing for an unknown connection.
     pub fn ignore(&self, conn: ConnId) {
         let _ = self.engine.command(|machine, _| {
             machine.ignore(conn);
@@ -239,8 +242,8 @@ impl CmAgent {
         });
     }
 
-    /// Forgets a connection or exchange, and notifies the peer where necessary. Unknown ones are
-    /// ignored.
+    /// Forgets a connection or an exchange of SIDR messages, and notifies the peer if necessary.
+    /// Does nothing for an unknown one.
     pub fn destroy(&self, conn: ConnId) {
         let _ = self.engine.command(|machine, now| {
             machine.destroy(now, conn);
@@ -248,16 +251,17 @@ impl CmAgent {
         });
     }
 
-    /// Brings the background thread back to the sockets at once. A thread calls this before it
-    /// waits for an event. While a thread polls completions, the background thread stays away, and
-    /// otherwise returns only after the setting `takeover_us`. Costs nothing if no thread polls.
+    /// Makes the background thread watch the sockets again at once. A thread calls this before it
+    /// waits for an event. Without this call, the background thread leaves the sockets to threads
+    /// that poll completions, and returns only when none has polled for the setting `takeover_us`.
+    /// Costs nothing if no thread polls.
     pub fn about_to_wait(&self) {
         if !self.engine.is_orphan() {
             self.engine.caller_rests();
         }
     }
 
-    /// Returns how many connections, exchanges and listeners there are.
+    /// Returns the numbers of connections, exchanges of SIDR messages, and listeners.
     pub fn occupancy(&self) -> CmOccupancy {
         if self.engine.is_orphan() {
             return CmOccupancy::default();

@@ -1,9 +1,9 @@
-//! Communication management (CM): the machine, and its connection to the network.
+//! Communication management (CM): the protocol machine, and its connection to the network.
 //!
-//! Owns the machine ([`Cm`], `vernic_proto::cm`), which knows all about messages and does no I/O.
-//! This module gives the machine the time, and datagrams from QP1 (`lane/gsi.rs`). The machine's
-//! events go to one [`CmSink`], and its messages go out through the lane. The commands of the
-//! layers above are in `agent.rs`.
+//! Owns the machine ([`Cm`], `vernic_proto::cm`), which knows everything about messages and does no
+//! I/O. This module gives the machine the time and the datagrams of QP1 (`lane/gsi.rs`), passes its
+//! events to one [`CmSink`], and sends its messages by the lane. The calls of the layers above are
+//! in `agent.rs`.
 //!
 //! | file | what |
 //! |---|---|
@@ -17,16 +17,16 @@
 //!
 //! # Locks
 //!
-//! The machine has a lock of its own. Commands take it alone; the lane's holder takes it after the
-//! lane. From there the core of a queue pair is locked, to check when that queue pair last heard
-//! its peer. The reverse order never occurs. Events are reported under the machine's lock, so that
-//! they are in order; a sink may only take note of them.
+//! The machine has a lock of its own. Commands take only this lock. The thread that has the lane
+//! takes it while it has the lane, and then locks queue pairs, to ask when a queue pair last heard
+//! from its peer. The reverse order never occurs. Events are reported under the machine's lock, so
+//! that they are in order. So a sink may only record them.
 //!
 //! # Communication ids
 //!
-//! Like a QPN, an id has a process slot in its 10 high bits. The other 22 bits are a number that
-//! cannot be predicted. So a datagram that reached the wrong process of this host shows which
-//! process it belongs to.
+//! As in a QPN, the 10 high bits of a communication id are the process slot. The other 22 bits are
+//! a number that cannot be predicted. So if the kernel delivers a datagram to the wrong process of
+//! this host, the id shows which process it belongs to.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -53,30 +53,31 @@ use forwarded::Forwarded;
 use host::HostAddresses;
 use neighbours::Neighbours;
 
-/// Number of low bits of a communication id that are its number; the bits above are the slot.
+/// The number of low bits of a communication id that are its number. The bits above are the process
+/// slot.
 pub(crate) const NUMBER_BITS: u32 = 32 - Slot::BITS;
 
-/// Returns the slot of the process (more exactly, of the device) that made an id.
+/// Returns the process slot of the device that made a communication id.
 pub(crate) fn slot_of(id: CommId) -> Slot {
-    // A slot is the high bits of a 24-bit QPN as well.
+    // The slot is in the high bits of a 24-bit QPN, as it is in a 32-bit communication id.
     Slot::of(Qpn::new(id.value() >> 8))
 }
 
-/// The receiver of connection events.
+/// A listener for the events of a device's connection manager.
 ///
-/// Called under locks of the engine, on any thread. An implementation may take note of the event
-/// and wake a thread, but must not call the engine or wait.
+/// Called under locks of the engine, on any thread. An implementation may record the event and wake
+/// a thread, but must neither call the engine nor block.
 pub trait CmSink: Send + Sync {
-    /// Reports that something happened to a connection or an exchange.
+    /// Reports an event of a connection, or of an exchange of SIDR messages.
     fn event(&self, event: Event);
-    /// Reports that the device's netdev is gone for good. Called once.
+    /// Reports that the device's netdev was removed for good. Called once.
     fn removed(&self) {}
 }
 
-/// The machine, and the sink of its events.
+/// The CM machine, and the sink of its events.
 #[derive(Default)]
 pub(crate) struct State {
-    /// The machine, made when it is first needed, because it needs a process slot.
+    /// The machine; `None` until it is needed, because it takes a process slot.
     pub(crate) machine: Option<Cm>,
     pub(crate) sink: Option<Arc<dyn CmSink>>,
 }
@@ -95,10 +96,10 @@ impl State {
         self.machine.as_ref().map(|machine| *machine.counters()).unwrap_or_default()
     }
 
-    /// Reports the events that have happened.
+    /// Reports all events that the machine has.
     pub(crate) fn tell(&mut self) {
         let Some(machine) = &mut self.machine else { return };
-        // Bounded: the machine makes events only when it is called.
+        // Bounded, because the machine makes events only when it is called.
         while let Some(event) = machine.poll_event() {
             if let Some(sink) = &self.sink {
                 sink.event(event);
@@ -107,22 +108,22 @@ impl State {
     }
 }
 
-/// A name that this device has claimed among the processes of the host.
+/// A name of a service that this device has claimed, so that no other process of the host uses it.
 #[derive(Debug)]
 pub(crate) struct Claimed {
     pub(crate) name: ServiceName,
     pub(crate) listener: Option<ListenerId>,
 }
 
-/// The state of the device's communication management that threads share.
+/// The state of a device's connection manager that its threads share.
 pub(crate) struct CmShared {
     device: Arc<Device>,
     pub(crate) state: Mutex<State>,
-    /// Whether a command has changed the machine since the lane last checked.
+    /// Whether a command has changed the machine since the lane last looked at it.
     work: AtomicBool,
-    /// The number of datagrams sent to port 4791 of this host.
+    /// The number of datagrams sent to the shared port 4791 of this host.
     pub(crate) sent_home: AtomicU64,
-    /// The names that this device has claimed.
+    /// The names that this device has claimed, with their listeners.
     pub(crate) listening: Mutex<Vec<Claimed>>,
     early: Mutex<EarlyRequests>,
     forwarded: Mutex<Forwarded>,
@@ -145,7 +146,7 @@ impl CmShared {
         }
     }
 
-    /// Counts a datagram that goes out by `path`, if it goes to port 4791 of this host.
+    /// Counts a datagram that is sent by `path`, if it goes to the shared port 4791 of this host.
     pub(crate) fn note_sent(&self, path: &TxPath) {
         let ip = path.remote().to_ip();
         if !path.is_local() && (ip.is_loopback() || self.device.has_address(ip)) {
@@ -153,24 +154,25 @@ impl CmShared {
         }
     }
 
-    /// Notes that there is work: step P1 of the proof at the head of `progress.rs`.
+    /// Notes that the machine has something for the lane to do. This is step P1 of the proof at the
+    /// head of `progress.rs`.
     pub(crate) fn leave_work(&self) {
         self.work.store(true, Ordering::Release);
     }
 
-    /// Reports that the netdev is gone.
+    /// Reports to the sink that the netdev was removed.
     pub(crate) fn tell_removed(&self) {
         if let Some(sink) = &lock(&self.state).sink {
             sink.removed();
         }
     }
 
-    /// Whether there was work; clears the note.
+    /// Whether the machine has something for the lane to do. Resets the note.
     pub(crate) fn take_work(&self) -> bool {
         self.work.swap(false, Ordering::AcqRel)
     }
 
-    /// Handles a deadline of the machine. For the holder of the lane.
+    /// Handles the machine's deadlines that are over. For the thread that has the lane.
     pub(crate) fn handle_timeout(&self, table: &QpTable, now: Time) {
         let mut state = lock(&self.state);
         if let Some(machine) = &mut state.machine {
@@ -179,8 +181,8 @@ impl CmShared {
         }
     }
 
-    /// Passes `send` a function that returns the next datagram to send, or `None`. Returns when
-    /// this module must be called next. For the holder of the lane.
+    /// Calls `send` with a function that returns the next datagram to send, or `None`. Returns the
+    /// latest time at which this module must be called again. For the thread that has the lane.
     pub(crate) fn drain(
         &self,
         send: impl FnOnce(&mut dyn FnMut() -> Option<Datagram>),
@@ -194,12 +196,13 @@ impl CmShared {
         others.into_iter().chain([machine]).flatten().min()
     }
 
-    /// Whether a request for `service` at `local` finds a listener in this process.
+    /// Whether this process has a listener for requests for `service` at the address `local`.
     fn has_listener(&self, service: ServiceId, local: Gid) -> bool {
         lock(&self.state).machine.as_ref().is_some_and(|m| m.has_listener(service, local))
     }
 
-    /// Whether the peer at `remote` has asked this process for a connection that it calls `id`.
+    /// Whether the peer at `remote` has sent this process a request for the connection that the
+    /// peer calls `id`.
     fn was_asked(&self, remote: Gid, id: CommId) -> bool {
         lock(&self.state).machine.as_ref().is_some_and(|m| m.was_asked(remote, id))
     }
@@ -208,15 +211,15 @@ impl CmShared {
         lock(&self.state).counters()
     }
 
-    /// Returns the [`counters`](Self::counters), or `None` if the lock is taken.
+    /// Returns the [`counters`](Self::counters); `None` if another thread has the lock.
     pub(crate) fn try_counters(&self) -> Option<CmCounters> {
         try_lock(&self.state).map(|state| state.counters())
     }
 }
 
 impl CmShared {
-    /// Calls `f` with the machine, and makes the machine if there is none yet. For the holder of
-    /// the lane, when a datagram may come before any command.
+    /// Calls `f` with the machine, which is made first if necessary, because a datagram may come
+    /// before any command. For the thread that has the lane.
     fn with_machine<T>(
         &self,
         table: &mut QpTable,

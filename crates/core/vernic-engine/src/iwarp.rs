@@ -1,8 +1,8 @@
 //! iWARP connections: TCP connections, their MPA start-up, and the queue pairs that take them over.
 //!
-//! Owns a connection until [`Handshake::start`] gives it to a queue pair; from then on the lane
-//! owns the connection (`streams.rs`). Called by connection managers. Nothing here waits except
-//! [`Handshake::wait`], [`Listener::wait`] and [`Listener::wait_request`].
+//! Owns a TCP connection until [`Handshake::start`] gives it to a queue pair; from then on the lane
+//! owns it (`streams.rs`). Called by connection managers. Only [`Handshake::wait`],
+//! [`Listener::wait`] and [`Listener::wait_request`] block.
 //!
 //! ```text
 //!   Handshake::connect                        Listener::accept
@@ -11,9 +11,9 @@
 //!     start(qp)             == FPDUs ===        start(qp)
 //! ```
 //!
-//! A queue pair of an iWARP device is created like any other, with service RC. The application
-//! brings it to Init, and [`Handshake::start`] brings it to RTS. The connection determines its peer
-//! and the addresses.
+//! A queue pair of an iWARP device is created as an RC queue pair of any device. The application
+//! brings it to Init, and [`Handshake::start`] brings it to RTS. Its peer and its addresses are
+//! those of the connection.
 
 use std::io;
 use std::net::SocketAddr;
@@ -48,76 +48,77 @@ pub use listener::Listener;
 
 use leaving::say_last;
 
-/// Nanoseconds before an initiator's ready-to-receive indication is repeated to a silent peer:
-/// longer than responses take, and short compared to connecting.
+/// Time in nanoseconds until an initiator repeats its ready-to-receive indication to a peer that
+/// has not answered. It is longer than an answer takes, and short compared to connecting.
 const RTR_REPEAT_NANOS: u64 = 10_000_000;
 
-/// Nanoseconds that a responder waits for an initiator that has not agreed to send first: far
-/// longer than a reply travels.
+/// Time in nanoseconds that a responder waits for the first message of an initiator that has not
+/// agreed to send first. It is far longer than a reply travels.
 const FENCE_NANOS: u64 = 100_000_000;
 
-/// Bytes received at once during the start-up: a whole frame, and some of what follows the frame.
+/// The number of bytes that one call receives during the start-up: a whole MPA frame, and some of
+/// what follows it.
 const START_BYTES: usize = 1024;
 
-/// The reason why there is no connection.
+/// The reason why a connection could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// The device has another transport.
+    /// The device is not an iWARP device.
     #[error("{device} is no iWARP device: open one with Context::open_iwarp")]
     NotIwarp {
         /// The name of the device.
         device: String,
     },
-    /// The device is closed, or was opened before this process was forked.
+    /// The device is closed, or was opened by the parent of this process, before a `fork`.
     #[error("{device} is closed here, or belongs to the process that this one was forked from")]
     Gone {
         /// The name of the device.
         device: String,
     },
-    /// The peer is outside of the setting `peers`.
+    /// The setting `peers` does not allow the peer.
     #[error(transparent)]
     NotAllowed(#[from] PeerRefused),
-    /// The system refused.
+    /// The system refused an operation on a socket.
     #[error("cannot {what} {addr}: {source}")]
     Os {
-        /// The operation that was tried.
+        /// The operation that failed, for example `connect to`.
         what: &'static str,
-        /// The address of the operation.
+        /// The address that the operation was for.
         addr: SocketAddr,
         /// The system's error.
         source: io::Error,
     },
-    /// The system has no descriptor left to watch the connection.
+    /// The system has no file descriptor left to watch the connection.
     #[error("no descriptor left: {0}")]
     Descriptors(io::Error),
-    /// The private data does not fit, or the start-up failed.
+    /// The private data is too long, or the MPA start-up failed.
     #[error(transparent)]
     Startup(#[from] StartupError),
 }
 
-/// The reason why a queue pair did not take a connection over.
+/// The reason why a queue pair did not take over a connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// The start-up is not complete.
     #[error("the start-up is not complete: {0:?}")]
     NotAgreed(HandshakeState),
-    /// The queue pair belongs to another device than the connection.
+    /// The queue pair and the connection belong to different devices.
     #[error("queue pair {0} is of another device than the connection")]
     OtherDevice(vernic_wire::Qpn),
-    /// The queue pair is destroyed, or its device is closed.
+    /// The queue pair was destroyed, or its device is closed.
     #[error("queue pair {0} is destroyed")]
     Destroyed(vernic_wire::Qpn),
-    /// The queue pair's state does not allow it, or the queue pair has a stream.
+    /// The queue pair is in a state that does not allow a start, or already has a connection.
     #[error("queue pair {qpn}: {source}")]
     Refused {
-        /// The queue pair.
+        /// The number of the queue pair.
         qpn: vernic_wire::Qpn,
-        /// The reason.
+        /// The reason for which the queue pair refused the connection.
         source: StreamRefusal,
     },
-    /// The system cannot watch one more descriptor.
+    /// The system cannot watch one more descriptor with epoll.
     #[error("the connection cannot be watched: {0}")]
     Os(io::Error),
 }
@@ -131,7 +132,7 @@ fn check_device(context: &Context) -> Result<(), ConnectError> {
     }
 }
 
-/// Sleeps until a descriptor is readable or the time is over.
+/// Sleeps until a descriptor is readable, or for `timeout`.
 fn sleep_on(fd: RawFd, timeout: Duration) -> io::Result<()> {
     let mut sleeper = Sleeper::new()?;
     sleeper.watch([fd]);
@@ -139,19 +140,20 @@ fn sleep_on(fd: RawFd, timeout: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// The progress of a connection.
+/// The progress of a connection, from TCP to the end of the MPA start-up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HandshakeState {
-    /// TCP connects.
+    /// TCP is connecting.
     Connecting,
-    /// TCP could not connect.
+    /// TCP could not connect, with this error.
     Unreachable(io::ErrorKind),
-    /// MPA's start-up is under way, or over.
+    /// The MPA start-up is in progress, complete or failed.
     Startup(StartupState),
 }
 
 impl HandshakeState {
-    /// Whether nothing more happens without a call.
+    /// Whether the state will not change until the application calls a method that decides (for
+    /// example [`Handshake::accept`] or [`Handshake::start`]).
     pub fn is_settled(&self) -> bool {
         !matches!(
             self,
@@ -162,13 +164,14 @@ impl HandshakeState {
 
 #[derive(Debug)]
 enum Phase {
-    /// TCP connects; holds the private data for the request.
+    /// TCP is connecting. The value is the private data for the request.
     Connecting(Vec<u8>),
     Unreachable(io::ErrorKind),
     Startup(Startup),
 }
 
-/// The readiness set and key that report when a [`Handshake`] has something to do.
+/// The epoll instance that reports when a [`Handshake`] has something to do, and the handshake's
+/// key in it.
 #[derive(Clone, Debug)]
 pub struct Watch {
     readiness: Arc<Readiness>,
@@ -176,7 +179,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Makes a watch with a descriptor of its own.
+    /// Makes a watch with an epoll instance of its own.
     ///
     /// # Errors
     /// [`ConnectError::Descriptors`].
@@ -185,30 +188,32 @@ impl Watch {
         Ok(Self { readiness: Arc::new(readiness), key: 0 })
     }
 
-    /// Makes a watch at a shared readiness set, under `key`. A settled handshake leaves the set.
+    /// Makes a watch in a shared epoll instance, under `key`. A handshake removes its connection
+    /// from the instance when it is settled.
     pub fn shared(readiness: &Arc<Readiness>, key: u64) -> Self {
         Self { readiness: readiness.clone(), key }
     }
 }
 
-/// A connection that no queue pair has yet. Dropping the handshake closes the connection.
+/// A connection that does not belong to a queue pair yet. Dropping the handshake closes the
+/// connection.
 #[derive(Debug)]
 pub struct Handshake {
     context: Arc<Context>,
     connection: Connection,
     watch: Watch,
-    /// The watched readiness; `None` if the connection is not watched at all, so that not even its
-    /// loss is reported.
+    /// The events for which epoll watches the connection; `None` if epoll does not watch it at all,
+    /// not even for its loss.
     watched: Option<Interest>,
     phase: Phase,
     config: StartupConfig,
-    /// Bytes received behind the peer's frame.
+    /// Bytes that were received after the peer's frame.
     rest: Vec<u8>,
 }
 
 impl Handshake {
-    /// Begins to connect to a peer, from an address of this machine, with up to 512 bytes of
-    /// private data (508 where depths or peer-to-peer are negotiated).
+    /// Begins to connect to a peer from an address of this host, with up to 512 bytes of private
+    /// data (508 if depths or peer-to-peer mode are negotiated).
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -224,8 +229,8 @@ impl Handshake {
         Self::connect_from(context, socket, peer, config, private, Watch::own()?)
     }
 
-    /// Connects like [`connect`](Self::connect), but from a socket that has an address, and with
-    /// the given watch.
+    /// Begins to connect as [`connect`](Self::connect) does, but from a socket that has an address
+    /// already, and with a given watch.
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -239,19 +244,20 @@ impl Handshake {
     ) -> Result<Self, ConnectError> {
         check_device(context)?;
         context.config().peers.check(peer.ip())?;
-        // Checks only the length; the time counts from when the connection is made.
+        // This only checks the length of the private data. The start-up begins when TCP is
+        // connected.
         Startup::initiate(config, private, Time(0))?;
         let os = |source| ConnectError::Os { what: "connect to", addr: peer, source };
         let connection = socket.connect(&peer).map_err(os)?;
         Self::new(context, connection, Phase::Connecting(private.to_vec()), config, watch)
     }
 
-    /// Waits for the request of a peer that has connected. The start-up uses the terms of `config`,
-    /// unless the connection is accepted with others.
+    /// Begins to wait for the request of a peer that has connected. The start-up uses the terms of
+    /// `config`, unless [`accept`](Self::accept) is called with others.
     ///
     /// # Errors
-    /// [`ConnectError::Descriptors`], [`ConnectError::Gone`]; [`ConnectError::NotAllowed`], and the
-    /// connection is closed.
+    /// [`ConnectError::Descriptors`] or [`ConnectError::Gone`]; or [`ConnectError::NotAllowed`],
+    /// after which the connection is closed.
     pub fn respond(
         context: &Arc<Context>,
         connection: Connection,
@@ -259,7 +265,7 @@ impl Handshake {
         watch: Watch,
     ) -> Result<Self, ConnectError> {
         check_device(context)?;
-        // A connection that is gone again has no peer address.
+        // A connection that the peer has reset already has no peer address.
         if let Ok(peer) = connection.peer_addr() {
             context.engine().check_connection(peer.ip())?;
         }
@@ -281,15 +287,16 @@ impl Handshake {
         Ok(Self { context, connection, watch, watched, phase, config, rest })
     }
 
-    /// Returns a descriptor that is readable while [`poll`](Self::poll) has something to do.
+    /// Returns the epoll descriptor, which is readable while [`poll`](Self::poll) has something to
+    /// do.
     pub fn raw_fd(&self) -> RawFd {
         self.watch.readiness.raw_fd()
     }
 
-    /// Returns the local address.
+    /// Returns the local address of the connection.
     ///
     /// # Errors
-    /// Of the system.
+    /// The error of the system.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.connection.local_addr()
     }
@@ -297,12 +304,12 @@ impl Handshake {
     /// Returns the peer's address.
     ///
     /// # Errors
-    /// Of the system: it is not connected.
+    /// The error of the system, if the connection is not connected.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         self.connection.peer_addr()
     }
 
-    /// Returns how far the connection has come.
+    /// Returns the progress of the connection.
     pub fn state(&self) -> HandshakeState {
         match &self.phase {
             Phase::Connecting(_) => HandshakeState::Connecting,
@@ -311,25 +318,26 @@ impl Handshake {
         }
     }
 
-    /// Returns the agreed terms, once both ends have agreed.
+    /// Returns the terms that both ends have agreed on; `None` before that.
     pub fn agreed(&self) -> Option<&Agreed> {
         self.startup().and_then(Startup::agreed)
     }
 
-    /// Returns the peer's private data, once its frame is here: 0 to 512 bytes.
+    /// Returns the private data of the peer's frame, 0 to 512 bytes; empty until the frame has
+    /// come.
     pub fn private(&self) -> &[u8] {
         self.startup().map_or(&[], Startup::private)
     }
 
-    /// Returns the numbers of READs and atomics that the peer accepts, and wants to have in flight,
-    /// once its frame is here. `None` if the peer does not say.
+    /// Returns how many READs and atomics the peer accepts, and how many it wants to have in
+    /// flight. `None` until the peer's frame has come, or if the frame does not say.
     pub fn peer_depths(&self) -> Option<(u32, u32)> {
         let enhanced = self.startup()?.peer_enhanced()?;
         Some((enhanced.ird.depth()?, enhanced.ord.depth()?))
     }
 
-    /// Returns the longest time until [`poll`](Self::poll) must be called, whatever the descriptor
-    /// says. After that, the peer's time is over.
+    /// Returns the longest time until [`poll`](Self::poll) must be called even if the descriptor is
+    /// not readable: the time left for the peer to answer. `None` if nothing is awaited.
     pub fn patience(&self) -> Option<Duration> {
         let deadline = self.startup()?.next_deadline()?;
         Some(Duration::from_nanos(deadline.since(self.context.now())))
@@ -342,8 +350,8 @@ impl Handshake {
         }
     }
 
-    /// Continues as far as possible without waiting. Does nothing in a child of the process that
-    /// made the handshake.
+    /// Continues the connection as far as possible without blocking. Does nothing in a child of the
+    /// process that made the handshake.
     pub fn poll(&mut self) -> HandshakeState {
         if self.context.is_orphan() {
             return self.state();
@@ -354,7 +362,7 @@ impl Handshake {
                 Connecting::Pending => {}
                 Connecting::Failed(error) => self.phase = Phase::Unreachable(error.kind()),
                 Connecting::Done => {
-                    // The length was checked before.
+                    // The length of the private data was checked before.
                     if let Ok(startup) = Startup::initiate(self.config, private, now) {
                         self.phase = Phase::Startup(startup);
                     }
@@ -387,8 +395,8 @@ impl Handshake {
         }
     }
 
-    /// Polls like [`poll`](Self::poll), until the connection is
-    /// [settled](HandshakeState::is_settled) or the time is over.
+    /// Calls [`poll`](Self::poll) and sleeps until the connection is
+    /// [settled](HandshakeState::is_settled) or `timeout` is over.
     ///
     /// # Errors
     /// [`ConnectError::Descriptors`], [`ConnectError::Gone`].
@@ -407,8 +415,8 @@ impl Handshake {
         }
     }
 
-    /// Accepts the peer's request, with private data, under the terms of `config`. For a responder
-    /// that was asked.
+    /// Accepts the peer's request under the terms of `config`, with private data. For a responder
+    /// in the state [`StartupState::Asked`].
     ///
     /// # Errors
     /// [`StartupError::PrivateTooLong`].
@@ -421,7 +429,8 @@ impl Handshake {
         Ok(())
     }
 
-    /// Rejects the peer's request, with private data. For a responder that was asked.
+    /// Rejects the peer's request, with private data. For a responder in the state
+    /// [`StartupState::Asked`].
     ///
     /// # Errors
     /// [`StartupError::PrivateTooLong`].
@@ -434,28 +443,28 @@ impl Handshake {
         Ok(())
     }
 
-    /// Returns the stream configuration that follows from the settings of the device.
+    /// Returns the stream configuration that the settings of the device give.
     pub fn stream_config(&self) -> StreamConfig {
         stream_of(self.context.config())
     }
 
-    /// Gives the connection to a queue pair in Init (or RTR, RTS), which is in RTS from then on.
-    /// TCP's segment size replaces the one in `config`. Where both ends are on this host and there
-    /// are no CRCs, FPDUs longer than a segment are sent, whatever `config` says.
+    /// Gives the connection to a queue pair in Init (or RTR, RTS), and brings the queue pair to
+    /// RTS. The size of TCP's segments replaces the one in `config`. If both ends are on this host
+    /// and there are no CRCs, FPDUs may be longer than a segment, whatever `config` says.
     ///
     /// # Errors
-    /// [`StartError`]; the connection is closed, and the peer is told the reason if both ends had
-    /// agreed.
+    /// [`StartError`]. The connection is then closed; if both ends had agreed, the peer is informed
+    /// of the failure first.
     pub fn start(self, qp: &Qp, config: StreamConfig) -> Result<(), StartError> {
         self.start_with(qp, config, None)
     }
 
-    /// Starts like [`start`](Self::start), and reports to `sink` how the connection goes on. If
-    /// this fails, `sink` gets nothing; otherwise it gets the end at some time, and is dropped
-    /// after that.
+    /// Starts as [`start`](Self::start) does, and reports the further events of the connection to
+    /// `sink`. If the start fails, `sink` gets nothing. Otherwise it gets the end of the connection
+    /// at some time, and is dropped after that.
     ///
     /// # Errors
-    /// The same as of [`start`](Self::start).
+    /// The errors of [`start`](Self::start).
     pub fn start_with(
         mut self,
         qp: &Qp,
@@ -464,16 +473,16 @@ impl Handshake {
     ) -> Result<(), StartError> {
         let terms = self.check_start(qp);
         if !self.context.is_orphan() {
-            // The lane is about to watch the connection.
+            // The lane watches the connection from now on.
             self.watch_for(None);
         }
         let Self { context, connection, phase, rest, .. } = self;
         let (error, connection) = match terms {
             Err(error) => (error, Some(connection)),
             Ok((agreed, emss)) => {
-                // Within a host, TCP crosses no network, and the other end is no adapter that takes
-                // FPDUs in whole segments only. With CRCs, short FPDUs are faster, since they stay
-                // in the first-level cache.
+                // Within a host, TCP crosses no network, and the other end is not an adapter, which
+                // might take only FPDUs that are whole segments. With CRCs, short FPDUs are faster,
+                // because they stay in the first-level cache.
                 let large_fpdus = config.large_fpdus || !agreed.crc && connection.is_within_host();
                 let config = StreamConfig { emss, large_fpdus, ..config };
                 let terms = StreamTerms { agreed: &agreed, config, sink };
@@ -491,7 +500,7 @@ impl Handshake {
         Err(error)
     }
 
-    /// Returns the agreed terms and the size of segments, if this queue pair can take the
+    /// Returns the agreed terms and the size of TCP's segments, if the queue pair can take over the
     /// connection.
     fn check_start(&self, qp: &Qp) -> Result<(Agreed, u32), StartError> {
         if self.context.is_orphan() {
@@ -508,7 +517,7 @@ impl Handshake {
     }
 }
 
-/// Gives a connection to the lane, or returns it with the error.
+/// Gives a connection to the lane. With an error, returns the connection, unless it was lost.
 fn bind(
     engine: &Engine,
     qp: &Qp,
@@ -519,8 +528,8 @@ fn bind(
     let qpn = qp.qpn();
     engine
         .with_lane(|lane| {
-            // Destroying a queue pair and closing a device set their flags before they take the
-            // lane.
+            // Code that destroys a queue pair or closes a device first sets a flag, and then takes
+            // the lane. So these checks under the lane are reliable.
             if qp.is_gone() || engine.is_closed() {
                 return Err((BindStreamError::Gone, Some(connection)));
             }
@@ -536,13 +545,14 @@ fn bind(
         })
 }
 
-/// Returns how the connection of a queue pair ended, or why it is about to. `None` without a
-/// connection, and once the queue pair is reset. A [`StreamSink`] gets the same without asking.
+/// Returns how the connection of a queue pair has ended, or why it is about to end. `None` if it is
+/// not ending, if there is no connection, and once the queue pair was reset. A [`StreamSink`] gets
+/// the same report when it happens.
 pub fn ending(qp: &Qp) -> Option<Ending> {
     if qp.context().is_orphan() { None } else { lock(&qp.inner().core).machine.ending() }
 }
 
-/// Returns the default stream configuration.
+/// Returns the stream configuration for the default settings.
 pub fn default_stream() -> StreamConfig {
     stream_of(&Config::default())
 }
@@ -551,7 +561,7 @@ pub fn default_stream() -> StreamConfig {
 fn stream_of(config: &Config) -> StreamConfig {
     StreamConfig {
         recv_wait_ns: config.iwarp_recv_wait_us * 1000,
-        // A peer may be stopped for any time while its host answers.
+        // No limit: a peer's program may be stopped for any time while its host answers.
         stall_ns: 0,
         rtr_repeat_ns: RTR_REPEAT_NANOS,
         fence_ns: FENCE_NANOS,
@@ -559,10 +569,10 @@ fn stream_of(config: &Config) -> StreamConfig {
     }
 }
 
-/// Receives the bytes of the start-up, and keeps what came behind them in `rest`.
+/// Receives the bytes of the start-up, and keeps in `rest` what came after them.
 fn receive(connection: &Connection, startup: &mut Startup, rest: &mut Vec<u8>) {
     let mut buffer = [0; START_BYTES];
-    // Bounded: a start-up takes one frame.
+    // Bounded, because a start-up takes one frame.
     while startup.state() == StartupState::Waiting {
         let end = match connection.recv(&mut buffer) {
             Received::Bytes(len) => {
@@ -578,9 +588,9 @@ fn receive(connection: &Connection, startup: &mut Startup, rest: &mut Vec<u8>) {
     }
 }
 
-/// Sends the bytes of the start-up; true if the socket is full.
+/// Sends the bytes of the start-up. Returns true if the socket has no room for all of them.
 fn send(connection: &Connection, startup: &mut Startup) -> bool {
-    // Bounded: there is one frame, or a Terminate.
+    // Bounded, because there is one frame, or one Terminate message.
     while !startup.transmit().is_empty() {
         match connection.send(startup.transmit()) {
             Sent::Bytes(len) => startup.handle_sent(len),

@@ -6,9 +6,9 @@
 //! `vernic-proto` for the transport, `vernic-mem` for registered memory, and `vernic-io` for
 //! packets.
 //!
-//! Start with [`Context::open`]. Every object holds a reference to the context, so nothing can be
-//! destroyed under its users. `destroy` methods exist for callers (the C ABI) that must learn
-//! whether an object is in use; elsewhere dropping is enough.
+//! Start with [`Context::open`]. Every object holds a reference to its context, so a context
+//! outlives its objects. Dropping an object is enough to destroy it. The `destroy` methods are for
+//! callers (the C ABI) that must learn whether an object is still in use.
 //!
 //! | file or folder | what |
 //! |---|---|
@@ -25,8 +25,8 @@
 //! | `support/` | locks, event queues, threads and the timer wheel |
 //!
 //! Limits: those of [`limits`]. The data path allocates nothing and makes no system call per small
-//! packet. The only lock that it takes and that queue pairs share is the lane's, which it only
-//! tries.
+//! packet. It takes only one lock that several queue pairs share, the lane's, and only if the lock
+//! is free.
 #![deny(unsafe_code)]
 
 mod agent;

@@ -1,4 +1,4 @@
-//! Processes of this host: what is known of them, and memory that is shared with them.
+//! Local peers: processes of this host that share memory with this process, and that memory.
 //!
 //! | file | what |
 //! |---|---|

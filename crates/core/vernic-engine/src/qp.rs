@@ -1,4 +1,5 @@
-//! A queue pair as the lane sees it: the protocol machine and what the machine leaves to its owner.
+//! A queue pair as the lane sees it: the protocol machine, and everything that the machine leaves
+//! to the engine (memory, queues, paths, completions).
 
 pub(crate) mod ack_hold;
 pub(crate) mod cap;

@@ -1,11 +1,10 @@
-//! The lane's part of iWARP: TCP connections, and the protocol machines that they belong to.
+//! The lane's part of iWARP: TCP connections, and the queue pairs that own them.
 //!
-//! Owns the connections of queue pairs. A connection stays here from [`Streams::bind`] until both
-//! ends have closed, the connection is lost, or the queue pair is reset or destroyed. Reports to
-//! the maker of a connection how the connection ends ([`StreamSink`]). The lane calls this module
-//! to receive bytes ([`Streams::receive_ready`]) and to send FPDUs ([`Streams::transmit_ready`]).
-//! Runs under the lane's lock and takes a queue pair's core after that lock, as the packet path
-//! does.
+//! Owns the connections of queue pairs. A connection is here from [`Streams::bind`] until both ends
+//! have closed it, it is lost, or the queue pair is reset or destroyed. How a connection ends is
+//! reported to the code that bound it ([`StreamSink`]). The lane calls this module to receive bytes
+//! ([`Streams::receive_ready`]) and to send FPDUs ([`Streams::transmit_ready`]). Runs under the
+//! lane's lock and takes a queue pair's lock after it, as the code for packets does.
 //!
 //! ```text
 //!   socket -> buffer -> iwarp::Qp::handle_bytes      unconsumed bytes wait in Conn::rest
@@ -14,9 +13,10 @@
 //!            registered memory -/                    long payload (`streams/transmit.rs`)
 //! ```
 //!
-//! Limits: a turn receives and sends [`TURN_BYTES`] of one connection; the rest waits for the next
-//! round. A connection whose message waits for a receive is not read, and the message is tried
-//! again each round. The bytes that all such connections hold are bounded (`streams/holding.rs`).
+//! Limits: one turn receives, or sends, [`TURN_BYTES`] of one connection; what is left waits for
+//! the next poll. While a message waits for the application to post a receive, its connection is
+//! not read, and each poll tries to deliver the message again. All messages that wait together hold
+//! a bounded number of bytes (`streams/holding.rs`).
 
 mod holding;
 mod orphan;
@@ -52,35 +52,35 @@ use orphan::{LIMITS, Orphans};
 use ready::Watch;
 use vitals::Vital;
 
-/// Size of the buffer that all connections share, in bytes: eight of the longest FPDUs. With half
-/// that size, the kernel makes shorter segments, which cost a tenth of the throughput. With twice
-/// that size, the buffer does not fit the second-level cache.
+/// Size in bytes of the buffer that all connections share: eight FPDUs of the largest size. With
+/// half that size, the kernel makes shorter segments, which costs a tenth of the throughput. With
+/// twice that size, the buffer does not fit into the second-level cache.
 const BUFFER_BYTES: usize = 8 * MAX_FPDU;
 
-/// Bytes of one connection, in one direction, that a turn moves.
+/// Largest number of bytes that one turn moves in one direction of a connection.
 const TURN_BYTES: usize = BUFFER_BYTES;
 
-/// Nanoseconds until the background thread tries again to deliver a message that waits for a
-/// receive. Applications that poll try by themselves.
+/// Time in nanoseconds until the background thread tries again to deliver a message that waits for
+/// a receive. An application that polls tries with each poll.
 pub(crate) const HELD_NANOS: u64 = 1_000_000;
 
-/// The receiver of a connection's events.
+/// A listener for the events of a connection.
 ///
-/// Called under locks of the engine, on any thread. An implementation may take note of the event
-/// and wake a thread, but must not call the engine or wait.
+/// Called under locks of the engine, on any thread. An implementation may record the event and wake
+/// a thread, but must neither call the engine nor block.
 pub trait StreamSink: Send + Sync {
-    /// Reports that both ends may send. The initiator may from the start, the responder once the
-    /// initiator's first message has arrived. Called once, or never.
+    /// Reports that both ends may send: the initiator once the connection is bound, the responder
+    /// once the initiator's first message has arrived. Called at most once.
     fn established(&self, qpn: Qpn) {
         let _ = qpn;
     }
-    /// Reports that the connection is over, or about to be. The queue pair leaves RTS by itself,
-    /// finishes what it can and enters Error, where the remaining requests are flushed. Called
-    /// exactly once, whatever ends the connection.
+    /// Reports that the connection has ended or is about to end. The queue pair leaves RTS without
+    /// a call of the application, completes what it can and enters Error, where the remaining
+    /// requests are flushed. Called exactly once, whatever ends the connection.
     fn ended(&self, qpn: Qpn, ending: Ending);
 }
 
-/// The sink of a connection's events, and which events were reported already.
+/// The [`StreamSink`] of a connection, and which events were reported to it.
 struct Told {
     qpn: Qpn,
     /// The sink; `None` after the last event.
@@ -90,7 +90,7 @@ struct Told {
 }
 
 impl Told {
-    /// Reports events that have not been reported yet.
+    /// Reports the events of `machine` that have not been reported yet.
     fn look(&mut self, engine: &Device, machine: &iwarp::Qp) {
         if !self.established && machine.is_established() {
             self.established = true;
@@ -119,53 +119,55 @@ struct Conn {
     connection: Connection,
     qp: Arc<QpInner>,
     told: Told,
-    /// Bytes received and not consumed: the beginning of an FPDU, or a message that waits for a
-    /// receive.
+    /// Bytes that were received and not consumed: the beginning of an FPDU, or a message for which
+    /// no receive is posted yet.
     rest: Vec<u8>,
-    /// Bytes of FPDUs that the socket has not taken yet.
+    /// Bytes of FPDUs that the socket had no room for yet.
     out: Vec<u8>,
-    /// Bytes that the socket has taken.
+    /// The number of bytes that the socket has taken.
     sent: u64,
-    /// The readiness that the connection is watched for.
+    /// The events for which epoll watches the connection.
     watched: Interest,
-    /// Whether nothing more can be received.
+    /// Whether nothing more can be received: the peer has closed, or the connection is lost.
     ended: bool,
-    /// Whether a message waits for a receive.
+    /// Whether a message waits for the application to post a receive.
     held: bool,
-    /// The share of the connection in what all connections hold while messages wait.
+    /// The connection's entry in [`Streams::holding`] while a message waits.
     holds: Option<Held>,
-    /// Whether messages may no longer wait for a receive.
+    /// Whether a message must no longer wait for a receive; its stream ends instead.
     is_impatient: bool,
-    /// Whether the last FPDUs were long enough to be received directly into their destination.
+    /// Whether the last FPDUs were long enough to receive such FPDUs directly into registered
+    /// memory.
     is_long: bool,
-    /// FPDUs and bytes received when `is_long` was determined.
+    /// The numbers of FPDUs and bytes received when `is_long` was last computed.
     measured: (u64, u64),
-    /// FPDUs received and sent that the device's counters include already.
+    /// The numbers of FPDUs received and sent that the device's counters already include.
     counted: (u64, u64),
-    /// The shutdown to do when `out` is empty.
+    /// The shutdown that the machine wants as soon as `out` is empty.
     shutdown: Option<Shutdown>,
-    /// Whether the peer's host answers.
+    /// Whether the peer's host still answers.
     vital: Vital,
     agreed: Agreed,
-    /// Whether the peer may not be in full operation yet.
+    /// Whether the peer may not be ready for the end of the connection, because it has not
+    /// answered the ready-to-receive indication.
     unheard: bool,
 }
 
-/// The iWARP connections of a device.
+/// The iWARP connections of a device, with those that queue pairs have given up.
 pub(crate) struct Streams {
     watch: Watch,
     connections: HashMap<u32, Conn>,
     orphans: Orphans,
-    /// The time of the next check of all peers; `None` without connections.
+    /// The time of the next check whether the peers' hosts answer; `None` without connections.
     look_at: Option<Time>,
-    /// Queue pair numbers of connections with a message that waits for a receive.
+    /// The numbers of queue pairs with a message that waits for a receive.
     held: Vec<u32>,
     holding: Holding,
     buffer: Box<[u8]>,
     ready: Vec<Ready>,
 }
 
-/// Runs `call` with the machine of a stream and its host.
+/// Runs `call` with a queue pair's machine for streams and its host.
 fn with_stream<T>(
     engine: &Device,
     qp: &QpInner,
@@ -178,10 +180,10 @@ fn with_stream<T>(
     })
 }
 
-/// Returns how a lost connection is reported to the machine.
+/// Returns the kind of end that the machine gets for an error of the socket.
 fn end_of(error: &io::Error) -> StreamEnd {
     match error.kind() {
-        // When the kernel gives up for want of an answer, it reports the network's last error.
+        // If no answer comes, the kernel reports the network's last error when it gives up.
         io::ErrorKind::TimedOut
         | io::ErrorKind::HostUnreachable
         | io::ErrorKind::NetworkUnreachable => StreamEnd::TimedOut,
@@ -203,18 +205,18 @@ impl Streams {
         })
     }
 
-    /// Returns the descriptor that is readable while a connection is ready.
+    /// Returns the epoll descriptor, which is readable while some connection is ready.
     pub(crate) fn raw_fd(&self) -> std::os::fd::RawFd {
         self.watch.raw_fd()
     }
 
-    /// Whether a message waits for a receive.
+    /// Whether some message waits for the application to post a receive.
     pub(crate) fn has_held(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// Takes all connections out because the device is closed. Requests posted from now on are
-    /// flushed.
+    /// Removes all connections because the device is closed, and returns them to be finished by
+    /// [`settle_orphans`]. Requests that are posted from now on are flushed.
     pub(crate) fn close(&mut self, engine: &Device) -> Vec<Orphan> {
         self.held.clear();
         self.look_at = None;
@@ -225,14 +227,15 @@ impl Streams {
         connections.chain(self.orphans.take()).collect()
     }
 
-    /// Takes all connections out because the process ends. No sink is called.
+    /// Removes all connections as [`close`](Self::close) does, because the process ends. No sink is
+    /// called.
     pub(crate) fn leave(&mut self, engine: &Device) -> Vec<Orphan> {
         self.connections.values_mut().for_each(|conn| conn.told.sink = None);
         self.close(engine)
     }
 
-    /// Takes a connection out because its queue pair gives it up. Bytes that the connection was
-    /// given still arrive.
+    /// Removes a connection because its queue pair gives it up. It becomes a lingering connection
+    /// (`orphan.rs`), so what was sent still arrives.
     pub(crate) fn remove(&mut self, engine: &Device, qpn: Qpn, now: Time) {
         let Some(mut conn) = self.connections.remove(&qpn.value()) else { return };
         self.holding.forget(&mut conn);
@@ -242,13 +245,13 @@ impl Streams {
         orphans.adopt(watch, buffer, counts, watched, conn.orphan(engine, now), now);
     }
 
-    /// Adopts a connection that no queue pair has taken.
+    /// Makes a lingering connection of one that never had a queue pair.
     fn adopt(&mut self, counts: &StreamCounts, orphan: Orphan, now: Time) {
         let Self { watch, orphans, buffer, .. } = self;
         orphans.adopt(watch, buffer, counts, None, orphan, now);
     }
 
-    /// Takes a connection out of the table, to be reset.
+    /// Removes a connection without sending anything more. The caller resets it.
     fn take_out(&mut self, key: u32) -> Option<Conn> {
         let mut conn = self.connections.remove(&key)?;
         self.holding.forget(&mut conn);
@@ -256,8 +259,8 @@ impl Streams {
         Some(conn)
     }
 
-    /// Does to the connection what the machine asks for, and watches the connection for what is
-    /// due.
+    /// Does what the machine wants of the connection (report events, shut down), and watches the
+    /// socket for what is needed next.
     fn settle(&mut self, engine: &Device, qp: &QpInner, core: &mut QpCore, now: Time) {
         let key = qp.qpn.value();
         let Some(conn) = self.connections.get_mut(&key) else { return };
@@ -265,7 +268,7 @@ impl Streams {
         if let Some(machine) = core.machine.stream() {
             conn.told.look(engine, machine);
             conn.shutdown = machine.poll_shutdown().or(conn.shutdown);
-            // A machine that was reset no longer knows whether the peer was heard.
+            // A machine that was reset no longer knows whether anything came from the peer.
             conn.unheard &= machine.is_unheard() || conn.shutdown == Some(Shutdown::Reset);
         }
         match conn.shutdown {
@@ -303,8 +306,8 @@ impl Streams {
         self.let_go_of_held(engine);
     }
 
-    /// Ends the waiting of connections while too many bytes wait. Their streams end at the next
-    /// try.
+    /// Makes connections stop waiting for a receive while all that wait hold too many bytes. Their
+    /// streams end at the next try to deliver.
     fn let_go_of_held(&mut self, engine: &Device) {
         while let Some(victim) = self.holding.victim() {
             let Some(conn) = self.connections.get_mut(&victim) else { return };
@@ -330,13 +333,15 @@ impl Conn {
         engine.counts().streams.tx_fpdus.add(now.1.saturating_sub(before.1));
     }
 
-    /// Gives up the connection. Reports its end to the owner now, if that was not done before.
+    /// Gives up the connection, to be reset or closed by the caller. Reports its end to the sink if
+    /// it has not been reported.
     fn end(mut self, engine: &Device) -> Connection {
         self.told.end(engine, Ending::Closed);
         self.connection
     }
 
-    /// Gives up the connection like [`end`](Self::end), but lets it send what is left.
+    /// Gives up the connection as [`end`](Self::end) does, but returns it so that it can send what
+    /// is left.
     fn orphan(mut self, engine: &Device, now: Time) -> Orphan {
         let (out, ended) = (std::mem::take(&mut self.out), self.ended);
         let hold = self.unheard.then(|| Hold::new(&self.agreed, Vec::new(), now)).flatten();
@@ -344,7 +349,8 @@ impl Conn {
     }
 }
 
-/// How a connection is to be used, and the sink of its events.
+/// The terms on which a connection is bound to a queue pair: what the ends have agreed, and the
+/// sink of its events.
 pub(crate) struct StreamTerms<'a> {
     pub(crate) agreed: &'a Agreed,
     pub(crate) config: StreamConfig,
@@ -352,8 +358,8 @@ pub(crate) struct StreamTerms<'a> {
 }
 
 impl Streams {
-    /// Binds a connection whose start-up is complete to a queue pair. `rest` is what was received
-    /// behind the start-up.
+    /// Binds a connection whose start-up is complete to a queue pair. `rest` is what has been
+    /// received after the start-up.
     pub(crate) fn bind(
         &mut self,
         engine: &Device,
@@ -374,7 +380,8 @@ impl Streams {
         if let Err(error) = machine.start(terms.agreed, terms.config) {
             return Err((BindStreamError::Start(error), Some(connection)));
         }
-        // A shutdown from before the queue pair was reset, if the lane has not handled that yet.
+        // Drops a shutdown that the machine wanted before it was reset, if the lane has not done it
+        // yet.
         let _ = machine.poll_shutdown();
         if let Some(old) = self.take_out(key) {
             old.end(engine).reset();
@@ -415,8 +422,8 @@ impl Streams {
         );
         conn.pass(engine, qp, &mut core, now, rest);
         if result.is_err() {
-            // A connection that is not watched would never be read. The caller learns of it by the
-            // result, so the sink is not called.
+            // A connection that epoll does not watch would never be read. The caller learns of the
+            // failure from the result, so the sink is not called.
             conn.told.sink = None;
             with_stream(engine, qp, now, &mut core, |machine, host| {
                 machine.handle_end(now, StreamEnd::Reset, 0, host);
@@ -426,8 +433,8 @@ impl Streams {
         result.map_err(|error| (BindStreamError::Os(error), None))
     }
 
-    /// Takes over a connection whose start-up is complete, but that no queue pair has taken. Sends
-    /// its ready-to-receive indication, if there is one, and then `last`.
+    /// Takes over a connection whose start-up is complete but that no queue pair uses. Sends its
+    /// ready-to-receive indication, if it has one to send, then the bytes `last`, and closes it.
     pub(crate) fn adopt_agreed(
         &mut self,
         engine: &Device,
@@ -445,8 +452,8 @@ impl Streams {
         self.adopt(&engine.counts().streams, orphan, now);
     }
 
-    /// Takes over a connection that its owner gave up before the peer's reply. If the peer accepts,
-    /// sends the ready-to-receive indication and then closes.
+    /// Takes over a connection that was given up before the peer replied to the start-up. If the
+    /// peer accepts, sends the ready-to-receive indication and then closes the connection.
     pub(crate) fn adopt_unanswered(
         &mut self,
         engine: &Device,
@@ -457,9 +464,9 @@ impl Streams {
         self.adopt(&engine.counts().streams, orphan, engine.now());
     }
 
-    /// Receives from connections that are ready, and tries again messages that wait for receives.
-    /// Returns how many connections had something. Not every call asks epoll about all connections,
-    /// unless `all` is set.
+    /// Receives from connections that are ready, and tries again to deliver messages that wait for
+    /// a receive. Returns how many connections had something to do. Asks epoll about all
+    /// connections if `all` is set, otherwise only in some calls (`ready.rs`).
     pub(crate) fn receive_ready(
         &mut self,
         engine: &Device,
@@ -501,7 +508,7 @@ impl Streams {
         count
     }
 
-    /// Sends for the queue pairs that are ready, one turn each.
+    /// Gives each queue pair that is ready to send one turn.
     pub(crate) fn transmit_ready(&mut self, engine: &Device, sched: &mut Scheduler, now: Time) {
         for _ in 0..sched.ready_len() {
             let Some(qp) = sched.take() else { return };
@@ -511,8 +518,8 @@ impl Streams {
         }
     }
 
-    /// Ends a turn: updates the connection, the state and the timer, and schedules another turn if
-    /// there is more to send.
+    /// Ends a queue pair's turn: updates its connection, state and timer, and schedules another
+    /// turn if `again` says that there is more to send.
     fn end_turn(
         &mut self,
         engine: &Device,
@@ -527,13 +534,13 @@ impl Streams {
     }
 }
 
-/// The reason why a connection was not bound to a queue pair.
+/// The reason for which a connection was not bound to a queue pair.
 #[derive(Debug)]
 pub(crate) enum BindStreamError {
-    /// The queue pair is destroyed, or its device is closed.
+    /// The queue pair was destroyed, or its device is closed.
     Gone,
-    /// The queue pair's state does not allow a start, or the queue pair has a stream already.
+    /// The queue pair is in a state that does not allow a start, or already has a connection.
     Start(StartError),
-    /// The system cannot watch one more descriptor.
+    /// The system cannot watch one more descriptor with epoll.
     Os(io::Error),
 }

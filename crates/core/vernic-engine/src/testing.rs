@@ -7,7 +7,7 @@ use vernic_wire::{AckTimeout, Gid, PortNum, Qkey, Rkey, Service};
 
 use crate::{AddressVector, Config, Context, Cq, Payload, Pd, Qp, QpCap, QpInit, SendWr};
 
-/// A device on `lo` of which nothing is received or sent but by the calls of the test.
+/// A device on `lo` that makes progress only in calls of the test.
 pub(crate) fn without_background() -> Arc<Context> {
     let mut config = Config::default();
     config.set("device", "lo").unwrap();
@@ -16,7 +16,7 @@ pub(crate) fn without_background() -> Arc<Context> {
     context
 }
 
-/// Two queue pairs that are connected to each other, with all completions in `cq`.
+/// Two RC queue pairs that are connected to each other and complete in `cq`.
 pub(crate) fn rc_pair(context: &Arc<Context>, cq: &Arc<Cq>, depth: u32) -> [Arc<Qp>; 2] {
     let pd = context.alloc_pd();
     let entry = context.gid_table()[0].clone();
@@ -57,7 +57,7 @@ fn connect(qp: &Qp, peer: &Qp, gid: Gid, sgid_index: u8) {
     qp.modify(&attr, rts).unwrap();
 }
 
-/// A queue pair of UD in RTS, with Q_Key 1 and all completions in `cq`.
+/// A UD queue pair in RTS with Q_Key 1, which completes in `cq`.
 pub(crate) fn ud_qp(pd: &Arc<Pd>, cq: &Arc<Cq>, cap: QpCap) -> Arc<Qp> {
     let (send_cq, recv_cq) = (cq.clone(), cq.clone());
     let init = QpInit { service: Service::Ud, send_cq, recv_cq, srq: None, cap, signal_all: true };
@@ -71,7 +71,7 @@ pub(crate) fn ud_qp(pd: &Arc<Pd>, cq: &Arc<Cq>, cap: QpCap) -> Arc<Qp> {
     qp
 }
 
-/// Posts `count` WRITEs of no bytes, which need no memory, in one list.
+/// Posts `count` WRITEs of length 0, which need no memory, in one call.
 pub(crate) fn post_writes(qp: &Qp, count: usize) {
     let op = SendOp::Write(Remote { addr: 0, rkey: Rkey(0) });
     let flags = SendFlags::empty();

@@ -1,4 +1,4 @@
-//! The verbs objects: what applications hold (IBTA 10.2, 11.2).
+//! The verbs objects, as applications hold them (IBTA 10.2, 11.2).
 
 pub(crate) mod addresses;
 pub(crate) mod ah;

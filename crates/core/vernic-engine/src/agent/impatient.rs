@@ -1,15 +1,15 @@
-//! Requests that must not wait for a listener, because the requester has an alternative. An example
-//! is a TCP program that tries RDMA first.
+//! Connection requests that fail at once if no process listens, for callers that have an
+//! alternative. An example is a program that tries RDMA first and then TCP.
 //!
-//! A request without an answer is repeated for seconds. A request that reaches a host before
-//! anything listens there waits for a moment (`early.rs`). Where it is known that nothing listens,
-//! both are in vain:
+//! Usually, a request without an answer is repeated for seconds, and a request that reaches a host
+//! before any process listens for it waits there for a moment (`early.rs`). Both are useless if it
+//! is known that no process listens:
 //!
-//! - *On this host*, at an address of this device, the names of services show it before anything is
-//!   sent. A listener has claimed its name, or that of the netdev, since it was bound. With
-//!   `force_wire` the names are not checked.
-//! - On another host the names show nothing. If that host does not take RoCE at all, the connection
-//!   manager learns it by ICMP, and then calls [`CmAgent::refuse`].
+//! - *On this host*, at an address of this device, this is known before anything is sent: a process
+//!   that listens has claimed the name of the service at the address or at the netdev, and any
+//!   process can look up names. With `force_wire` names are not looked up.
+//! - On another host, names cannot be looked up. But if that host does not receive RoCE at all, it
+//!   answers with ICMP errors. The connection manager notices them and calls [`CmAgent::refuse`].
 
 use vernic_proto::cm::{CmPath, ConnId, ConnectParams};
 use vernic_wire::cm::ServiceId;
@@ -18,8 +18,8 @@ use super::{CmAgent, CmCallError};
 use crate::progress::engine::Engine;
 
 impl Engine {
-    /// Whether it is certain that no process of this host listens for `service` at the other end of
-    /// `path`, an address of this device.
+    /// Whether it is certain that no process of this host listens for `service` at the remote
+    /// address of `path`. Always false if that is not an address of this device.
     fn nobody_listens_here(&self, path: &CmPath, service: ServiceId) -> bool {
         let ip = path.remote.to_ip();
         if self.config().force_wire || !self.has_address(ip) {
@@ -30,10 +30,10 @@ impl Engine {
 }
 
 impl CmAgent {
-    /// Connects like [`connect`](Self::connect), but does not wait for a listener. If nothing
-    /// listens now, the request is rejected (invalid service id) as soon as that is known, even if
-    /// a listener would come in a moment. At an address of this device, that is before anything is
-    /// sent.
+    /// Requests a connection as [`connect`](Self::connect) does, but does not wait for a listener.
+    /// If no process listens now, the request fails with a REJ (invalid service id) as soon as that
+    /// is known, even if a listener would come in a moment. At an address of this device, it fails
+    /// before anything is sent.
     ///
     /// # Errors
     /// [`CmCallError`].
@@ -53,9 +53,9 @@ impl CmAgent {
         self.connect(params)
     }
 
-    /// Ends a request that has no answer, as if the peer had rejected it (invalid service id). For
-    /// requests to a host that is known not to receive them. Returns false, and does nothing, if
-    /// there was an answer.
+    /// Ends a request that has no answer yet, as if the peer had rejected it (invalid service id).
+    /// For requests to a host that is known not to receive them. If there was an answer, does
+    /// nothing and returns false.
     ///
     /// # Errors
     /// [`CmCallError`].

@@ -1,11 +1,13 @@
-//! Listeners, and their names among the processes of this host.
+//! Listeners, and the names by which processes of this host see which services are taken.
 //!
-//! Part of [`CmAgent`]. A service at an address or netdev belongs to the process of the host that
-//! claims its name first (`vernic_io::host`). The name of an address and that of its netdev differ,
-//! but each counts as taken while the other is. So a claim is made first, and then overlapping
-//! names are checked. Of two claims made at the same time, at most one lasts.
+//! Part of [`CmAgent`]. A service at an address or netdev belongs to the first process of the host
+//! that claims its name (`vernic_io::host`). The names for an address and for its netdev differ,
+//! but while one of them is claimed, the other counts as taken, too. So [`Engine::claim`] first
+//! claims a name and then checks the overlapping names, and gives its own up if one of these is
+//! claimed. If two processes claim overlapping names at the same time, at most one of them
+//! succeeds.
 //!
-//! Limits: as many listeners and claims as the link has names ([`MAX_NAMES`]).
+//! Limits: a device has at most [`MAX_NAMES`] listeners and claims.
 //!
 //! [`MAX_NAMES`]: vernic_io::host::MAX_NAMES
 
@@ -22,47 +24,47 @@ use crate::error::ORPHAN;
 use crate::progress::engine::Engine;
 use crate::support::events::lock;
 
-/// The reason why a service cannot be listened for, or claimed.
+/// The reason for which a service cannot be listened for or claimed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
-    /// A process of this host, perhaps this one, has the service there or at an overlapping address
-    /// or netdev.
+    /// A process of this host, perhaps this one, has claimed the service there, or at an
+    /// overlapping address or netdev.
     #[error(
         "{service} is taken at {place}: `ss -xap | grep vernic/service/{name}` names the process",
         service = .0.service, place = .0.place, name = .0
     )]
     InUse(ServiceName),
-    /// The device has no such address.
+    /// The device does not have the given address.
     #[error("{device} has no address {address}; it has: {present}")]
     NoSuchAddress {
         /// The device.
         device: String,
-        /// The address asked for.
+        /// The address that was given.
         address: IpAddr,
         /// The addresses of the device.
         present: String,
     },
-    /// The netdev belongs to another device.
+    /// The given netdev is not the one of this device.
     #[error("netdev {index} is not that of {device}, whose index is {own}")]
     OtherNetdev {
         /// The device.
         device: String,
-        /// The index asked for.
+        /// The index that was given.
         index: u32,
         /// The index of the device's netdev.
         own: u32,
     },
-    /// The name cannot be claimed.
+    /// The system does not allow to claim the name.
     #[error(transparent)]
     Name(NameError),
-    /// The CM machine refuses.
+    /// The CM machine refuses the listener.
     #[error(transparent)]
     Cm(#[from] CmError),
-    /// No sink is attached for the events of the agent.
+    /// No sink for the events of the agent was attached.
     #[error("no sink is attached to the device's connection manager: CmAgent::attach comes first")]
     NotAttached,
-    /// The device was opened before this process was forked.
+    /// The device was opened by the parent of this process, before a `fork`.
     #[error("the device was {ORPHAN}")]
     Orphan,
 }
@@ -81,8 +83,8 @@ fn place_of(listening: &[Claimed], name: &ServiceName) -> Option<usize> {
 }
 
 impl Engine {
-    /// Returns the name of a service at an address or netdev of this device. Also returns the GID
-    /// of a listener there; `None` for a netdev.
+    /// Returns the name of a service at an address or netdev of this device, and the GID at which a
+    /// listener there receives requests; `None` for a netdev, where it is all GIDs.
     fn name_of(
         &self,
         service: ServiceId,
@@ -102,14 +104,15 @@ impl Engine {
                     let present = all.join(", ");
                     return Err(ListenError::NoSuchAddress { device: device(), address, present });
                 };
-                // The address with its scope, whether or not the caller gave the scope.
+                // The address as the device has it, with its IPv6 scope, even if the caller gave
+                // none.
                 let place = Place::Address(row.local);
                 Ok((ServiceName { service, place }, Some(row.gid)))
             }
         }
     }
 
-    /// Returns the names that share addresses with `name`, without `name` itself.
+    /// Returns the other names whose addresses include an address of `name`.
     fn overlapping(&self, name: &ServiceName) -> Vec<ServiceName> {
         let at = |place| ServiceName { place, ..*name };
         match name.place {
@@ -144,12 +147,12 @@ impl CmAgent {
         if self.engine.is_orphan() { Err(ListenError::Orphan) } else { Ok(()) }
     }
 
-    /// Claims a service at an address or netdev of this device without listening, like a port that
-    /// is bound. No other process on this host can claim it or listen there, and requests for it
-    /// are rejected.
+    /// Claims a service at an address or netdev of this device without listening, like a TCP port
+    /// that is bound. No other process on this host can claim the service or listen for it there,
+    /// and requests for it are rejected.
     ///
     /// # Errors
-    /// [`ListenError`]; also [`ListenError::InUse`] if this device has it already.
+    /// [`ListenError`]. It is [`ListenError::InUse`] also if this device has claimed the service.
     pub fn reserve(&self, service: ServiceId, place: Place) -> Result<(), ListenError> {
         self.check()?;
         let (name, _) = self.engine.name_of(service, place)?;
@@ -159,14 +162,14 @@ impl CmAgent {
         Ok(())
     }
 
-    /// Releases a reserved service. Ignored if the service is not reserved, or is listened for
-    /// meanwhile.
+    /// Releases a service that was reserved. Does nothing if it is not reserved, or if a listener
+    /// uses it by now.
     pub fn release(&self, service: ServiceId, place: Place) {
         if self.engine.is_orphan() {
             return;
         }
         let mut listening = lock(&self.engine.cm.listening);
-        // The address may be gone from the device by now.
+        // The address may have been removed from the device, so it is not looked up there.
         let is_it = |claimed: &Claimed| {
             let same = match (claimed.name.place, place) {
                 (Place::Address(has), Place::Address(asked)) => has.ip == asked.ip,
@@ -180,7 +183,7 @@ impl CmAgent {
         }
     }
 
-    /// Whether a process of this host, perhaps this one, has claimed the service at `place` or at
+    /// Whether a process of this host, perhaps this one, has claimed the service at `place`, or at
     /// an overlapping address or netdev.
     ///
     /// # Errors
@@ -196,9 +199,10 @@ impl CmAgent {
         Ok(false)
     }
 
-    /// Listens for requests, at one address of this device or at all that it has and will have. At
-    /// most `backlog` requests wait to be taken ([`request_taken`](Self::request_taken)) or
-    /// answered. Claims the service, unless this device has reserved it.
+    /// Listens for requests, at one address of this device, or at all addresses that its netdev has
+    /// and will have. At most `backlog` requests wait to be taken
+    /// ([`request_taken`](Self::request_taken)) or answered. Claims the service if this device has
+    /// not reserved it.
     ///
     /// # Errors
     /// [`ListenError`].
@@ -226,12 +230,12 @@ impl CmAgent {
             (Err(_), None) => engine.slots().release_name(&name),
         }
         drop(listening);
-        // There are new sockets for the background thread to watch.
+        // The listener has new sockets, which the background thread must watch.
         engine.waker().wake();
         listener
     }
 
-    /// Makes the listener, and opens its name for requests that other processes hand over.
+    /// Makes the listener, and its sockets to which other processes hand over requests.
     fn open(
         &self,
         name: &ServiceName,
@@ -260,8 +264,8 @@ impl CmAgent {
         }
     }
 
-    /// Ends a listener and releases its service, reserved or not. The requests that it received
-    /// stay. Unknown listeners are ignored.
+    /// Ends a listener and releases its service, even if the service had been reserved before.
+    /// Requests that the listener has received stay. Does nothing for an unknown listener.
     pub fn stop_listening(&self, listener: ListenerId) {
         if self.engine.is_orphan() {
             return;

@@ -1,23 +1,25 @@
-//! Guarantees that a call's message is sent when the call returns, and repeats DREQs when the
-//! process ends.
+//! Sends the messages of a CM call before the call returns, and repeats DREQs when the process
+//! ends.
 //!
-//! With a hardware device, the kernel has sent the message of a call when the call returns. So a
-//! program may end by `_exit`, or be killed, in the next moment. Here the lane sends, and another
-//! thread may hold it. So a call that has a message waits for the lane, and for room in the socket
-//! ([`Engine::send_promised`]).
+//! With a hardware device, the kernel has sent the message of a call when the call returns, so a
+//! program may end by `_exit`, or be killed, right after it. Here the lane sends, and another
+//! thread may have the lane. So a call with a message waits for the lane, and for room in the
+//! socket ([`Engine::send_promised`]).
 //!
-//! For a message to port 4791 of this host, the kernel may choose any process's socket, even the
-//! sender's. What lies in a socket is lost when its process ends. So the sender reads its sockets
-//! before the call returns, and hands over what it finds. That applies with `force_wire`; otherwise
-//! a message to a process of this host goes directly to that process.
+//! If a message goes to port 4791 of this host, the kernel may put it into the socket of any
+//! process that shares the port, even of the sender. What is in a socket is lost when its process
+//! ends. So the sender reads its own sockets before the call returns, and hands over the messages
+//! of other processes. This is needed with `force_wire` only; otherwise a message to a process of
+//! this host is sent to that process's own port.
 //!
-//! A kernel repeats a DREQ after the process is gone, until the peer answers. Here the process
-//! waits for the answer when it ends by `exit`, or closes the device. It waits [`FAREWELL`] at
-//! most, and repeats its DREQs soon ([`CmAgent::await_farewells`]). A process that is killed, or
-//! ends by `_exit`, has sent its DREQ once if it disconnected, and otherwise never.
+//! With a hardware device, the kernel repeats a DREQ until the peer answers, even if the process is
+//! gone. Here the process itself waits for the answers when it ends by `exit` or closes the device.
+//! It waits [`FAREWELL`] at most, and repeats its DREQs at short intervals meanwhile
+//! ([`CmAgent::await_farewells`]). A process that is killed, or ends by `_exit`, has sent its DREQ
+//! once if it had disconnected before, and otherwise never.
 //!
-//! Limits: a call waits [`PATIENCE`] at most. The lane's holder may be this very thread,
-//! interrupted by a signal handler that makes the call.
+//! Limits: a call waits [`PATIENCE`] at most. Waiting longer would be in vain if the lane belongs
+//! to this same thread, which a signal handler has interrupted to make the call.
 
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -30,49 +32,50 @@ use crate::lane::core::Lane;
 use crate::progress::engine::Engine;
 use crate::support::events::lock;
 
-/// The longest wait of a call for its message to be sent. The lane's holder needs only
-/// microseconds, if it runs.
+/// How long a call waits at most for its message to be sent. The thread that has the lane needs
+/// only microseconds, if it runs.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// How soon a call tries again. By then a full socket has room, and a link polls sockets that had
-/// no traffic lately.
+/// The pause until a call tries again to send. After it, a full socket has room, and a link polls
+/// those of its sockets again that had no packets lately.
 const AGAIN: Duration = Duration::from_micros(60);
 
-/// Polls in a row that must find nothing before all sockets of a link count as empty. A single poll
-/// may leave out sockets that had no traffic lately.
+/// The number of polls in a row that must find nothing before all sockets of a link count as empty.
+/// One poll may skip sockets that had no packets lately.
 const QUIET_LOOKS: u32 = 2;
 
-/// The most batches that a call takes from the sockets. Its own datagram is in one of the first,
-/// and ongoing traffic is not waited for.
+/// Largest number of batches that a call reads from the sockets. The datagram that it sent is in
+/// one of the first, and the call must not go on for as long as others send.
 const LOOKS_OF_A_CALL: u32 = 8;
 
-/// The most batches taken at the end of a process, when nothing new comes: more than the sockets
-/// hold.
+/// Largest number of batches that are read at the end of a process, when nothing new comes. It is
+/// more than the sockets hold.
 const LOOKS_AT_THE_END: u32 = 4096;
 
-/// How long the end of a process waits for peers to acknowledge it. The repeats of a DREQ within
-/// this time reach a peer that receives nine of ten datagrams.
+/// How long a process that ends waits for its peers to answer its DREQs. It is long enough for so
+/// many repetitions that a path which loses one datagram in ten delivers one.
 const FAREWELL: Duration = Duration::from_millis(200);
 
-/// The interval at which the answers are checked; within a site, peers answer at once.
+/// The interval at which a process that ends polls for answers. Within one site, peers answer at
+/// once.
 const FAREWELL_LOOK: Duration = Duration::from_micros(500);
 
 impl CmAgent {
-    /// Makes DREQs repeat soon from now on, for a process that ends. See
+    /// Makes DREQs repeat at short intervals from now on, because the process ends. See
     /// [`await_farewells`](Self::await_farewells).
     pub fn hasten_farewells(&self) {
         self.engine.hasten_farewells();
     }
 
-    /// Waits until each peer has answered its DREQ, or for 200 ms. A peer that is not there is
-    /// waited for as long. Returns whether all have answered.
+    /// Waits until all peers have answered this process's DREQs, for 200 ms at most. A peer that is
+    /// not there never answers. Returns whether all have answered.
     pub fn await_farewells(&self) -> bool {
         self.engine.await_farewells()
     }
 }
 
 impl Engine {
-    /// See [`CmAgent::hasten_farewells`].
+    /// Makes DREQs repeat at short intervals; see [`CmAgent::hasten_farewells`].
     pub(crate) fn hasten_farewells(&self) {
         if self.is_orphan() || self.farewells() == 0 {
             return;
@@ -83,7 +86,7 @@ impl Engine {
         self.kick_cm();
     }
 
-    /// See [`CmAgent::await_farewells`].
+    /// Waits until all peers have answered; see [`CmAgent::await_farewells`].
     pub(crate) fn await_farewells(&self) -> bool {
         let until = Instant::now() + FAREWELL;
         while !self.is_orphan() && self.farewells() != 0 {
@@ -96,24 +99,24 @@ impl Engine {
                 );
                 return false;
             }
-            // Another thread may hold the lane and make progress, which serves as well.
+            // If another thread has the lane, that thread makes the progress instead.
             self.progress_inline();
             std::thread::sleep(FAREWELL_LOOK);
         }
         true
     }
 
-    /// Returns the number of our DREQs that are not answered.
+    /// Returns the number of DREQs of this process that are not answered yet.
     fn farewells(&self) -> usize {
         lock(&self.cm.state).machine.as_ref().map_or(0, Cm::farewells)
     }
 
-    /// Hands the machine's messages to the kernel before the call returns, if that is possible
-    /// soon.
+    /// Gives the machine's messages to the kernel before the call returns, if that is possible
+    /// within [`PATIENCE`].
     pub(super) fn send_promised(&self) {
         let sent_home = &self.cm.sent_home;
         let before = sent_home.load(Ordering::Acquire);
-        // If the time runs out, the lane's holder still sends the messages.
+        // If the time is not enough, the thread that has the lane sends the messages later.
         self.ring_cm();
         let until = Instant::now() + PATIENCE;
         if !self.patiently(until, |lane| lane.send_mads(self)) {
@@ -121,13 +124,14 @@ impl Engine {
             tracing::debug!(device, "a message of the connection manager is still to be sent");
         }
         if sent_home.load(Ordering::Acquire) != before {
-            // Sender and receivers share the port, so the messages may be in our own sockets.
+            // The messages went to a port that this process shares with others, so they may be in
+            // its own sockets.
             self.empty_sockets(until, LOOKS_OF_A_CALL);
         }
     }
 
-    /// Leaves port 4791 to other processes of the host, because the process or the device ends.
-    /// Handles what is in the sockets already, since some of it may belong to those processes. The
+    /// Stops receiving from the shared port 4791, because the process or the device ends. Handles
+    /// what is in the sockets already, because it may belong to other processes of the host. The
     /// sockets of an iWARP device are not read.
     pub(crate) fn leave_port(&self) {
         let until = Instant::now() + PATIENCE;
@@ -140,9 +144,9 @@ impl Engine {
         }
     }
 
-    /// Handles what lies in the sockets now, and hands over what belongs to other processes. Stops
-    /// when there is nothing, or after `batches` batches, since more may come all the time. Gives
-    /// up at `until`.
+    /// Handles what is in the sockets now, and hands over what belongs to other processes. Stops
+    /// when the sockets are empty, after `batches` batches (because more may come all the time), or
+    /// at `until`.
     fn empty_sockets(&self, until: Instant, batches: u32) {
         let (mut looks, mut quiet) = (0, 0);
         self.patiently(until, |lane| {
@@ -152,8 +156,8 @@ impl Engine {
         });
     }
 
-    /// Calls `f` with the lane repeatedly, until `f` returns true or the time is up. Returns
-    /// whether `f` returned true.
+    /// Calls `f` with the lane repeatedly, until it returns true or the time `until` is reached.
+    /// Returns whether `f` returned true.
     fn patiently(&self, until: Instant, mut f: impl FnMut(&mut Lane) -> bool) -> bool {
         loop {
             let done = self.with_lane_until(until, |lane| {
@@ -172,14 +176,14 @@ impl Engine {
 }
 
 impl Lane {
-    /// Sends the machine's messages. Returns whether the kernel has all of them.
+    /// Sends the messages of the CM machine. Returns whether the kernel has all of them.
     fn send_mads(&mut self, engine: &Engine) -> bool {
         self.transmit(engine, engine.now());
         !self.gsi.pending && self.tx.is_empty()
     }
 
-    /// Handles a batch from the sockets. Returns whether there was nothing, and no datagram waits
-    /// for another process.
+    /// Handles a batch of packets from the sockets. Returns true if there was none, and no datagram
+    /// waits to be handed over to another process.
     fn look_at_sockets(&mut self, engine: &Engine) -> bool {
         let now = engine.now();
         self.near.link_had(1);

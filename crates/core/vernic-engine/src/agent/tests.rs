@@ -1,4 +1,4 @@
-//! Tests of how CM datagrams are routed, without a peer.
+//! Tests of how CM datagrams are routed between processes, without a real peer.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -83,7 +83,7 @@ fn packet_with(message: impl Into<CmMessage>) -> Vec<u8> {
     bytes
 }
 
-/// Sends `other` more messages for a connection of `owner` than the queue between the two holds.
+/// Sends `other` more messages for a connection of `owner` than fit into the queue between the two.
 /// Returns the number of messages. Neither has a background thread.
 fn overrun(other: &Context, owner: &Context) -> u64 {
     let queue = std::fs::read_to_string("/proc/sys/net/unix/max_dgram_qlen").unwrap();
@@ -146,7 +146,7 @@ fn a_request_that_its_sender_takes_back_is_found_by_the_way_that_it_took() {
     receive(&other, rej);
     becomes(0);
     assert_eq!(other.counters().mads_handed_over, 2);
-    // The process that was asked itself takes the REJ without forwarding it.
+    // The process that the REQ was for takes the REJ itself and does not hand it over.
     receive(&owner, Req { local_comm_id: CommId(7), local_qpn: Qpn::new(9), ..req });
     becomes(1);
     receive(&owner, Rej { local_comm_id: CommId(7), ..rej });
@@ -156,7 +156,7 @@ fn a_request_that_its_sender_takes_back_is_found_by_the_way_that_it_took() {
 #[test]
 fn no_process_of_this_host_is_asked_for_peers_of_other_hosts() {
     let context = open();
-    // A slot of a process: one that no other test has.
+    // A process slot that no other test uses.
     let bind = |number: u32| {
         let name = format!("vernic/{number}");
         let name = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
@@ -189,7 +189,7 @@ fn datagrams_wait_for_the_process_they_are_for_while_its_queue_is_full() {
     let count = overrun(&other, &owner);
     let handed_over = || other.counters().mads_handed_over;
     assert!(handed_over() < count, "{} of {count}", handed_over());
-    // A REJ answers an RTU of an unknown connection.
+    // A REJ is the answer to an RTU of an unknown connection.
     let start = std::time::Instant::now();
     while owner.counters().cm.sent.iter().sum::<u64>() < count {
         assert!(start.elapsed().as_secs() < 10, "{:?}", owner.counters());
@@ -222,7 +222,7 @@ fn who_may_have_interrupted_a_call_of_the_connection_manager_waits_for_no_counte
     let state = lock(&context.engine().cm.state);
     assert!(context.try_counters().is_none());
     drop(state);
-    // The thread of the device holds the lane at times.
+    // The background thread has the lane at times.
     let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while context.try_counters().is_none() {
         assert!(std::time::Instant::now() < until);

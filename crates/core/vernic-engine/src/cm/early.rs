@@ -1,37 +1,37 @@
-//! Requests that came before a listener was there.
+//! CM requests that come before a process listens for them.
 //!
-//! Programs agree by other means that one of them will connect, and the other listens only a moment
-//! later. For example, qperf announces its port before it listens on it. perftest stops listening
-//! after its first connection and listens again for the next. With hardware this is not noticed,
-//! because resolving an address and making a queue pair takes a millisecond. Here the request is
-//! faster, and would be rejected.
+//! Often two programs agree by other means that one of them will connect, and the other one listens
+//! only a moment later. For example, qperf announces its port before it listens there. perftest
+//! stops listening after its first connection, and listens again for the next. With hardware this
+//! works, because resolving an address and making a queue pair takes a millisecond. Here the
+//! request comes sooner, and would be rejected.
 //!
-//! So a request for a service without a listener on this host waits here. A listener is looked for
-//! after [`FIRST_LOOK_NANOS`], and then again after twice as long each time, [`LOOKS`] times. Only
-//! then is the request rejected, 127 ms after it came. By then a listener would be of no use, but
-//! the requester has not asked again yet (0.5 s unless it says otherwise).
+//! So if no process of this host listens for the service of a request, the request waits here. The
+//! first check for a listener is after [`FIRST_LOOK_NANOS`], and each further check after twice as
+//! long, [`LOOKS`] checks in all. If the last check finds no listener either, the request is
+//! rejected, 127 ms after it came. By then the program would have listened if it intended to, and
+//! the requester has not repeated the request yet (after 0.5 s unless it chooses otherwise).
 //!
-//! Limits: [`MAX_EARLY`] requests wait. If one more comes, the oldest request of the address that
-//! has most is rejected at once. So a flood from one address does not displace the requests of
-//! others.
+//! Limits: [`MAX_EARLY`] requests wait. If one more comes, the address that has the most of them is
+//! found, and its oldest request is rejected at once. So a flood from one address does not drive
+//! out requests of others.
 
 use std::collections::VecDeque;
 
 use vernic_io::{RxMeta, RxPacket};
 use vernic_proto::{Shares, Source, Time};
 
-/// The most requests that wait at a time: more than a program sends at once, and too few to do
-/// harm.
+/// Largest number of requests that wait: more than a program sends at once, and too few to do harm.
 const MAX_EARLY: usize = 64;
 
-/// Nanoseconds from a request's arrival to the first try: a few system calls of the process that is
-/// about to listen.
+/// Time in nanoseconds from the arrival of a request to the first check for a listener: as long as
+/// a few system calls of a process that is about to listen.
 const FIRST_LOOK_NANOS: u64 = 1_000_000;
 
-/// The number of tries.
+/// The number of checks for a listener, after which a request is rejected.
 const LOOKS: u32 = 7;
 
-/// A request that waits.
+/// A request that waits for a listener.
 #[derive(Debug)]
 pub(crate) struct Early {
     bytes: Box<[u8]>,
@@ -41,19 +41,19 @@ pub(crate) struct Early {
     looks: u32,
 }
 
-/// The result of keeping a request that came too early.
+/// The result of an attempt to keep a request.
 #[derive(Debug)]
 pub(crate) enum Kept {
-    /// The request waits.
+    /// The request waits now.
     Here,
-    /// The request waits, and displaced this one.
+    /// The request waits now. This other request no longer does, and is to be rejected.
     Instead(Early),
-    /// There is no room for the request.
+    /// The request cannot wait, and is to be rejected.
     Not,
 }
 
 impl Early {
-    /// Returns the source of the request.
+    /// Returns the address that the request came from, for the count of requests by address.
     fn source(&self) -> Source {
         source_of(&self.meta)
     }
@@ -63,18 +63,18 @@ impl Early {
         RxPacket { bytes: &self.bytes, meta: &self.meta, segment: self.segment }
     }
 
-    /// Whether this was the last try.
+    /// Whether the last check for a listener has been made.
     pub(crate) fn is_late(&self) -> bool {
         self.looks >= LOOKS
     }
 }
 
-/// The requests that wait, in the order of their arrival.
+/// The requests that wait for a listener, in the order of arrival.
 #[derive(Debug, Default)]
 pub(crate) struct EarlyRequests(VecDeque<Early>);
 
 impl EarlyRequests {
-    /// Keeps a request.
+    /// Keeps a request until it is time for a check.
     pub(crate) fn keep(&mut self, packet: &RxPacket<'_>, now: Time) -> Kept {
         let &RxPacket { bytes, meta, segment } = packet;
         let mut kept = Kept::Here;
@@ -90,8 +90,8 @@ impl EarlyRequests {
         kept
     }
 
-    /// Takes out the request that makes room for one more of `source`, unless `source` itself has
-    /// most.
+    /// Removes and returns a request to make room for one more of `source`. `None` if `source`
+    /// itself has the most requests, so that its new request is refused.
     fn displace(&mut self, source: Source) -> Option<Early> {
         let mut shares = Shares::default();
         for (age, early) in (0..).zip(&self.0) {
@@ -104,7 +104,7 @@ impl EarlyRequests {
         self.0.remove(victim)
     }
 
-    /// Takes the next request that is due.
+    /// Removes and returns the next request for which it is time to check.
     pub(crate) fn take_due(&mut self, now: Time) -> Option<Early> {
         let at = self.0.iter().position(|early| early.due <= now)?;
         let mut early = self.0.remove(at)?;
@@ -112,13 +112,14 @@ impl EarlyRequests {
         Some(early)
     }
 
-    /// Puts a request back that still has no listener. There is room, since it was taken from here.
+    /// Puts back a request that still has no listener. There is room, because the request was here
+    /// before.
     pub(crate) fn put_back(&mut self, mut early: Early, now: Time) {
         early.due = now + (FIRST_LOOK_NANOS << early.looks);
         self.0.push_back(early);
     }
 
-    /// Returns when the next request is due.
+    /// Returns when it is time for the next check.
     pub(crate) fn next_due(&self) -> Option<Time> {
         self.0.iter().map(|early| early.due).min()
     }
@@ -168,8 +169,8 @@ mod tests {
         let packet = RxPacket { bytes: &[], meta: &meta, segment: 0 };
         let here = |_: &usize| matches!(early.keep(&packet, Time(0)), Kept::Here);
         assert_eq!((0..2 * MAX_EARLY).filter(here).count(), MAX_EARLY);
-        // A request of another source displaces the oldest, and so does a second one. A further
-        // request of the flooding source does not.
+        // A request of another address takes the place of the oldest, and so does a second one. A
+        // further request of the flooding address does not.
         for last in 2..4 {
             let src = std::net::IpAddr::from([192, 0, 2, last]).into();
             let other = RxMeta { src, ..meta };

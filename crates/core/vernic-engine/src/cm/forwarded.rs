@@ -1,32 +1,33 @@
-//! Requests that this process has handed to others, so that a withdrawal by their sender can follow
-//! them.
+//! A record of the requests that this process has handed over to other processes of the host, so
+//! that a REJ which withdraws a request can be handed over, too.
 //!
-//! A peer that no longer waits for the answer to its REQ sends a REJ. The REJ cannot name its
-//! receiver, since the peer has never seen an id of ours. A peer's datagrams about one connection
-//! leave from one port, so they all reach the process that the REQ reached. That process knows from
-//! this record which service the REQ went to.
+//! A peer that no longer waits for the answer to its REQ sends a REJ. The REJ does not say which
+//! process it is for, because the peer has not seen an id of that process yet. All datagrams of a
+//! peer about one connection leave from one port, so the kernel delivers them to the process that
+//! the REQ came to. This record tells that process for which service the REQ was.
 //!
-//! If processes have come or gone meanwhile, the REJ may reach another process, where it is a
-//! counted drop. Then the request stays until its owner answers it and the peer refuses that
-//! answer, or until it expires.
+//! If processes have started or ended meanwhile, the kernel may deliver the REJ to another process,
+//! which drops and counts it. Then the request stays with its owner until the owner answers and the
+//! peer refuses the answer, or until it expires.
 //!
-//! Limits: the last [`MAX_FORWARDED`] requests.
+//! Limits: the last [`MAX_FORWARDED`] requests are remembered.
 
 use std::collections::VecDeque;
 
 use vernic_wire::Gid;
 use vernic_wire::cm::{CommId, ServiceId};
 
-/// The number of requests remembered: as many as one burst brings, at 32 bytes each.
+/// The number of requests that are remembered: as many as one burst brings. Each takes 32 bytes.
 const MAX_FORWARDED: usize = 1024;
 
-/// Requests that were handed over, the oldest first.
+/// Requests that were handed over, oldest first: the peer's address, the peer's id for the
+/// connection, and the service.
 #[derive(Debug, Default)]
 pub(crate) struct Forwarded(VecDeque<(Gid, CommId, ServiceId)>);
 
 impl Forwarded {
-    /// Records that the REQ of connection `id` of the peer at `from` went to the listener for
-    /// `service`.
+    /// Records that a REQ for `service` was handed over. It came from the peer at `from`, for the
+    /// connection that the peer calls `id`.
     pub(super) fn note(&mut self, from: Gid, id: CommId, service: ServiceId) {
         if self.service(from, id) == Some(service) {
             return;
@@ -37,7 +38,8 @@ impl Forwarded {
         self.0.push_back((from, id, service));
     }
 
-    /// Returns the service of the last REQ that the peer at `from` sent for its connection `id`.
+    /// Returns the service of the last REQ that the peer at `from` sent for the connection that it
+    /// calls `id`.
     pub(super) fn service(&self, from: Gid, id: CommId) -> Option<ServiceId> {
         let noted = self.0.iter().rev().find(|noted| (noted.0, noted.1) == (from, id));
         noted.map(|noted| noted.2)
@@ -53,7 +55,7 @@ mod tests {
         let mut forwarded = Forwarded::default();
         let (from, other) = (Gid([1; 16]), Gid([2; 16]));
         for n in 0..2 * MAX_FORWARDED as u32 {
-            // Repeated, as REQs are.
+            // Each REQ comes twice, as repeated REQs do.
             forwarded.note(from, CommId(n), ServiceId(n.into()));
             forwarded.note(from, CommId(n), ServiceId(n.into()));
         }

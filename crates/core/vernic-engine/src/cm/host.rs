@@ -1,8 +1,9 @@
-//! The addresses of this host, of all its netdevs. A packet from any other address cannot come from
-//! a process of this host.
+//! The IP addresses of this host, on all its netdevs. A packet from any other address cannot come
+//! from a process of this host.
 //!
-//! Limits: addresses are read from the system on demand, once a second at most. A new address may
-//! be unknown for as long, and until then its processes are reached by the shared port.
+//! Limits: the addresses are read from the system when they are needed, once a second at most. So a
+//! new address may be unknown for a second. Until then, messages to processes at that address go to
+//! the shared port.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -10,10 +11,11 @@ use std::net::IpAddr;
 use vernic_io::netdev;
 use vernic_proto::Time;
 
-/// Nanoseconds that the addresses count as current: as long as what is known of processes.
+/// Time in nanoseconds until the addresses are read again, the same as for what is known of other
+/// processes.
 const LIFE_NANOS: u64 = 1_000_000_000;
 
-/// The addresses as they were last read.
+/// The addresses that were last read from the system.
 #[derive(Debug, Default)]
 pub(super) struct HostAddresses {
     all: HashSet<IpAddr>,
@@ -28,7 +30,7 @@ impl HostAddresses {
             return true;
         }
         if self.until.is_none_or(|until| until <= now) {
-            // If the system does not list the addresses, those read before still count.
+            // If the system cannot list the addresses now, the old ones are kept.
             if let Ok(all) = netdev::addresses() {
                 self.all = all.collect();
             }

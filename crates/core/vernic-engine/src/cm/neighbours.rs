@@ -1,23 +1,25 @@
-//! Processes of this host that have connections with this one, and the end of those connections
+//! Processes of this host that have connections with this process, and how those connections end
 //! when such a process is gone.
 //!
 //! With hardware, the kernel ends the connections of a process that is killed. Here a killed
-//! process sends nothing, and nothing sends in its place. But its slots go with it, which every
-//! other process of this host can see. So a process with connections to another one checks every
-//! [`LOOK_NANOS`] whether that slot is still taken. If not, it ends the connections
-//! ([`Cm::end_gone`]). Messages that the process sent before its end lie in our sockets and still
-//! count. So its connections end only [`GRACE_NANOS`] later, when the sockets have been read.
+//! process sends nothing, and nothing else sends in its place. But the process loses its process
+//! slots, which every process of this host can see. So this process checks every [`LOOK_NANOS`]
+//! whether the slot of the other process is still taken. If it is not, the connections are ended
+//! ([`Cm::end_gone`]). Messages that the other process sent before its end may still be in our
+//! sockets, and have to be handled first. So the connections end [`GRACE_NANOS`] later, when the
+//! sockets have been read.
 //!
-//! Peers on other hosts learn of the end from their queue pairs' retries. Any process of this host
-//! answers what they then send about the connection (`route.rs`).
+//! Peers on other hosts notice that a process is gone when the retries of their queue pairs are
+//! used up. Any other process of this host answers the messages that they then send about the
+//! connection (`route.rs`).
 //!
-//! A peer counts as a process of this host only after it has said that it serves the address, since
-//! other hosts use the same slot numbers. With `force_wire` no process is asked, so no end is
-//! noticed.
+//! A peer is taken for a process of this host only after that process has answered that it has the
+//! address, because other hosts use the same slot numbers. With `force_wire` no process is asked,
+//! so the end of a process is not noticed.
 //!
-//! Limits: if another process takes the same slot before the next check, the end of the former is
-//! not noticed. A check costs four system calls per such process, and nothing while there are no
-//! such connections.
+//! Limits: if a new process takes the slot before the next check, the end of the old one is not
+//! noticed. A check costs four system calls for each process, and nothing if there are no
+//! connections within the host.
 //!
 //! [`Cm::end_gone`]: vernic_proto::cm::Cm::end_gone
 
@@ -31,36 +33,37 @@ use vernic_wire::Gid;
 use super::{CmShared, slot_of};
 use crate::support::events::lock;
 
-/// Nanoseconds between two checks: half of what a user would call prompt.
+/// Time in nanoseconds between two checks. Users expect to hear within a second that a peer is
+/// gone; this is half of it.
 const LOOK_NANOS: u64 = 500_000_000;
 
-/// Nanoseconds from when a slot was found free until its process counts as gone. In this time a
-/// link polls all of its sockets several times.
+/// Time in nanoseconds between the check that finds a slot free and the end of its process's
+/// connections. In this time a link polls each of its sockets several times.
 const GRACE_NANOS: u64 = 2_000_000;
 
-/// A process of this host, or a peer that may be one.
+/// A process of this host, or of another host, that has connections with this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Neighbour {
-    /// The address of its connections.
+    /// The address of the process in these connections.
     at: Gid,
     slot: Slot,
-    /// Whether the process has said that it serves the address.
+    /// Whether the process has answered that it has the address, so that it is one of this host.
     is_sure: bool,
-    /// Whether its slot was free at the last check.
+    /// Whether the process's slot was free at the last check.
     is_missed: bool,
 }
 
-/// The processes of this host that have connections with this one.
+/// The processes that have connections with this process and are, or may be, of this host.
 #[derive(Debug, Default)]
 pub(super) struct Neighbours {
     all: Vec<Neighbour>,
-    /// The time of the next check.
+    /// The time of the next check; `None` if there is nothing to check.
     due: Option<Time>,
 }
 
 impl Neighbours {
-    /// Records that a connection has its other end at the address `at`, in the process with `slot`.
-    /// `found` is what a lookup of that process returned.
+    /// Notes that a connection has its other end at the address `at`, in the process with `slot`.
+    /// `found` is the result of a lookup of that process.
     pub(super) fn meet(&mut self, at: Gid, slot: Slot, found: Lookup, now: Time) {
         let is_sure = match found {
             Lookup::Here(process) if process.pid != std::process::id() => true,
@@ -78,19 +81,19 @@ impl Neighbours {
         self.due
     }
 
-    /// Returns the nanoseconds until the next check; `None` if there is no such process.
+    /// Returns the time in nanoseconds until the next check; `None` if there is nothing to check.
     fn pause(&self) -> Option<u64> {
         let is_missed = self.all.iter().any(|known| known.is_missed);
         let pause = if is_missed { GRACE_NANOS } else { LOOK_NANOS };
         (!self.all.is_empty()).then_some(pause)
     }
 
-    /// Checks all processes, and returns those that are gone.
+    /// Checks all processes. Removes those that are gone, and returns them.
     fn look(&mut self, slots: &SlotTable) -> HashSet<(Gid, Slot)> {
         let mut gone = HashSet::new();
         self.all.retain_mut(|known| {
             if known.is_sure {
-                // If there is no descriptor left to check with, the next check tries again.
+                // If there is no descriptor left for the check, the next check tries again.
                 let is_there = slots.is_taken(known.slot).unwrap_or(true);
                 let was_missed = std::mem::replace(&mut known.is_missed, !is_there);
                 let is_gone = was_missed && !is_there;
@@ -108,8 +111,8 @@ impl Neighbours {
 }
 
 impl CmShared {
-    /// Ends the connections of processes of this host that are gone, if a check is due. For the
-    /// holder of the lane.
+    /// If it is time for a check, ends the connections with processes that are gone. For the thread
+    /// that has the lane.
     pub(crate) fn look_at_neighbours(&self, now: Time) {
         let mut neighbours = lock(&self.neighbours);
         if neighbours.due.is_none_or(|due| due > now) {
@@ -152,8 +155,8 @@ mod tests {
         neighbours.meet(at, slot(4), Lookup::Asked, Time(1));
         neighbours.meet(at, slot(4), here(1), Time(2));
         assert_eq!(neighbours.due(), Some(Time(LOOK_NANOS)));
-        // All of these slots are free, but messages of the last process may still be in our
-        // sockets.
+        // The slots of all these processes are free, but messages of the last one may still be in
+        // our sockets.
         assert_eq!(neighbours.look(&slots), HashSet::new());
         assert_eq!((neighbours.all.len(), neighbours.pause()), (1, Some(GRACE_NANOS)));
         assert_eq!(neighbours.look(&slots), HashSet::from([(at, slot(4))]));

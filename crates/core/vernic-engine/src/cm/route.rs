@@ -1,19 +1,22 @@
-//! Finds the process that a received datagram belongs to, and the path of a datagram to send.
+//! Decides which process a received CM datagram belongs to, and by which path a datagram is sent.
 //!
-//! All processes of a user share port 4791, and the kernel chooses among their sockets by a hash of
-//! addresses and ports. So any process may receive any datagram, and hands over what belongs to
-//! another. A request goes to the owner of its service name, and a withdrawal follows its request
-//! (`forwarded.rs`). Everything else goes by the slot in the communication id that it is for. A
-//! datagram without an owner is answered here: by a REJ for a request, otherwise by the machine's
-//! reply to unknown ids. No datagram is handed over twice. A request without a listener waits a
-//! moment first (`early.rs`).
+//! All processes of a user share port 4791, and the kernel chooses one of their sockets by a hash
+//! of addresses and ports. So a process may receive a datagram of another process, and then hands
+//! it over. A request belongs to the process that has claimed its service's name. A REJ that
+//! withdraws a request follows that request (`forwarded.rs`). Any other datagram has the
+//! communication id of its receiver, with the process slot. A datagram that no process owns is
+//! answered by the process that received it: a request by a REJ, after it has waited a moment for a
+//! listener (`early.rs`), and any other by the machine's answer to unknown ids. No datagram is
+//! handed over twice.
 //!
-//! A stopped process shares the port too, and swallows what is hashed to it. So a datagram to a
-//! process of this host goes to its private port where that is known. A repeated datagram leaves
-//! from a different source port each time, and not always to the private port. So it sooner or
-//! later reaches a process that runs. With `force_wire` everything goes to port 4791.
+//! A process that is stopped still has its share of port 4791, and does not handle what the kernel
+//! delivers there. So a datagram to a process of this host is sent to that process's private port,
+//! if the port is known. In case that fails, every second repetition goes to port 4791, and each
+//! repetition leaves from another source port, so that one of them reaches a process that runs.
+//! With `force_wire` everything is sent to port 4791.
 //!
-//! Limits: names and private ports of others are remembered for a second (`vernic_io::host`).
+//! Limits: names and private ports of other processes are remembered for a second
+//! (`vernic_io::host`).
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -37,17 +40,18 @@ use crate::qp::table::QpTable;
 use crate::support::events::lock;
 use crate::support::packets::reason_of;
 
-/// The receiver that a message names.
+/// The process that a message is for, in terms of what the message contains.
 enum For {
-    /// The process that listens for the service.
+    /// The process that listens for this service.
     Service(ServiceId),
-    /// The process that made the id.
+    /// The process that made this communication id.
     Owner(CommId),
-    /// The process that got the request for the connection to which the sender gave this id.
+    /// The process that received the request for the connection which the sender of the message
+    /// calls by this id.
     Asked(CommId),
 }
 
-/// Returns the receiver of a message, and the id that its sender uses for the connection.
+/// Returns whom a message is for, and the id that its sender uses for the connection.
 fn addressee(message: &CmMessage) -> (For, Option<CommId>) {
     match message {
         CmMessage::Req(req) => (For::Service(req.service_id), Some(req.local_comm_id)),
@@ -61,8 +65,8 @@ fn addressee(message: &CmMessage) -> (For, Option<CommId>) {
 }
 
 impl CmShared {
-    /// Takes a datagram for QP1, and gives it to this process or hands it over to its owner. For
-    /// the holder of the lane.
+    /// Handles a received datagram for QP1: gives it to the machine of this process, keeps it for a
+    /// while, or hands it over to the process that owns it. For the thread that has the lane.
     pub(crate) fn take_mad(
         &self,
         table: &mut QpTable,
@@ -75,7 +79,7 @@ impl CmShared {
             return Err(DropReason::MadClass);
         }
         let meta = packet.meta;
-        // The machine counts what does not parse.
+        // A message that does not parse goes to the machine, which counts it.
         if let Ok((_, message)) = CmMessage::parse(mad) {
             let (whose, sender) = addressee(&message);
             if !meta.handed_over {
@@ -89,7 +93,8 @@ impl CmShared {
                     HandedOver::NoOwner => {}
                 }
             }
-            // Another process decides by itself which peers it allows.
+            // This check comes after the hand-over, because another process has its own setting
+            // `peers`.
             if !self.device.config().peers.contains(meta.src.ip()) {
                 return Err(DropReason::PeerNotAllowed);
             }
@@ -104,7 +109,8 @@ impl CmShared {
                     Kept::Not => self.device.counts().mads_early_refused.add(1),
                 }
             }
-            // The sender will be answered, and the lookup may find its port by then.
+            // An answer will be sent to this sender. A lookup now may find the sender's private
+            // port by then.
             if let Some(id) = sender {
                 let _ = self.find_here(meta.src.ip(), id);
             }
@@ -112,7 +118,8 @@ impl CmShared {
         self.give_mad(table, meta, mad, now)
     }
 
-    /// Whether this process has a better answer than that nothing listens.
+    /// Whether this process has a better answer to the message than a REJ that says that no process
+    /// listens.
     fn is_answered_here(&self, whose: &For, meta: &RxMeta) -> bool {
         match *whose {
             For::Owner(_) | For::Asked(_) => true,
@@ -120,8 +127,8 @@ impl CmShared {
         }
     }
 
-    /// Whether any process on this host has claimed the name of a service at `local`, an address of
-    /// this device.
+    /// Whether any process of this host has claimed the service at `local`, an address of this
+    /// device.
     pub(crate) fn is_claimed(&self, service: ServiceId, local: LocalAddr) -> bool {
         let names = self.names_of(service, local);
         names.iter().any(|name| self.device.slots().is_claimed(name).unwrap_or(true))
@@ -134,9 +141,10 @@ impl CmShared {
         }
     }
 
-    /// Checks whether there is a listener now for the requests that came too early.
+    /// Checks whether a process listens by now for the requests that came too early.
     pub(crate) fn look_for_early(&self, table: &mut QpTable, now: Time) {
-        // Bounded: each round takes one request, and a request that is put back is due later.
+        // Bounded, because each round takes one request, and a request that is put back is due
+        // later.
         loop {
             let Some(early) = lock(&self.early).take_due(now) else { return };
             if let Err(reason) = self.look_again(table, early, now) {
@@ -145,7 +153,7 @@ impl CmShared {
         }
     }
 
-    /// Rejects a request that came too early and waits no longer.
+    /// Rejects a request that came too early and must not wait any longer.
     fn reject_early(
         &self,
         table: &mut QpTable,
@@ -186,7 +194,7 @@ impl CmShared {
         Ok(())
     }
 
-    /// Gives a datagram to the machine.
+    /// Gives a datagram to the machine of this process.
     fn give_mad(
         &self,
         table: &mut QpTable,
@@ -212,8 +220,8 @@ impl CmShared {
         Ok(())
     }
 
-    /// Hands a datagram over if it belongs to another process; [`HandedOver::NoOwner`] if it must
-    /// be handled here.
+    /// Hands a datagram over if it belongs to another process. Returns [`HandedOver::NoOwner`] if
+    /// this process has to handle it.
     fn hand_mad_over(&self, packet: &RxPacket<'_>, whose: &For) -> HandedOver {
         match *whose {
             For::Owner(id) => {
@@ -246,9 +254,9 @@ impl CmShared {
         }
     }
 
-    /// Waits until the process at the other end of a connection says where it receives. Only if
-    /// that process is of this host, was asked when its message came, and has not answered yet.
-    /// Holds no lock meanwhile.
+    /// Waits until the process at the other end of a connection has answered at which port it
+    /// receives. Returns at once unless that process is of this host and has been asked, which
+    /// happens when its message arrives, but has not answered yet. Holds no lock while it waits.
     pub(crate) fn find_peer(&self, conn: ConnId) {
         if self.device.config().force_wire || self.device.is_orphan() {
             return;
@@ -261,16 +269,17 @@ impl CmShared {
         if matches!(found, Lookup::Asked | Lookup::Pending)
             && let Some(process) = self.device.slots().query(ip, any, wait)
         {
-            // The answer to the first lookup has come too, or will come; this call takes it in.
+            // The answer to the first lookup has come as well, or is about to. This call receives
+            // it.
             let _ = self.device.slots().lookup(ip, any);
             found = Lookup::Here(process);
         }
         lock(&self.neighbours).meet(path.remote, slot, found, self.device.now());
     }
 
-    /// Returns the process of this host that serves `ip` and has made `id`, if it is known. Asks no
-    /// process about addresses of other hosts. Such an address may be forged, and a query costs
-    /// system calls and displaces another query.
+    /// Returns the process of this host that has the address `ip` and made `id`, if it is known.
+    /// Sends no query about addresses of other hosts: such an address may be forged, and a query
+    /// costs system calls and takes the place of another query.
     fn find_here(&self, ip: IpAddr, id: CommId) -> Option<PeerProcess> {
         if self.device.config().force_wire || !lock(&self.host).has(ip, self.device.now()) {
             return None;
@@ -281,16 +290,16 @@ impl CmShared {
         }
     }
 
-    /// Returns the names that a listener for `service` at `local`, an address of this device, may
-    /// have.
+    /// Returns the names that a listener for `service` may have claimed at `local`, an address of
+    /// this device: for the address, and for its netdev.
     pub(crate) fn names_of(&self, service: ServiceId, local: LocalAddr) -> [ServiceName; 2] {
         let port = self.device.port_with(local.ip).unwrap_or(&self.device.ports()[0]);
         [Place::Address(local), Place::Netdev(port.netdev_index())]
             .map(|place| ServiceName { service, place })
     }
 
-    /// Looks for the process of this host that listens for `service` at the other end of `path`, so
-    /// that [`mad_path`](Self::mad_path) knows it. May wait, and holds no lock meanwhile.
+    /// Looks up the process of this host that listens for `service` at the other end of `path`, so
+    /// that [`mad_path`](Self::mad_path) knows its port. May block; holds no lock while it waits.
     pub(crate) fn find_listener(&self, path: &CmPath, service: ServiceId) {
         if self.device.config().force_wire || self.device.is_orphan() {
             return;
@@ -305,12 +314,13 @@ impl CmShared {
         }
     }
 
-    /// Returns the path that a datagram goes out by.
+    /// Returns the path by which a datagram is sent.
     pub(crate) fn mad_path(&self, out: &Datagram) -> TxPath {
         let ip = out.path.remote.to_ip();
         let message = CmMessage::parse(&out.mad).ok().map(|(_, message)| message);
         let first = message.map_or(0, |message| flow_of(&message));
-        // Steps of an odd size visit as many source ports; queue pairs use these ports too.
+        // Each repetition uses the source port five further on. The step is odd, so that
+        // repetitions visit all ports. Packets of queue pairs use these ports, too.
         let flow = first.wrapping_add(u16::from(out.repeats) * 5) % FLOWS;
         let CmPath { local, remote, traffic_class, hop_limit, .. } = out.path;
         let from = self.device.port_of_gid(local);
@@ -325,7 +335,7 @@ impl CmShared {
             hop_limit,
             service_level,
         };
-        // The link refuses a path that leads nowhere, and counts it.
+        // If there is no path, the link refuses the packet and counts it.
         let nowhere = |NoPath| TxPath::new(local, remote, PathId::default(), 0);
         let path = from.open_path(&to).map_or_else(nowhere, |open| open.path);
         let path = path.with_flow(flow).with_hop_limit(hop_limit);
@@ -334,7 +344,7 @@ impl CmShared {
         process.map_or(path, |process| path.to_process(ProcessId { intake: None, ..process.id() }))
     }
 
-    /// Returns the process of this host that a message to `ip` is for, if it is known.
+    /// Returns the process of this host that a message to the address `ip` is for, if it is known.
     fn process_of(&self, message: &CmMessage, ip: IpAddr) -> Option<PeerProcess> {
         match addressee(message).0 {
             For::Owner(id) => self.find_here(ip, id),
@@ -347,16 +357,16 @@ impl CmShared {
     }
 }
 
-/// Returns the local address that a packet came to.
+/// Returns the local address that a packet was sent to, with its netdev.
 fn local_of(meta: &RxMeta) -> LocalAddr {
     LocalAddr::new(meta.dst.ip(), meta.netdev)
 }
 
-/// Returns the flow of the messages of a connection in one direction. A request may have a flow of
-/// its own.
+/// Returns the number that chooses the source port for all messages of a connection in one
+/// direction. A request may use another one than the messages after it.
 fn flow_of(message: &CmMessage) -> u16 {
     let id = match addressee(message) {
-        // A withdrawal uses the flow of its request.
+        // A REJ that withdraws a request uses the source port of that request.
         (For::Owner(id) | For::Asked(id), _) => id,
         (For::Service(_), id) => id.unwrap_or(CommId::NONE),
     };

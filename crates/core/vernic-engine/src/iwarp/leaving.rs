@@ -1,4 +1,4 @@
-//! Ends connections that no queue pair has taken.
+//! Ends connections that no queue pair has taken over.
 
 use vernic_io::tcp::Connection;
 
@@ -7,16 +7,16 @@ use crate::streams::Unanswered;
 use crate::verbs::context::Context;
 
 impl Handshake {
-    /// Closes the connection, in order if both ends have agreed. A peer that may wait for this
-    /// end's ready-to-receive indication gets it. The end follows when the peer has answered, or a
-    /// second later.
+    /// Closes the connection without surprising the peer. If both ends have agreed, and the peer
+    /// may wait for this end's ready-to-receive indication, the peer first gets the indication. The
+    /// connection is closed when the peer has answered it, or a second later.
     ///
-    /// If this end has sent its request and the reply may be on its way, the reply is waited for, a
-    /// second at most. A peer that accepts is then treated like one whose reply came before. Merely
-    /// dropping the handshake may end the connection when the peer is not prepared for that.
+    /// If this end has sent its request, and the reply may be on its way, the connection first
+    /// waits for the reply, a second at most. If the reply accepts, the connection ends as one on
+    /// which both ends had agreed before. Dropping the handshake instead closes the connection at
+    /// once, even if the peer is not prepared for that.
     pub fn leave(mut self) {
-        // The peer's system may not have reported a connection that was just made; the request is
-        // sent on it, too.
+        // TCP may have connected since the last poll; then the request is sent now.
         self.poll();
         if !self.context.is_orphan() {
             self.watch_for(None);
@@ -35,7 +35,8 @@ impl Handshake {
     }
 }
 
-/// Leaves a connection after sending the bytes in `last`.
+/// Sends the bytes in `last` over a connection, and closes the connection as [`Handshake::leave`]
+/// does.
 pub(super) fn say_last(
     context: &Context,
     connection: Connection,
@@ -44,7 +45,7 @@ pub(super) fn say_last(
 ) {
     let Some(agreed) = agreed.filter(|_| !context.is_orphan()) else { return };
     if context.is_closed() {
-        // The device is closed, so nothing can be waited for.
+        // The device is closed, so no lane is left that could wait for the peer.
         let _ = connection.send(&last);
         return;
     }

@@ -1,4 +1,4 @@
-//! Takes connections of one device at one address.
+//! A listener for iWARP connections to one address of a device.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,14 +16,15 @@ use super::{
 use crate::support::events::lock;
 use crate::verbs::context::Context;
 
-/// The most connections whose request has not come; beyond that the oldest is closed. Few, because
-/// a program with many peers uses a connection manager.
+/// Largest number of connections that have not sent their request yet. Beyond that, the oldest is
+/// closed. The number is small, because a program with many peers uses a connection manager.
 const MAX_GREETING: usize = 64;
 
-/// Key of the listening socket, and of connections whose request is waited for.
+/// The key in epoll of the listening socket, and of all connections that have not sent their
+/// request.
 const WATCHED: u64 = 0;
 
-/// A listener that takes connections at an address.
+/// A listener for iWARP connections to an address.
 #[derive(Debug)]
 pub struct Listener {
     context: Arc<Context>,
@@ -33,7 +34,7 @@ pub struct Listener {
     greeting: Mutex<Greeting>,
 }
 
-/// Connections whose request is waited for, the oldest first.
+/// Connections that have not sent their request yet, oldest first.
 #[derive(Debug, Default)]
 struct Greeting {
     waiting: VecDeque<Handshake>,
@@ -41,8 +42,8 @@ struct Greeting {
 }
 
 impl Listener {
-    /// Listens at an address; port 0 chooses one. Start-ups use the terms of `config`, unless a
-    /// connection is accepted with others.
+    /// Listens at an address; port 0 lets the system choose a port. Start-ups use the terms of
+    /// `config`, unless a connection is accepted with others.
     ///
     /// # Errors
     /// [`ConnectError`].
@@ -60,27 +61,27 @@ impl Listener {
         Ok(Self { context, socket, readiness, config, greeting })
     }
 
-    /// Returns the address, with the port that was chosen.
+    /// Returns the address, with the port that the system chose.
     ///
     /// # Errors
-    /// Of the system.
+    /// The error of the system.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
     }
 
-    /// Returns a descriptor that is readable while a connection waits.
+    /// Returns the epoll descriptor, which is readable while a connection has something to do.
     pub fn raw_fd(&self) -> RawFd {
         self.readiness.raw_fd()
     }
 
-    /// Returns the next connection, if there is one. Its start-up has not begun; private data and
-    /// terms come with the peer's request.
+    /// Returns the next connection, if there is one. Its start-up has not begun: the peer's
+    /// request, with private data and terms, has still to come.
     ///
     /// # Errors
     /// [`ConnectError::Descriptors`], [`ConnectError::Gone`].
     pub fn accept(&self) -> Result<Option<Handshake>, ConnectError> {
         check_device(&self.context)?;
-        // Bounded: a refused connection is closed, so each round removes one.
+        // Bounded, because each round takes a connection from the queue of the socket.
         while let Some(connection) = self.socket.accept().map_err(ConnectError::Descriptors)? {
             match Handshake::respond(&self.context, connection, self.config, Watch::own()?) {
                 Err(ConnectError::NotAllowed(_)) => {}
@@ -90,7 +91,7 @@ impl Listener {
         Ok(None)
     }
 
-    /// Takes a connection like [`accept`](Self::accept), but waits for one up to `timeout`.
+    /// Takes a connection as [`accept`](Self::accept) does, but waits for one up to `timeout`.
     ///
     /// # Errors
     /// [`ConnectError::Descriptors`], [`ConnectError::Gone`].
@@ -102,11 +103,11 @@ impl Listener {
         self.accept()
     }
 
-    /// Waits up to `timeout` for the request of a peer, and returns its connection, to be accepted
-    /// or rejected. Connections that come to nothing meanwhile are [passed
-    /// over](Self::passed_over). Examples are a port scan, a peer that does not speak MPA, and one
-    /// that is silent for as long as a start-up may take. If 64 connections are silent, or no
-    /// descriptor is left, the oldest is closed for another.
+    /// Waits up to `timeout` for the request of a peer, and returns the peer's connection, to be
+    /// accepted or rejected. Connections that fail before their request comes are counted
+    /// ([`passed_over`](Self::passed_over)) and not returned: a port scan, a peer that does not use
+    /// MPA, or a peer that sends nothing for as long as a start-up may take. If 64 connections have
+    /// sent nothing, or no descriptor is left, the oldest is closed to make room for a new one.
     ///
     /// # Errors
     /// [`ConnectError::Descriptors`], [`ConnectError::Gone`].
@@ -132,19 +133,21 @@ impl Listener {
         }
     }
 
-    /// Returns how many connections [`wait_request`](Self::wait_request) took that came to nothing.
+    /// Returns the number of connections that [`wait_request`](Self::wait_request) closed because
+    /// no valid request came.
     pub fn passed_over(&self) -> u64 {
         lock(&self.greeting).passed_over
     }
 
-    /// Takes the connections that wait at the socket.
+    /// Takes the connections that wait in the queue of the socket.
     fn greet(&self, greeting: &mut Greeting) -> Result<(), ConnectError> {
-        // Bounded: a round takes no more than may wait.
+        // Bounded, so that a flood of connections does not keep this call busy.
         for _ in 0..MAX_GREETING {
             let connection = match self.socket.accept() {
                 Ok(Some(connection)) => connection,
                 Ok(None) => return Ok(()),
-                // A silent connection holds a descriptor that another connection needs.
+                // A connection without a request occupies a descriptor that the new connection
+                // needs.
                 Err(error) if !greeting.waiting.is_empty() => {
                     tracing::warn!(%error, "a silent connection is closed for another");
                     greeting.displace();
@@ -171,7 +174,7 @@ impl Greeting {
         self.passed_over += u64::from(gone.is_some());
     }
 
-    /// Continues all start-ups until one has its request, and returns that one.
+    /// Continues all start-ups until a request has come on one of them, and returns that one.
     fn next_asked(&mut self) -> Option<Handshake> {
         let mut at = 0;
         while at < self.waiting.len() {

@@ -1,4 +1,5 @@
-//! What threads share of a device's local peers: the connections, and the processes to connect to.
+//! The state of a device's local peers that several threads share: the connections to them, and the
+//! processes of this host that are still to be connected.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -11,26 +12,28 @@ use vernic_io::neighbour::{Alarm, Hindrance, NeighbourCounters, Neighbourhood};
 use crate::config::Config;
 use crate::support::events::{lock, try_lock};
 
-/// Largest number of processes of this host that wait to be connected: one for each slot.
+/// Largest number of processes of this host that wait to be connected as local peers: one for each
+/// process slot.
 pub(crate) const MAX_WANTED: usize = 1 << Slot::BITS;
 
-/// The state that the threads of a device share of its local peers.
+/// The state of a device's local peers that the threads of the device share.
 #[derive(Debug)]
 pub(crate) struct NearControl {
     /// The local peers; `None` once the device is closed.
     pub(crate) hood: Mutex<Option<Neighbourhood>>,
-    /// The last counters of a device that is closed.
+    /// The counters of all local connections, kept when the device was closed.
     pub(crate) past: Mutex<NeighbourCounters>,
     raw_fd: RawFd,
     alarm: Alarm,
     pub(crate) wanted: Mutex<Vec<(Slot, u32)>>,
-    /// Whether there is something in `wanted`.
+    /// Whether `Engine::serve_neighbours` has something to do: `wanted` has an entry, or the lane
+    /// has work for it.
     pub(crate) rung: AtomicBool,
 }
 
 impl NearControl {
-    /// Returns `None` if the settings or the system do not allow shared memory: packets then go by
-    /// UDP.
+    /// Sets up the listening side of a device's local connections. Returns `None` if the settings
+    /// or the system do not allow shared memory: packets then go by UDP.
     pub(crate) fn new(config: &Config, slots: &Arc<SlotTable>) -> Option<Self> {
         if !config.shares_memory() {
             return None;
@@ -43,12 +46,14 @@ impl NearControl {
         Some(Self { hood, past, raw_fd, alarm, wanted, rung })
     }
 
-    /// Returns the descriptor to sleep on.
+    /// Returns the descriptor that becomes readable when a local peer sends a message or a new peer
+    /// connects; the background thread sleeps on it.
     pub(crate) fn raw_fd(&self) -> RawFd {
         self.raw_fd
     }
 
-    /// Returns the sleep flag of the thread that sleeps.
+    /// Returns the sleep flag that tells local peers whether the background thread sleeps and has
+    /// to be woken.
     pub(crate) fn alarm(&self) -> &Alarm {
         &self.alarm
     }
@@ -58,20 +63,20 @@ impl NearControl {
         hood.as_ref().map_or_else(|| *lock(&self.past), Neighbourhood::counters)
     }
 
-    /// Returns the same as [`counters`](Self::counters), without waiting; `None` if a lock is
-    /// taken.
+    /// Returns the same as [`counters`](Self::counters) without waiting; `None` if another thread
+    /// has one of the two locks.
     pub(crate) fn try_counters(&self) -> Option<NeighbourCounters> {
         let (hood, past) = (try_lock(&self.hood)?, try_lock(&self.past)?);
         Some(hood.as_ref().map_or(*past, Neighbourhood::counters))
     }
 
-    /// Returns why there is no shared memory with the process that has a slot, if a reason is
-    /// known. Must not be called while holding the lane.
+    /// Returns the reason why no memory is shared with the process that has this slot; `None` if no
+    /// reason is known. Must not be called while holding the lane, because this waits for a lock.
     pub(crate) fn hindrance(&self, slot: Slot) -> Option<Hindrance> {
         lock(&self.hood).as_ref()?.hindrance(slot)
     }
 
-    /// Reports that `Engine::serve_neighbours` has something to do.
+    /// Notes that `Engine::serve_neighbours` has something to do.
     pub(crate) fn ring(&self) {
         self.rung.store(true, Ordering::Release);
     }
@@ -82,11 +87,11 @@ impl NearControl {
     }
 }
 
-/// Logs that a device shares no memory. The same cause holds for all engines of a device and for
-/// all devices, so each cause is a warning only once per process.
+/// Logs that a device shares no memory. Every engine and device of this process runs into the same
+/// cause, so each cause is logged as a warning once per process, and as debug output from then on.
 #[cold]
 fn tell_unshared(error: &io::Error) {
-    /// A bit for each [`Hindrance`] that was logged.
+    /// Bit `n` is set if the [`Hindrance`] of number `n` was logged.
     static TOLD: AtomicU32 = AtomicU32::new(0);
     const WORDS: &str = "no memory can be shared: packets to processes of this host go by UDP, at a fraction of the speed";
     let cause = 1 << Hindrance::of(error) as u32;

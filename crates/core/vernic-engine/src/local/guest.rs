@@ -1,4 +1,4 @@
-//! A local peer as queue pairs and the key table know it.
+//! A local peer, as queue pairs and the key table know it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
@@ -10,26 +10,29 @@ use vernic_wire::{Qpn, Rkey};
 use super::messages::Told;
 use crate::counters::DirectCounts;
 
-/// A local peer in its two roles: it accesses our memory, and we access its memory.
+/// A local peer in two roles: as a grantee that accesses our memory, and as the owner of memory
+/// that we access.
 #[derive(Debug)]
 pub(crate) struct Guest {
     pub(crate) neighbour: Arc<Neighbour>,
-    /// The time of the last check of the peer's connection, in nanoseconds of the engine.
+    /// The time of the last check whether the peer's connection is still open, in nanoseconds of
+    /// the engine's clock.
     pub(crate) looked: AtomicU64,
-    /// Whether the kernel refused to let us copy from or to the peer's memory. That is tried only
-    /// once.
+    /// Whether the kernel refused to let us copy from or to the peer's memory. After one refusal no
+    /// such copy is tried again.
     pub(crate) is_forbidden: AtomicBool,
-    /// Whether the file of the peer's revocation words has come.
+    /// Whether the peer has sent the file with its revocation words.
     has_gates: AtomicBool,
-    /// Whether the peer copies the payload of our SENDs out of our memory: a [`Pulls`].
+    /// Whether the peer copies the payload of our large SENDs out of our memory; holds a [`Pulls`].
     pulls: AtomicU8,
-    /// Counts peers that did not leave our memory in time.
+    /// Counts local peers that did not finish an access to our memory in time, so that all their
+    /// grants were ended.
     cut_off: Arc<AtomicU64>,
-    /// Counts revocations that could not be reported to a peer.
+    /// Counts revocations of which the peer could not be notified.
     ends_untold: Arc<AtomicU64>,
 }
 
-/// Whether a local peer copies the payload of our SENDs out of this process's memory.
+/// Whether a local peer copies the payload of our large SENDs out of our memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 enum Pulls {
@@ -52,18 +55,19 @@ impl Guest {
         }
     }
 
-    /// Notes that the file of the peer's revocation words has come.
+    /// Notes that the peer has sent the file with its revocation words.
     pub(crate) fn note_gates(&self) {
         self.has_gates.store(true, Ordering::Relaxed);
     }
 
-    /// Whether the peer copies the payload of our SENDs out of our memory.
+    /// Whether the peer copies the payload of our large SENDs out of our memory.
     #[inline]
     pub(crate) fn pulls(&self) -> bool {
         self.pulls.load(Ordering::Relaxed) == Pulls::Yes as u8
     }
 
-    /// Offers the payload of our SENDs to the peer, unless that was done before.
+    /// Offers to let the peer copy the payload of our SENDs out of our memory, unless that was
+    /// offered before.
     #[inline]
     pub(crate) fn want_pulls(&self, memory: &Memory) {
         if self.pulls.load(Ordering::Relaxed) == Pulls::NotAsked as u8 {
@@ -80,21 +84,23 @@ impl Guest {
             Ok((liveness, file)) if permit_ptrace(pid) => {
                 match self.neighbour.tell(&Told::Lend { liveness }.emit(), Some(file)) {
                     Ok(()) => Pulls::Asked,
-                    // The peer does not listen now: the offer is made with another SEND.
+                    // The peer takes no message now: the next SEND makes the offer again.
                     Err(_) => Pulls::NotAsked,
                 }
             }
-            // The kernel already lets another process in, or there are no revocation words.
+            // Either there are no revocation words, or the kernel cannot let this peer in, because
+            // it already lets another process in.
             _ => Pulls::No,
         };
         self.pulls.store(next as u8, Ordering::Relaxed);
     }
 
-    /// Notes the peer's answer whether it can copy. Returns false if nothing was offered.
+    /// Notes the peer's answer whether it can copy the payload of our SENDs. Returns false if
+    /// nothing was offered to the peer.
     pub(crate) fn note_pulls(&self, can: bool) -> bool {
         let now = self.pulls.load(Ordering::Relaxed);
         let next = if can { Pulls::Yes } else { Pulls::No };
-        // A peer that could not copy once is not believed to be able any more.
+        // A peer that said once that it cannot copy is not asked again.
         let was_asked = [Pulls::Asked, Pulls::Yes].iter().any(|known| now == *known as u8);
         if was_asked {
             self.pulls.store(next as u8, Ordering::Relaxed);
@@ -102,8 +108,9 @@ impl Guest {
         was_asked || now == Pulls::No as u8 && !can
     }
 
-    /// Sends a grant request. It is sent again after a while if it cannot be sent now, or if part
-    /// of the answer is lost (a file for which this process has no descriptor).
+    /// Sends a grant request to the peer. Does nothing if the peer takes no message now. The caller
+    /// repeats the request after a while, which also helps if the file in the answer was lost
+    /// because this process had no free descriptor for it.
     pub(crate) fn ask(&self, asker: Qpn, target: Qpn, rkey: Rkey) {
         let has_gates = self.has_gates.load(Ordering::Relaxed);
         let _ = self.neighbour.tell(&Told::Ask { asker, target, rkey, has_gates }.emit(), None);

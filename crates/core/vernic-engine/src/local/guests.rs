@@ -1,4 +1,4 @@
-//! The local peers of a lane that may access each other's memory.
+//! Local peers of a lane with which memory accesses are possible, in either direction.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
@@ -14,22 +14,24 @@ use super::messages::{Offer, Told};
 use super::pull::Lender;
 use crate::counters::{DirectCounts, Refusal};
 
-/// A local peer's access to our memory, and ours to the peer's, as the lane knows them.
+/// A local peer, as the lane knows it: the peer's access to our memory, and ours to the peer's.
 #[derive(Debug)]
 pub(crate) struct Host {
     guest: Arc<Guest>,
-    /// The peer's id as a grantee. Revocations wait for its accesses until the peer is cut off.
+    /// The peer's id as a grantee; `None` until it is granted something. When memory is revoked,
+    /// the revoking thread waits for the peer's accesses, until it gives up and cuts the peer off.
     visitor: Option<GrantedProcessId>,
-    /// The revocation words of the peer.
+    /// The revocation words of the peer; `None` until their file has come.
     gates: Option<Arc<PeerRevocationWords>>,
-    /// The peer's memory, if we copy the payload of its SENDs out of it.
+    /// The peer's memory, if we copy the payload of the peer's SENDs out of it.
     lender: Option<Lender>,
-    /// Access methods to the peer's memory that are in use. Each comes with the revocation token of
-    /// its key, and with whether the memory may be written.
+    /// Ways to access the peer's memory that grants of queue pairs share. Each entry has the
+    /// revocation token of the key, and whether the memory may be written. An entry is dropped when
+    /// no grant uses it any more.
     reaches: Vec<(RevocationToken, bool, Weak<PeerRegion>)>,
 }
 
-/// The local peers of a lane that may access each other's memory.
+/// The local peers of a lane with which memory accesses are possible.
 #[derive(Debug, Default)]
 pub(crate) struct Guests(Vec<Host>);
 
@@ -38,31 +40,31 @@ impl Guests {
         self.0.iter_mut().find(|host| host.guest.neighbour.id() == id)
     }
 
-    /// Adds a local peer that has connected.
+    /// Adds a local peer that has just connected.
     pub(crate) fn add(&mut self, counts: &DirectCounts, neighbour: Arc<Neighbour>) {
         let guest = Arc::new(Guest::new(neighbour, counts));
         self.0.push(Host { guest, visitor: None, gates: None, lender: None, reaches: Vec::new() });
     }
 
-    /// Returns the local peer that a queue pair is connected to.
+    /// Returns a local peer by its id.
     pub(crate) fn get(&self, id: NeighbourId) -> Option<&Arc<Guest>> {
         self.0.iter().map(|host| &host.guest).find(|guest| guest.neighbour.id() == id)
     }
 
-    /// Returns the peer's memory, if the payload of its SENDs is copied out of it here.
+    /// Returns the memory of a local peer, if we copy the payload of its SENDs out of it.
     pub(crate) fn lender(&self, id: NeighbourId) -> Option<&Lender> {
         let host = self.0.iter().find(|host| host.guest.neighbour.id() == id)?;
         host.lender.as_ref()
     }
 
-    /// Removes all peers, because the device is closed.
+    /// Removes all local peers, because the device is closed.
     pub(crate) fn close(&mut self, memory: &Memory) {
         for visitor in self.0.drain(..).filter_map(|host| host.visitor) {
             memory.remove_process(visitor);
         }
     }
 
-    /// Removes a peer that is gone: nothing waits for it any more.
+    /// Removes a local peer that is gone. Revocations no longer wait for its accesses.
     pub(crate) fn remove(&mut self, memory: &Memory, id: NeighbourId) {
         let Some(at) = self.0.iter().position(|host| host.guest.neighbour.id() == id) else {
             return;
@@ -82,12 +84,11 @@ impl Host {
         self.gates.as_ref()
     }
 
-    /// Opens the file of the peer's revocation words. Returns false if the file is none of that
-    /// kind.
+    /// Opens the file with the peer's revocation words. Returns false if the file has none.
     pub(crate) fn take_gates(&mut self, file: OwnedFd) -> bool {
         if self.gates.is_some() {
-            // The file was requested more than once before it came. Grants keep the words that they
-            // came with.
+            // The file was requested again before it came the first time. The words that are open
+            // already stay in use, because grants refer to them.
             return true;
         }
         match PeerRevocationWords::open(file.as_fd()) {
@@ -103,23 +104,25 @@ impl Host {
         }
     }
 
-    /// Notes that the peer lends its memory; returns whether it can be read.
+    /// Notes that the peer offers its memory to copy SENDs out of. Returns whether that memory can
+    /// be read.
     pub(crate) fn borrow(&mut self, liveness: LivenessWord) -> bool {
         let neighbour = self.neighbour().clone();
         self.lender = self.gates.clone().and_then(|gates| Lender::new(neighbour, liveness, gates));
         self.lender.is_some()
     }
 
-    /// Whether an access method to the peer's memory is in use whose key's revocation word is
-    /// cleared. `None` if the peer has sent no revocation words.
+    /// Whether some grant that is in use has ended: the revocation word of its key is cleared.
+    /// `None` if the peer has sent no revocation words.
     pub(crate) fn has_closed_reach(&mut self) -> Option<bool> {
         let gates = self.gates.as_ref()?;
         self.reaches.retain(|(_, _, reach)| reach.strong_count() != 0);
         Some(self.reaches.iter().any(|&(key, ..)| !gates.is_valid(key)))
     }
 
-    /// Makes the peer a grantee: from here on it is waited for. Sends the file of our revocation
-    /// words unless the peer has it. Returns `None` if that is not possible.
+    /// Makes the peer a grantee: from now on revocations wait for its accesses. Before that, sends
+    /// the file with our revocation words unless `has_gates` says that the peer has it. Returns
+    /// `None` if either step fails.
     pub(crate) fn welcome(&mut self, memory: &Memory, has_gates: bool) -> Option<GrantedProcessId> {
         if !has_gates {
             let file = memory.revocation_file().ok()?;
@@ -131,7 +134,8 @@ impl Host {
         self.visitor
     }
 
-    /// Returns an access method to what was offered: an existing one, or a new one.
+    /// Returns a way to access the offered memory: the one that an earlier grant of the same key
+    /// uses, or a new one.
     pub(crate) fn reach(
         &mut self,
         offer: &Offer,
@@ -155,7 +159,8 @@ impl Host {
                 })?)
             }
             None => {
-                // The pid is 0 in a PID namespace that cannot be seen.
+                // The pid is 0 if the peer's process is not visible in this process's PID
+                // namespace.
                 let named = i32::try_from(pid).ok().filter(|&pid| pid > 0);
                 let pid = named.ok_or(Refusal::NotPermitted)?;
                 let Offer { at: addr, len, liveness, .. } = *offer;
@@ -168,7 +173,7 @@ impl Host {
     }
 }
 
-/// Whether `access` changes memory.
+/// Whether these access rights allow to change memory.
 pub(crate) fn writes(access: Access) -> bool {
     access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC)
 }

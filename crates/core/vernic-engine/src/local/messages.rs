@@ -1,4 +1,4 @@
-//! Messages about access to memory between local peers.
+//! Messages between local peers about direct access to each other's memory.
 //!
 //! ```text
 //!   initiator                                            target
@@ -9,8 +9,8 @@
 //!          <------- ENDED (later, of regions whose file came along; the gates say which)
 //! ```
 //!
-//! "Gates" are revocation words. The messages about SENDs that the receiver copies out of the
-//! sender's memory (`pull.rs`) are sent once per process:
+//! "Gates" are revocation words. Two more messages are about large SENDs that the receiver copies
+//! out of the sender's memory (`pull.rs`). They are sent once per pair of processes:
 //!
 //! ```text
 //!   sender                                               receiver
@@ -24,54 +24,58 @@
 use vernic_mem::{Access, LivenessWord, RevocationToken};
 use vernic_wire::{Qpn, Rkey};
 
-/// The reasons for which a local peer denies a grant.
+/// The reasons for which a local peer denies a grant request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Denial {
-    /// The queue pair is not connected to the queue pair that asks, or not yet.
+    /// The target queue pair is not, or not yet, connected to the queue pair that asks.
     NotConnected = 0,
-    /// The key, its access rights or those of the queue pair do not allow the access.
+    /// The key is not valid for this access, or the access rights of the key or of the queue pair
+    /// do not allow it.
     Refused = 1,
-    /// The memory is of a kind that only packets reach. Or the kernel already lets another process
-    /// access it, or no revocation words are left.
+    /// The memory can be reached by packets only. Either it is of such a kind, or no revocation
+    /// words are left, or the kernel already lets another process access it and allows only one.
     Unreachable = 2,
 }
 
 /// A message about grants between local peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Told {
-    /// A grant request; see the module's head.
+    /// A grant request: asks to access memory by `rkey` for the queue pair `asker`. `has_gates`
+    /// says whether the asker has the target's revocation words.
     Ask { asker: Qpn, target: Qpn, rkey: Rkey, has_gates: bool },
-    /// The file of the sender's revocation words, which comes along.
+    /// The sender's revocation words. Their file comes with this message.
     Gates,
     /// The positive answer to a grant request.
     Offer { asker: Qpn, rkey: Rkey, offer: Offer },
     /// The negative answer to a grant request.
     Deny { asker: Qpn, rkey: Rkey, why: Denial },
-    /// Regions have ended that the receiver was given files of. The receiver checks the revocation
-    /// words of the regions that it has.
+    /// A notice that memory which was granted as a file was revoked. The receiver looks at the
+    /// revocation words of its grants and unmaps what was revoked.
     Ended,
-    /// The receiver may copy the payload of SENDs out of the sender's memory. The file of the
-    /// sender's revocation words comes along.
+    /// An offer that the receiver of this message copies the payload of SENDs out of the sender's
+    /// memory. The file of the sender's revocation words comes with this message.
     Lend { liveness: LivenessWord },
-    /// The answer to `Lend`: whether the sender of this message can copy so.
+    /// The answer to `Lend`: whether the process that sends this answer can copy from the other
+    /// process's memory.
     Pulls { can: bool },
 }
 
 /// The contents of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Offer {
-    /// The first byte, as work requests name it.
+    /// The address of the first byte, as work requests give it.
     pub(crate) iova: u64,
     pub(crate) len: u64,
     pub(crate) access: Access,
     pub(crate) key: RevocationToken,
     pub(crate) qp: RevocationToken,
-    /// Whether the memory lies in the file that comes along.
+    /// Whether the memory lies in a file that comes with the message.
     pub(crate) is_mapped: bool,
-    /// The offset in the file, or the address in the process.
+    /// The offset of the first byte in the file, if there is one; otherwise its address in the
+    /// owner's process.
     pub(crate) at: u64,
-    /// The liveness word that identifies the process.
+    /// The liveness word of the process that owns the memory.
     pub(crate) liveness: LivenessWord,
 }
 
@@ -84,7 +88,7 @@ const LEND: u32 = 5;
 const PULLS: u32 = 6;
 const ENDED: u32 = 7;
 
-/// A reader that takes numbers off a message.
+/// A reader of the numbers in a message, from front to back.
 struct Reader<'a>(&'a [u8]);
 
 impl Reader<'_> {
@@ -188,15 +192,16 @@ impl Offer {
         let (iova, len, at) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let liveness = LivenessWord { addr: reader.u64()?, value: reader.u64()? };
         let (key, qp) = (reader.pass()?, reader.pass()?);
-        // The last byte may be the last of the address space.
+        // The range may end with the last byte of the address space, so only the last byte's
+        // address must not overflow.
         iova.checked_add(len.checked_sub(1)?)?;
         Some(Self { iova, len, access, key, qp, is_mapped, at, liveness })
     }
 }
 
 impl Offer {
-    /// Returns the offset in the range at which `len` bytes at `addr` begin. Returns `None` if the
-    /// range does not cover all of them, or may not be written.
+    /// Returns the offset at which `len` bytes at address `addr` begin in the granted range.
+    /// Returns `None` if the range does not cover all of them, or may not be written.
     pub(crate) fn place_write(&self, addr: u64, len: u32) -> Option<u64> {
         self.place(addr, len, Access::REMOTE_WRITE)
     }

@@ -1,11 +1,11 @@
-//! Large SENDs by one copy: the receiver copies the payload out of the sender's memory
-//! (rendezvous).
+//! Rendezvous: the receiver of a large SEND copies the payload out of the sender's memory, in one
+//! copy.
 //!
-//! Packets through a ring are copied twice, into it and out of it. If the receiver has said that it
-//! can copy (`messages.rs`), one record of the ring stands for some hundred packets of one SEND, a
-//! *run*. The record holds the headers of the last packet, the number of the first, and in place of
-//! the payload the addresses of its bytes. Everything else is unchanged: the protocol machines
-//! count, acknowledge and repeat packets.
+//! Packets that go through a ring are copied twice, into the ring and out of it. If the receiver
+//! has said that it can read the sender's memory (`messages.rs`), a *run* of some hundred
+//! consecutive packets of one SEND takes only one record in the ring. The record has the headers of
+//! the last packet, the number of packets and, in place of the payload, the addresses of its bytes.
+//! For the protocol machines nothing changes: they count, acknowledge and repeat packets.
 //!
 //! ```text
 //!  byte  0        4         8      12       16           24
@@ -16,12 +16,13 @@
 //! ```
 //!
 //! The gate is the revocation word of the sender's send queue (`vernic_mem`). The sender clears it
-//! before the application hears that the bytes are its own again although they were not
-//! acknowledged. The receiver checks the word after the copy.
+//! before a SEND completes with an error, because from then on the application may reuse the memory
+//! although the bytes were not acknowledged. The receiver checks the word after the copy, and
+//! discards the copy if the word is cleared.
 //!
-//! The contents of a record are not trusted. Its lengths are checked here and, against sequence
-//! numbers, path MTU and receive, by the responder. Its addresses are those of the other process,
-//! and mean nothing here.
+//! The contents of a record are not trusted. Its lengths are checked here, and the responder checks
+//! them against sequence numbers, path MTU and the posted receive. Its addresses are never used in
+//! this process: they only tell the kernel what to read in the sender's process.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -35,29 +36,29 @@ use vernic_proto::{Run, RunLimits};
 
 use super::messages::Told;
 
-/// The number of bytes from which a run is better than packets. At 64 KiB a system call for each
-/// run, and its work for each page, cost a fifth more than copying twice. At 256 KiB they save two
-/// fifths.
+/// The smallest run, in bytes. Smaller SENDs travel as packets. At 64 KiB a run costs a fifth more
+/// than copying packets twice, because of a system call for each run and work for each page. At 256
+/// KiB a run saves two fifths.
 const MIN_BYTES: u32 = 128 << 10;
 
-/// Most bytes of a run. Longer runs gain nothing, and the sender's process has to wait while a run
-/// is read.
+/// The largest run, in bytes. Longer runs gain nothing, and the sender's process has to wait while
+/// a run is copied.
 const MAX_BYTES: u32 = 512 << 10;
 
-/// The sizes of runs that are sent.
+/// The limits of the sizes of runs that this process sends.
 pub(crate) const LIMITS: RunLimits = RunLimits { min_bytes: MIN_BYTES, max_bytes: MAX_BYTES };
 
-/// Bytes of runs that are copied in one poll of a ring: as many as a copy of some 100 us.
+/// Bytes of runs that one poll of a ring copies at most. Copying them takes some 100 us.
 pub(crate) const BYTES_PER_LOOK: u64 = 1 << 20;
 
-/// Bytes before the pieces.
+/// Length in bytes of a record's head, which comes before the pieces.
 const HEAD: usize = 24;
-/// Bytes of a piece.
+/// Length in bytes of one piece in a record.
 const PIECE: usize = 12;
-/// Largest number of pieces. The payload of a SEND with more pieces travels in packets.
+/// Largest number of pieces in a record. The payload of a SEND with more pieces travels in packets.
 pub(crate) const MAX_PIECES: usize = PeerList::MAX_PIECES;
 
-/// A rendezvous record: what stands in place of a run's payload.
+/// A rendezvous record: says where the payload of a run lies in the sender's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Named {
     pub(crate) run: Run,
@@ -67,7 +68,8 @@ pub(crate) struct Named {
 }
 
 impl Named {
-    /// Returns a record of the first `count` pieces, which hold the bytes of `run`.
+    /// Returns a record whose payload is the first `count` of `pieces`, which together have the
+    /// length of `run`.
     pub(crate) fn new(
         run: Run,
         pass: RevocationToken,
@@ -81,7 +83,7 @@ impl Named {
         &self.pieces[..self.count]
     }
 
-    /// Writes the record, and returns its length; `None` if `buf` is too short.
+    /// Writes the record into `buf` and returns its length; `None` if `buf` is too short.
     pub(crate) fn emit(&self, buf: &mut [u8]) -> Option<usize> {
         let buf = buf.get_mut(..HEAD + self.count * PIECE)?;
         let (head, list) = buf.split_at_mut(HEAD);
@@ -97,14 +99,15 @@ impl Named {
         Some(buf.len())
     }
 
-    /// Parses a record. Returns `None` if it is cut off, too long, or cannot be meant.
+    /// Parses a record. Returns `None` if it is cut off or too long, or if a value in it is out of
+    /// range.
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let (head, list) = bytes.split_first_chunk::<HEAD>()?;
         let word = |at: usize| head[at..].first_chunk().map(|word| u32::from_ne_bytes(*word));
         let run = Run { length: word(0)?, packets: word(4)? };
         let value = head[16..].first_chunk().map(|value| u64::from_ne_bytes(*value))?;
         let (pass, count) = (RevocationToken { number: word(8)?, value }, word(12)? as usize);
-        // A revocation word that was cleared shows 0.
+        // A value of 0 is refused, because a cleared revocation word is 0 and would match it.
         let is_meant = (1..=MAX_BYTES).contains(&run.length)
             && (1..=run.length).contains(&run.packets)
             && pass.number < MAX_REVOCATION_WORDS
@@ -127,14 +130,14 @@ impl Named {
     }
 }
 
-/// The memory of a local peer out of which the payload of its SENDs is copied.
+/// The memory of a local peer, out of which this process copies the payload of the peer's SENDs.
 #[derive(Debug)]
 pub(crate) struct Lender {
     neighbour: Arc<Neighbour>,
     pid: i32,
     liveness: LivenessWord,
     gates: Arc<PeerRevocationWords>,
-    /// Whether the peer was notified that its memory cannot be read.
+    /// Whether the peer was notified that we cannot read its memory.
     has_told: AtomicBool,
 }
 
@@ -142,12 +145,12 @@ pub(crate) struct Lender {
 #[derive(Debug)]
 pub(crate) enum Unpulled {
     Fault(PeerCopyError),
-    /// The bytes belong to the sender's application again.
+    /// The sender has revoked the memory: its application may use it for something else again.
     Withdrawn,
 }
 
 impl Lender {
-    /// Returns `None` if the peer's memory cannot be read.
+    /// Returns the peer's memory to copy from; `None` if this process may not read it.
     pub(crate) fn new(
         neighbour: Arc<Neighbour>,
         liveness: LivenessWord,
@@ -161,13 +164,13 @@ impl Lender {
         Some(Self { neighbour, pid, liveness, gates, has_told: AtomicBool::new(false) })
     }
 
-    /// Copies with `copy`, and checks the revocation word before and after.
+    /// Runs `copy`, and checks the sender's revocation word before and after it.
     pub(crate) fn pull(
         &self,
         named: &Named,
         copy: impl FnOnce(&PeerList<'_>) -> Result<(), PeerCopyError>,
     ) -> Result<(), Unpulled> {
-        // This check only saves a copy in vain; the check afterwards decides.
+        // The check before the copy only saves a useless copy; the check after it decides.
         if !self.gates.is_valid(named.pass) {
             return Err(Unpulled::Withdrawn);
         }
@@ -179,20 +182,21 @@ impl Lender {
         copied.map_err(Unpulled::Fault)
     }
 
-    /// Notifies the peer that its payload must travel in packets from now on.
+    /// Notifies the peer that this process cannot read the peer's memory, so that its payload
+    /// travels in packets from now on.
     #[cold]
     pub(crate) fn refuse(&self, error: &std::io::Error) {
         if !self.has_told.swap(true, Ordering::Relaxed) {
             let pid = self.pid;
             tracing::debug!(pid, %error, "large SENDs of a process of this host take packets");
             let told = self.neighbour.tell(&Told::Pulls { can: false }.emit(), None);
-            // If the peer does not listen now, the next copy that fails sends the message again.
+            // If the peer takes no message now, the next failed copy sends the message again.
             self.has_told.store(told.is_ok(), Ordering::Relaxed);
         }
     }
 }
 
-/// The run that is being handled: its record, and the memory of its sender.
+/// A run that is being received: its record, and the memory of its sender.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pull<'a> {
     pub(crate) named: &'a Named,

@@ -1,42 +1,42 @@
-//! Packets to and from processes of this host, through memory: the lane's side.
+//! Packets to and from processes of this host, through rings of shared memory: the lane's side.
 //!
-//! [`Near`] owns the ends of the rings of all local peers (`vernic_io::neighbour`) and knows which
-//! process has which slot. `lane/neighbours.rs` connects and disconnects the peers. `tx.rs` writes
-//! a queue pair's requests and responses either into the batch of the link or, as [`RingOut`], into
-//! a ring. `rx.rs` reads rings.
+//! [`Near`] owns this process's ends of the rings of all local peers (`vernic_io::neighbour`), and
+//! knows which process has which process slot. `lane/neighbours.rs` connects and disconnects the
+//! peers. `tx.rs` writes the requests and responses of a queue pair either into the batch of the
+//! link or, through [`RingOut`], into a ring. `rx.rs` reads the rings.
 //!
 //! # When the route changes
 //!
-//! A ring keeps packets in order, and so do sockets, but between the two there is no order. So a
-//! queue pair changes its route only when none of its packets is on the other one:
+//! A ring keeps packets in order, and so does a socket, but a packet in a ring may overtake one in
+//! a socket. So a queue pair changes its route only when none of its packets is under way on the
+//! present route:
 //!
-//! - With acknowledgements, that is when every request is acknowledged, for which the queue pair
-//!   pauses.
-//! - UC and UD wait until the peer has taken all that was sent to it (`pacer.rs`), for which they
-//!   pause for up to [`DRAIN_NANOS`].
+//! - Services with acknowledgements pause until every request is acknowledged.
+//! - UC and UD pause until the peer has taken all that was sent to it by UDP (`pacer.rs`), for up
+//!   to [`DRAIN_NANOS`].
 //!
 //! Responses take the route of the last request. Packets of QP1 and of multicast groups always go
 //! by UDP.
 //!
-//! Once a peer was heard through a ring, nothing is taken from it by the link any more
-//! (`QpWay::excludes_link`). The kernel says which process sends through a ring, but any user of
-//! the host may send by the link.
+//! From the time that a peer's packets come through a ring, packets that come for it by the link
+//! are refused (`QpWay::excludes_link`): the kernel says which process writes to a ring, but any
+//! user of the host may send by the link.
 //!
-//! Large SENDs of RC go through a ring as runs, whose payload the receiver copies out of the
-//! sender's memory: `pull.rs`.
+//! Large SENDs of RC take one record of a ring for many packets. The receiver copies the payload
+//! out of the sender's memory (`pull.rs`).
 //!
 //! # When the peer does not read
 //!
-//! If a ring is full, the queue pair's turn is put off (`Did::Held`). After [`PATIENCE_NANOS`] at a
-//! stretch, packets to the ring are lost, and counted, until there is room, as in a full socket. So
-//! UC and UD never hang, and RC ends with its retries. RC without an ACK timeout repeats nothing,
-//! so it waits for as long as it takes.
+//! If a ring is full, the queue pair's turn ends and is repeated later (`Did::Held`). If the ring
+//! stays full for [`PATIENCE_NANOS`], packets to it are lost and counted until there is room, as
+//! they would be at a full socket. So UC and UD never hang, and RC fails when its retries are used
+//! up. RC without an ACK timeout never repeats a packet, so it waits for room without a limit.
 //!
 //! # Polling
 //!
-//! Polling a ring costs a load, polling a socket a system call. While rings have packets, the link
-//! is received from every [`LINK_NANOS`]. In between it is received from only if it had something
-//! the last time.
+//! Polling a ring costs a load from memory, polling a socket a system call. While packets come
+//! through rings, the link is received from at least every [`LINK_NANOS`]. It is received from at
+//! each poll only while it has packets.
 
 use std::sync::Arc;
 
@@ -52,34 +52,36 @@ use super::stage::Stage;
 use super::way::DatagramWay;
 use crate::counters::Counters;
 
-/// How long a full ring is waited for at a stretch: as long as UC and UD wait for a receiver of UDP
-/// (`pacer.rs`).
+/// How long a queue pair waits for room in a full ring before packets to the ring are lost. It is
+/// as long as UC and UD wait for room in a receiver's UDP socket (`pacer.rs`).
 const PATIENCE_NANOS: u64 = 100_000_000;
 
 /// How long UC and UD pause so that the peer takes all that was sent to it by UDP. This is longer
-/// than it takes to forget what never comes (`vernic_io::host::intake`). Other processes' packets
-/// may keep the peer busy for longer; after [`DRAIN_PAUSE_NANOS`] there is another try.
+/// than the time after which packets that never arrived are no longer counted as under way
+/// (`vernic_io::host::intake`). If packets of other processes keep the peer busy for longer, the
+/// next try comes after [`DRAIN_PAUSE_NANOS`].
 const DRAIN_NANOS: u64 = 5_000_000;
-/// The pause after [`DRAIN_NANOS`] before the next try: a second.
+/// The time after a pause of [`DRAIN_NANOS`] in vain until the next pause: one second.
 const DRAIN_PAUSE_NANOS: u64 = 1_000_000_000;
 
-/// How long the link is polled less often after a packet came out of a ring. That is some round
-/// trips of a program that answers at once, and some of its computations.
+/// How long after a packet of a ring the link is still polled less often. This is as long as some
+/// round trips of a program that answers at once, with some of its computations.
 const BUSY_NANOS: u64 = 1_000_000;
 
-/// How often the link is polled then. A packet of the wire waits half of this on average. A poll
-/// that makes a system call takes ten times as long as one that makes none.
+/// Time between two polls of the link while it is polled less often. A packet of the wire then
+/// waits half of this on average. Such a poll makes a system call, and takes ten times as long as a
+/// poll of rings alone.
 const LINK_NANOS: u64 = 20_000;
 
-/// The delay before the next try to wake a local peer that sleeps and could not be woken, because
-/// the system had no memory for the message.
+/// The delay before another try to wake a sleeping local peer, after the system had no memory for
+/// the message that wakes it.
 const WAKE_NANOS: u64 = 1_000_000;
 
-/// Most bytes that one call writes to rings: two rings' worth, so that no call takes long if the
-/// rings are read meanwhile.
+/// Largest number of bytes that one call of the lane writes to rings: as many as two rings hold.
+/// Without this bound a call might take long, because readers make room while it writes.
 const BYTES_PER_CALL: usize = 512 * 1024;
 
-/// The number of slots.
+/// The number of process slots.
 const SLOTS: usize = 1 << Slot::BITS;
 
 /// A local peer as the lane sees it.
@@ -88,22 +90,24 @@ pub(crate) struct Peer {
     pub(crate) neighbour: Arc<Neighbour>,
     /// The ring from the peer; `None` once it is broken.
     pub(crate) reader: Option<RingReader>,
-    /// The ring to the peer; `None` until the peer reads it, and once it is broken.
+    /// The ring to the peer; `None` until the peer has said that it reads the ring, and once the
+    /// ring is broken.
     pub(crate) writer: Option<RingWriter>,
     pub(crate) slots: Vec<Slot>,
-    /// Whether UC and UD go through the ring.
+    /// Whether packets of UC and UD to the peer go through the ring.
     pub(crate) datagrams: bool,
-    /// Since when UC and UD pause to change to the ring.
+    /// The time when UC and UD began their last pause before changing to the ring; `None` if they
+    /// never paused.
     drains_since: Option<Time>,
-    /// Since when a queue pair has waited for room without a break.
+    /// The time since which each attempt of a queue pair to write has found the ring full.
     full_since: Option<Time>,
 }
 
-/// The local peer from which the packets of a ring come.
+/// The local peer from which the packets of a ring come, while the ring is read.
 #[derive(Debug)]
 pub(crate) struct Origin<'a> {
     neighbour: &'a Neighbour,
-    /// The slots that the peer says it has.
+    /// The process slots that the peer says it has.
     slots: &'a [Slot],
     owners: &'a [Option<u32>],
     found: &'a mut Vec<(Slot, u32)>,
@@ -115,15 +119,16 @@ impl Origin<'_> {
         self.neighbour.id()
     }
 
-    /// Whether the peer has the slot of a queue pair. The peer's own word suffices only while the
-    /// slot's socket has not been heard.
+    /// Whether the peer has the process slot of the queue pair `peer`. The peer's own statement is
+    /// enough only until the kernel has reported the owner of the slot's socket.
     pub(crate) fn has(&self, peer: Qpn) -> bool {
         let slot = Slot::of(peer);
         let owner = self.owners[usize::from(slot.value())];
         owner.is_none_or(|owner| owner == self.neighbour.pid()) && self.slots.contains(&slot)
     }
 
-    /// Notes that the slot of a queue pair's peer belongs to a process of this host.
+    /// Notes that the process slot of the queue pair `peer` belongs to the process `pid` of this
+    /// host, so that the background thread connects to it.
     pub(crate) fn found(&mut self, peer: Qpn, pid: u32) {
         self.found.push((Slot::of(peer), pid));
     }
@@ -155,34 +160,36 @@ impl Peer {
 /// Faults of local peers that the background thread has to handle.
 #[derive(Debug, Default)]
 struct Trouble {
-    /// Peers that broke the rules, to be expelled.
+    /// Peers that broke the protocol of the ring, to be disconnected by the background thread.
     broken: Vec<NeighbourId>,
-    /// When to try again to wake peers that sleep and could not be woken.
+    /// The time of the next try to wake sleeping peers that could not be woken; `None` if there are
+    /// none.
     wake_at: Option<Time>,
 }
 
-/// The rings of all local peers, from the lane's side; see the module's head.
+/// The rings of all local peers, from the lane's side; see the head of this module.
 #[derive(Debug)]
 pub(crate) struct Near {
-    /// The peers, by index.
+    /// The peers, by [`NeighbourId::place`].
     peers: Vec<Option<Peer>>,
-    /// The indices that are taken.
+    /// The indices of `peers` that are in use.
     pub(crate) places: Vec<u16>,
     pub(crate) by_slot: Box<[Option<NeighbourId>]>,
-    /// For each slot the process that has it, as the kernel reported it with the answer of the
-    /// slot's socket.
+    /// For each process slot the id of the process that has it, as the kernel reported it: as the
+    /// sender of an answer from the slot's socket.
     pub(crate) owners: Box<[Option<u32>]>,
     buffer: Option<Box<PacketBuffer>>,
-    /// The staging buffer, where packets are written before they go to a ring.
+    /// The staging buffer: packets are built here before they are copied to a ring.
     stage: Stage,
     trouble: Trouble,
-    /// Processes of this host that a path was found to lead to, to be connected to.
+    /// Processes of this host, with their slots, that a path leads to. The background thread
+    /// connects to them.
     pub(crate) found: Vec<(Slot, u32)>,
-    /// When the last packet came out of a ring.
+    /// The time when the last packet came out of a ring.
     last_packet: Option<Time>,
     looked_at_link: Time,
     link_is_busy: bool,
-    /// Bytes that this call may still write.
+    /// Bytes that the present call of the lane may still write to rings.
     budget: usize,
 }
 
@@ -210,22 +217,22 @@ impl Near {
         self.places.is_empty()
     }
 
-    /// Whether the background thread has something to do here.
+    /// Whether the background thread has something to do: peers to connect to, or to disconnect.
     pub(crate) fn is_pending(&self) -> bool {
         !self.trouble.broken.is_empty() || !self.found.is_empty()
     }
 
-    /// Returns the peers that broke the rules, to be expelled.
+    /// Takes the list of peers that broke the protocol of the ring, to disconnect them.
     pub(crate) fn take_broken(&mut self) -> Vec<NeighbourId> {
         std::mem::take(&mut self.trouble.broken)
     }
 
-    /// Returns when to try again to wake a peer that could not be woken.
+    /// Returns the time of the next try to wake sleeping peers; `None` if none is needed.
     pub(crate) fn wake_at(&self) -> Option<Time> {
         self.trouble.wake_at
     }
 
-    /// Tries again to wake peers that could not be woken, if it is time.
+    /// Tries again to wake sleeping peers that could not be woken, if it is time.
     #[inline]
     pub(crate) fn wake_again(&mut self, now: Time) {
         if self.trouble.wake_at.is_some_and(|at| at <= now) {
@@ -247,7 +254,8 @@ impl Near {
         self.peers.get_mut(usize::from(place))?.as_mut()
     }
 
-    /// Returns the ring of the peer at an index, to be read, and where its packets come from.
+    /// Returns the ring of the peer at an index, to read from, and the peer that its packets come
+    /// from.
     #[inline]
     pub(crate) fn reading(&mut self, place: u16) -> Option<(&mut RingReader, Origin<'_>)> {
         let Self { peers, owners, found, .. } = self;
@@ -255,10 +263,12 @@ impl Near {
         Some((reader.as_mut()?, Origin { neighbour, slots, owners, found }))
     }
 
-    /// Returns the local peer that `peer` belongs to, if `path` leads to a process of this host.
+    /// Returns the local peer that has the queue pair `peer`, if `path` leads to a process of this
+    /// host and there is a ring to write to.
     #[inline]
     pub(crate) fn neighbour_of(&self, path: &TxPath, peer: Qpn) -> Option<NeighbourId> {
-        // Where no process was found, the slot may be one of another host.
+        // A path that does not lead to this host may lead to a queue pair of another host with the
+        // same slot.
         if self.places.is_empty() || !path.is_local() {
             return None;
         }
@@ -266,9 +276,9 @@ impl Near {
         self.peer(id)?.writer.is_some().then_some(id)
     }
 
-    /// Returns the route of a datagram: as [`neighbour_of`](Self::neighbour_of), for services
-    /// without acknowledgements. Packets go through memory only once nothing is on its way to the
-    /// process by the link, which `is_idle` reports.
+    /// Returns the route of a packet of UC or UD: the ring to the peer once the switch is done,
+    /// otherwise the wire or a pause. The switch is done when none of our packets is on its way to
+    /// the peer's process by the link, which `is_idle` reports.
     #[inline]
     pub(crate) fn way_of_datagram(
         &mut self,
@@ -288,24 +298,25 @@ impl Near {
         }
     }
 
-    /// Whether there is a ring to write to.
+    /// Whether there is a ring to write to for this peer.
     #[inline]
     pub(crate) fn has_writer(&self, id: NeighbourId) -> bool {
         self.peer(id).is_some_and(|peer| peer.writer.is_some())
     }
 
-    /// Begins the writes of one call.
+    /// Begins a call of the lane, which may write [`BYTES_PER_CALL`] to rings.
     pub(crate) fn begin(&mut self) {
         self.budget = BYTES_PER_CALL;
     }
 
-    /// Counts bytes that were moved to a peer's memory.
+    /// Counts bytes that were copied to a peer's memory without a ring against the limit of this
+    /// call.
     #[inline]
     pub(crate) fn spend(&mut self, bytes: usize) {
         self.budget = self.budget.saturating_sub(bytes);
     }
 
-    /// Whether this call has written enough.
+    /// Whether this call of the lane has written as much to rings as it may.
     pub(crate) fn is_done(&self) -> bool {
         self.budget == 0
     }
@@ -329,7 +340,7 @@ impl Near {
         })
     }
 
-    /// Whether the link is to be received from now, after `packets` came out of rings.
+    /// Whether the link is to be polled now, after a poll of the rings found `packets` packets.
     #[inline]
     pub(crate) fn is_time_for_link(&mut self, packets: usize, now: Time) -> bool {
         if packets != 0 {
@@ -345,27 +356,27 @@ impl Near {
         is_time
     }
 
-    /// Whether a full ring was waited for in vain.
+    /// Whether some ring has been full for longer than [`PATIENCE_NANOS`].
     pub(crate) fn is_stuck(&self, now: Time) -> bool {
         let mut since = self.peers.iter().flatten().filter_map(|peer| peer.full_since);
         since.any(|since| now.since(since) >= PATIENCE_NANOS)
     }
 
-    /// Notes how many packets the link had.
+    /// Notes how many packets the last poll of the link found.
     #[inline]
     pub(crate) fn link_had(&mut self, packets: usize) {
         self.link_is_busy = packets != 0;
     }
 
-    /// Whether any peer has sent something. For a thread that is about to sleep and has announced
-    /// that.
+    /// Whether any peer has written something to its ring. For a thread that has announced that it
+    /// is about to sleep.
     pub(crate) fn has_news(&self) -> bool {
         let mut readers = self.peers.iter().flatten().filter_map(|peer| peer.reader.as_ref());
         readers.any(RingReader::has_news)
     }
 
-    /// Closes a peer's broken ring: nothing goes through it any more, and the peer is to be
-    /// expelled.
+    /// Stops using a peer's rings because the peer broke their protocol, and notes that the
+    /// background thread has to disconnect the peer.
     #[cold]
     pub(crate) fn break_off(&mut self, place: u16, error: &RingBroken) {
         if let Some(peer) = self.peer_at(place) {
@@ -374,13 +385,13 @@ impl Near {
         }
     }
 
-    /// Takes the buffer to which packets are copied out of a ring.
+    /// Takes the buffer to which a packet is copied out of a ring.
     #[inline]
     pub(crate) fn take_buffer(&mut self) -> Box<PacketBuffer> {
         self.buffer.take().unwrap_or_else(|| Box::new([0; _]))
     }
 
-    /// Gives the buffer back.
+    /// Returns the buffer that [`take_buffer`](Self::take_buffer) took.
     #[inline]
     pub(crate) fn give_buffer(&mut self, buffer: Box<PacketBuffer>) {
         self.buffer = Some(buffer);
@@ -403,8 +414,8 @@ impl Near {
         self.places.push(place as u16);
     }
 
-    /// Removes a peer that is gone, or whose ring was read to its end, and returns what is left of
-    /// it.
+    /// Removes a peer that is gone, or whose ring was read to its end, and returns it with its
+    /// rings.
     pub(crate) fn part(&mut self, id: NeighbourId) -> Option<Peer> {
         self.peer(id)?;
         let peer = self.peers.get_mut(id.place())?.take();
@@ -412,8 +423,8 @@ impl Near {
         self.by_slot.iter_mut().for_each(|known| *known = known.filter(|known| *known != id));
         for (pid, &slot) in peer.iter().flat_map(|p| p.slots.iter().map(|s| (p.neighbour.pid(), s)))
         {
-            // The next owner of the slot is asked anew, unless it was heard before the end of this
-            // peer.
+            // The slot's next owner is looked up again. An owner that the kernel reported before
+            // this peer's end is kept.
             let owner = &mut self.owners[usize::from(slot.value())];
             *owner = owner.filter(|&owner| owner != pid);
             self.map(slot);
@@ -421,7 +432,8 @@ impl Near {
         peer
     }
 
-    /// Notes that this process answered on the slot's own socket.
+    /// Notes that the process `pid` has a slot: the kernel reported it as the sender of an answer
+    /// from the slot's socket.
     pub(crate) fn set_owner(&mut self, slot: Slot, pid: u32) {
         self.owners[usize::from(slot.value())] = Some(pid);
         self.map(slot);
@@ -432,14 +444,15 @@ impl Near {
         let pid = peer.neighbour.pid();
         let before = std::mem::replace(&mut peer.slots, slots.clone());
         for slot in before.into_iter().chain(slots) {
-            // The peer's word changes nothing about other processes' slots, however many it names.
+            // Only slots that the kernel says are the peer's change, however many the peer claims.
             if self.owners[usize::from(slot.value())] == Some(pid) {
                 self.map(slot);
             }
         }
     }
 
-    /// Finds the peer that has a slot: the peer must say so, and the kernel must say the same.
+    /// Finds the peer that has a slot and notes it. The peer must claim the slot, and the kernel
+    /// must have reported the peer's process as its owner.
     fn map(&mut self, slot: Slot) {
         let at = usize::from(slot.value());
         let owner = self.owners[at];
@@ -449,16 +462,16 @@ impl Near {
     }
 }
 
-/// A ring to which the packets of one turn of a queue pair are written.
+/// The ring to a local peer, while the packets of one turn of a queue pair are written to it.
 pub(crate) struct RingOut<'a> {
     peer: &'a mut Peer,
     stage: &'a mut Stage,
     trouble: &'a mut Trouble,
     budget: &'a mut usize,
     now: Time,
-    /// Whether nothing may be lost, however long it takes.
+    /// Whether no packet may be lost, however long the ring stays full.
     waits: bool,
-    /// Whether the packet that is written next is lost.
+    /// Whether the next packet will be lost because the ring has been full for too long.
     drops: bool,
     lost: u64,
     packets: u64,
@@ -466,15 +479,15 @@ pub(crate) struct RingOut<'a> {
 }
 
 impl<'a> RingOut<'a> {
-    /// Returns space as [`room`](Self::room) does, for one packet that [`push_one`](Self::push_one)
-    /// sends, and whether that packet is lost.
+    /// Returns space for one packet, as [`room`](Self::room) does, and whether the packet will be
+    /// lost. The packet is sent by [`push_one`](Self::push_one).
     pub(crate) fn into_room(mut self) -> Option<(&'a mut [u8], bool)> {
         self.room()?;
         Some((self.stage.room(), self.drops))
     }
 
-    /// Sends the packet in the space of [`into_room`](Self::into_room), or loses it. The peer sees
-    /// it at once.
+    /// Sends the packet that was written to the space of [`into_room`](Self::into_room), or counts
+    /// it as lost. The peer sees the packet at once.
     pub(crate) fn push_one(
         mut self,
         path: &TxPath,
@@ -489,13 +502,13 @@ impl<'a> RingOut<'a> {
 }
 
 impl RingOut<'_> {
-    /// Makes packets wait until there is room, however long that takes: what is sent is never
-    /// repeated.
+    /// Makes packets wait for room however long it takes. For queue pairs that never repeat a
+    /// packet.
     pub(crate) fn wait_for_ever(&mut self) {
         self.waits = true;
     }
 
-    /// Whether one more packet, of any size, may be written.
+    /// Whether the ring has room for one more packet of any size.
     #[inline]
     fn has_room(&mut self) -> bool {
         let Some(writer) = &mut self.peer.writer else { return false };
@@ -509,9 +522,9 @@ impl RingOut<'_> {
         }
     }
 
-    /// Returns space for one more packet, of any size; `None` while the ring is full and waited
-    /// for. If it was waited for in vain, there is space all the same, but the packet written there
-    /// is lost.
+    /// Returns space for one more packet, of any size. If the ring is full, returns `None` until it
+    /// has been full for [`PATIENCE_NANOS`]; after that there is space all the same, but the packet
+    /// written there is lost.
     #[inline]
     pub(crate) fn room(&mut self) -> Option<&mut [u8]> {
         if self.has_room() {
@@ -526,7 +539,8 @@ impl RingOut<'_> {
         Some(self.stage.room())
     }
 
-    /// Sends the packet in that space.
+    /// Sends the packet that was written to the space of [`room`](Self::room), or counts it as
+    /// lost.
     #[inline]
     pub(crate) fn push(&mut self, path: &TxPath, len: usize, is_run: bool) {
         if self.drops {
@@ -540,7 +554,7 @@ impl RingOut<'_> {
         }
     }
 
-    /// Ends the turn: the peer sees what was written.
+    /// Ends the turn: lets the peer see what was written, and wakes the peer if it sleeps.
     #[inline]
     pub(crate) fn finish(self, counters: &Counters) {
         if self.lost != 0 {

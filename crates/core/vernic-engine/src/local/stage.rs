@@ -1,32 +1,33 @@
-//! The staging buffer: packets of one turn on their way into a ring.
+//! A staging buffer: private memory where the packets of one turn are built before they are copied
+//! to a ring.
 //!
-//! A packet is stored in pieces of some bytes, and copied in bigger pieces a moment later. A
-//! processor delays such a load until all stores before it are done. Stores to a ring wait for
-//! cache lines that the reader had last, and each wait takes as long as a message. So nothing is
-//! loaded between stores to a ring: packets are built here, in private memory, and go to the ring
-//! together.
+//! A packet is written in pieces of a few bytes, and copied a moment later in bigger pieces. A
+//! processor delays a load that covers several recent stores until all earlier stores are done.
+//! Stores to a ring wait for cache lines that the reader used last, and each such wait takes as
+//! long as a whole message. So no load may follow closely on a store to a ring: all packets of a
+//! turn are built here first, and copied to the ring together.
 
 use vernic_io::TxPath;
 use vernic_io::batch::MAX_TRANSPORT_BYTES;
 use vernic_io::neighbour::{RingWriter, record_bytes};
 
-/// Bytes of packets after which they go to the ring. That is a list of small messages, or one large
-/// packet, which is copied while it is in the first-level cache.
+/// Bytes in the buffer above which they are copied to the ring. This is a list of small messages,
+/// or one large packet, which is then still in the first-level cache.
 const FLUSH_BYTES: usize = 2048;
 /// Alignment of packets in the buffer, in bytes.
 const ALIGN: usize = 16;
-/// Bytes reserved for the largest packet, rounded up to a multiple of [`ALIGN`].
+/// Bytes of space for one more packet of the largest size, rounded up to a multiple of [`ALIGN`].
 const ROOM_BYTES: usize = MAX_TRANSPORT_BYTES.next_multiple_of(ALIGN);
-/// Largest number of packets: each takes at least [`ALIGN`] bytes.
+/// Largest number of packets in the buffer: each takes at least [`ALIGN`] bytes.
 const MAX_PACKETS: usize = FLUSH_BYTES / ALIGN + 1;
 
-/// A buffer of one turn's packets; see the module's head.
+/// A buffer in which one turn's packets are built; see the head of this module.
 pub(super) struct Stage {
     bytes: Box<[u8; FLUSH_BYTES + ROOM_BYTES]>,
     used: usize,
     /// For each packet: its path, its length, and whether it is a rendezvous record.
     packets: Vec<(TxPath, usize, bool)>,
-    /// Bytes that the packets take in the ring.
+    /// Bytes that the packets will take in the ring.
     record_bytes: usize,
 }
 
@@ -42,7 +43,7 @@ impl Stage {
         Self { bytes: Box::new([0; _]), used: 0, packets, record_bytes: 0 }
     }
 
-    /// Returns the bytes of the ring that the packets take.
+    /// Returns how many bytes of the ring the packets in the buffer will take.
     #[inline]
     pub(super) const fn record_bytes(&self) -> usize {
         self.record_bytes
@@ -54,8 +55,8 @@ impl Stage {
         &mut self.bytes[self.used..]
     }
 
-    /// Adds the packet that was written to [`room`](Self::room). Returns true if the caller must
-    /// [`flush`](Self::flush) before it asks for room again.
+    /// Adds the packet that was written to the space of [`room`](Self::room). Returns true if the
+    /// caller must [`flush`](Self::flush) before it asks for space again.
     #[inline]
     pub(super) fn push(&mut self, path: &TxPath, len: usize, is_run: bool) -> bool {
         self.packets.push((*path, len, is_run));
@@ -64,8 +65,8 @@ impl Stage {
         self.used > FLUSH_BYTES
     }
 
-    /// Writes all packets to the ring, which must have room for them. Without a `writer` they are
-    /// lost.
+    /// Copies all packets to the ring, which must have room for them, and empties the buffer.
+    /// Without a `writer` the packets are lost.
     #[inline]
     pub(super) fn flush(&mut self, writer: Option<&mut RingWriter>) {
         if let Some(writer) = writer {

@@ -1,14 +1,15 @@
-//! Grants: a local peer's permission to be accessed without packets. A grant is requested once per
-//! queue pair and key, by the messages of `messages.rs`.
+//! Grants, as the initiator keeps them: the permission of a local peer to access its memory without
+//! packets. A grant is requested for each pair of queue pair and key, by the messages of
+//! `messages.rs`.
 //!
-//! Where each key is used only once, the answer would come too late, and would cost the target more
-//! than the packets. A queue pair that has seen [`ONCE`] such keys requests grants only for keys
-//! that are used again.
+//! Where a program uses each key only once, a grant would come too late, and requesting it would
+//! cost the target more than the packets. So after [`ONCE`] such keys a queue pair requests a grant
+//! only at the second use of a key.
 //!
-//! Until the answer comes, and if it is a denial, requests take packets. The responder then says
-//! what is wrong with them: nothing here reports an error. A grant ends when its revocation word is
-//! cleared (`vernic_mem`), without a message. A message is sent afterwards so that files do not
-//! stay mapped.
+//! Requests take packets until the grant comes, and if it is denied. No error is reported here: if
+//! an access is not allowed, the responder finds that when it gets the packets. A grant ends when
+//! the owner of the memory clears its revocation word (`vernic_mem`), which needs no message. A
+//! message follows only so that this process unmaps files that it needs no longer.
 
 use std::sync::Arc;
 
@@ -19,21 +20,24 @@ use vernic_wire::Rkey;
 use super::guest::Guest;
 use super::messages::Offer;
 
-/// Largest number of grants of one queue pair. Beyond that the one used longest ago is dropped.
+/// Largest number of keys for which one queue pair keeps a grant. Beyond that the key used longest
+/// ago is dropped.
 const MAX_TICKETS: usize = 64;
 
-/// The number of requests that take packets before a grant is requested again: the peer may not
-/// know us yet. The number doubles each time.
+/// The number of requests with a key that take packets until the grant is requested a second time.
+/// The first request may come before the peer knows of the connection. The number doubles each
+/// time.
 const FIRST_PAUSE: u32 = 8;
-/// The largest such number: a grant is requested about once per millisecond of small requests.
+/// The largest number of requests between two grant requests. With small requests this is about one
+/// grant request per millisecond.
 const LONGEST_PAUSE: u32 = 1024;
 
-/// The number of a queue pair's keys that may be used only once before later keys must wait for
-/// their second use. A program that registers memory for each transfer never uses a key again; a
-/// program that has many keys does.
+/// The number of keys that a queue pair may have used only once before it requests the grant of
+/// each new key only at the key's second use. A program that registers memory anew for each
+/// transfer uses each key once; a program that merely has many keys uses them again.
 const ONCE: usize = 8;
 
-/// A grant, and the means to use it.
+/// A grant, and what is needed to use it.
 #[derive(Debug)]
 pub(crate) struct Ticket {
     pub(crate) offer: Offer,
@@ -42,7 +46,8 @@ pub(crate) struct Ticket {
 }
 
 impl Ticket {
-    /// Returns where in the range the request begins; `None` if the grant does not cover all of it.
+    /// Returns the offset at which the request begins in the granted range; `None` if the grant
+    /// does not cover the whole request.
     #[inline]
     pub(crate) fn place(&self, direct: &Direct) -> Option<u64> {
         let needs = match direct.op {
@@ -54,26 +59,28 @@ impl Ticket {
     }
 }
 
-/// The state of the grant for a key.
+/// The state of the grant for one key of the peer.
 #[derive(Debug)]
 pub(crate) enum Consent {
-    /// Requested, or denied: requested again after `left` more requests, out of `pause`.
+    /// Requested or denied. The grant is requested again after `left` more requests with the key;
+    /// `pause` is the value that `left` began with.
     No { left: u32, pause: u32 },
-    /// Granted.
+    /// Granted, and not ended.
     Ticket(Ticket),
-    /// A grant of no use: the kernel does not let us access the memory, or the memory is not there.
+    /// Not to be requested again: the kernel does not let us access the memory, or the memory
+    /// cannot be reached.
     Never,
 }
 
-/// The local peer that a queue pair is connected to, and the grants of that peer.
+/// The local peer that a queue pair is connected to, and the grants that the peer gave.
 #[derive(Debug, Default)]
 pub(crate) struct QpTickets {
     guest: Option<Arc<Guest>>,
-    /// The keys, the one used last first.
+    /// The keys, most recently used first.
     list: Vec<Known>,
 }
 
-/// The state of a key.
+/// A key of the peer, and the state of its grant.
 #[derive(Debug)]
 struct Known {
     rkey: Rkey,
@@ -83,13 +90,13 @@ struct Known {
 }
 
 impl QpTickets {
-    /// Sets the local peer, and forgets the grants of the one before.
+    /// Sets the local peer, and forgets all grants of the former peer.
     pub(crate) fn connect(&mut self, guest: Option<Arc<Guest>>) {
         self.list.clear();
         self.guest = guest;
     }
 
-    /// Forgets the grants of the path before; they are requested anew.
+    /// Forgets all grants because the path has changed. They are requested anew.
     pub(crate) fn renew(&mut self) {
         self.list.clear();
     }
@@ -99,14 +106,16 @@ impl QpTickets {
         self.guest.as_ref()
     }
 
-    /// Returns the local peer, and the state of the grant for a key. The latter is `None` if the
-    /// caller has to request the grant, which is then noted.
+    /// Returns the local peer and the state of the grant for a key; `None` if there is no local
+    /// peer. The state is `None` if the caller has to send a grant request now; it is noted as
+    /// sent.
     #[inline]
     pub(crate) fn find(&mut self, rkey: Rkey) -> Option<(&Guest, Option<&Consent>)> {
         Some((self.guest.as_ref()?, known(&mut self.list, rkey)))
     }
 
-    /// Notes the answer about a key. Returns false, and drops the answer, if none was waited for.
+    /// Notes the peer's answer to the grant request for a key. Returns false, and drops the answer,
+    /// if no request is open.
     pub(crate) fn answer(&mut self, rkey: Rkey, consent: Consent) -> bool {
         let waiting = self.list.iter_mut().find(|known| known.rkey == rkey);
         let Some(Known { consent: place @ Consent::No { .. }, .. }) = waiting else { return false };
@@ -114,7 +123,7 @@ impl QpTickets {
         true
     }
 
-    /// Forgets grants if the revocation word of their key is cleared: they are requested anew.
+    /// Forgets the grants for keys with a cleared revocation word. They are requested anew.
     pub(crate) fn end_closed(&mut self) {
         self.list.retain(|known| match &known.consent {
             Consent::Ticket(ticket) => ticket.gates.is_valid(ticket.offer.key),
@@ -122,7 +131,7 @@ impl QpTickets {
         });
     }
 
-    /// Ends a grant: it is requested anew, or never.
+    /// Forgets the grant for a key. It is requested anew, or with `never` not any more.
     pub(crate) fn end(&mut self, rkey: Rkey, never: bool) {
         if never {
             let found = self.list.iter_mut().find(|known| known.rkey == rkey);
@@ -154,14 +163,15 @@ fn known(list: &mut Vec<Known>, rkey: Rkey) -> Option<&Consent> {
     Some(consent)
 }
 
-/// Adds a key at its first use. The grant is requested at once, or when the key is used again.
+/// Adds a key at its first use. Returns `None` if the grant is to be requested now, otherwise the
+/// state of a key whose grant is requested at its next use.
 #[cold]
 fn note(list: &mut Vec<Known>, rkey: Rkey) -> Option<&Consent> {
     let asks = list.iter().filter(|known| !known.again).count() < ONCE;
     list.truncate(MAX_TICKETS - 1);
     let left = if asks { FIRST_PAUSE } else { 1 };
-    // A grant that is requested at the second use has the same next pause as one requested at the
-    // first.
+    // A grant that is first requested at the second use has [`FIRST_PAUSE`] as its next pause, too,
+    // because the pause doubles at that use.
     let pause = if asks { FIRST_PAUSE } else { FIRST_PAUSE / 2 };
     list.insert(0, Known { rkey, consent: Consent::No { left, pause }, again: false });
     if asks { None } else { Some(&list[0].consent) }
@@ -189,7 +199,7 @@ mod tests {
         assert!(known(&mut tickets.list, Rkey(1)).is_none());
     }
 
-    /// Whether a grant is requested for a key.
+    /// Whether the use of a key makes the caller request its grant.
     fn asks(tickets: &mut QpTickets, key: u32) -> bool {
         known(&mut tickets.list, Rkey(key)).is_none()
     }
@@ -199,7 +209,8 @@ mod tests {
         let mut tickets = QpTickets::default();
         let asked = (0..10_000).filter(|&key| asks(&mut tickets, key)).count();
         assert_eq!(asked, ONCE);
-        // One of the keys is used again and again: it is treated as any that was not answered.
+        // One of these keys is used again and again: its grant is requested again as for any other
+        // key.
         let asked: Vec<_> = (0..60).filter(|_| asks(&mut tickets, 9_999)).collect();
         assert_eq!(asked, [0, 8, 24, 56]);
     }
@@ -211,7 +222,8 @@ mod tests {
         assert_eq!(at_first, ONCE);
         let then = (0..60).filter(|&key| asks(&mut tickets, key)).count();
         assert_eq!(then, 60 - ONCE);
-        // The keys are used again, so the next key is no longer one of many that are used once.
+        // All keys were used again, so none counts as used only once, and a new key's grant is
+        // requested at its first use.
         assert!(asks(&mut tickets, 60));
     }
 

@@ -2,54 +2,59 @@
 //!
 //! An ACK is a packet and, where nothing else goes to that peer, a system call; both cost as much
 //! as a small message. IBTA lets a responder acknowledge many requests with one ACK (9.7.5.1.2). So
-//! an ACK that is all a queue pair has to send waits a moment: for more requests to acknowledge, or
-//! for a reply that it can ride with. READ and atomic responses and NAKs never wait.
+//! when a queue pair has nothing but an ACK to send, the ACK waits a moment: for more requests that
+//! it can acknowledge, too, or until the application posts a request in the other direction, with
+//! which it leaves in one system call. READ and atomic responses and NAKs never wait.
 //!
-//! Whether waiting is right depends on the peer. A peer that sends on without the ACK (a ping-pong
-//! of messages, a stream) gains. A peer that needs its completion before it goes on would lose
-//! [`HOLD_NANOS`] each time.
+//! Whether the delay pays depends on the peer. It does if the peer goes on sending without the ACK
+//! (a ping-pong of messages, a stream). A peer that needs its completion before it goes on would
+//! lose [`HOLD_NANOS`] each time.
 //!
-//! So each queue pair learns. If no more requests came while an ACK waited, and that happens a few
-//! times in a row, waiting is given up for the next [`PROMPT_BURSTS`] bursts. These are
-//! acknowledged at the next poll, or with a reply if one is posted first. After them the queue pair
-//! tries waiting again.
+//! So each queue pair learns. If an ACK waited and no more requests came, the delay was in vain.
+//! After a few such ACKs in a row, the queue pair delays no ACK for the next [`PROMPT_BURSTS`]
+//! bursts (a burst is what one poll receives for a queue pair). These are acknowledged at the next
+//! poll, or together with a request that the application posts first. After them, the queue pair
+//! tries the delay again.
 //!
 //! Limits: an ACK waits [`HOLD_NANOS`] while the application calls into the device. If the
-//! application does not call, the ACK waits until the background thread takes over. It also waits
-//! no longer than so many packets of the lane.
+//! application does not call, the ACK waits until the background thread takes over. An ACK also
+//! leaves when the lane has handled a certain number of packets since.
 
 use vernic_proto::Time;
 
-/// How long an ACK waits, in nanoseconds: about the round trip of a network. Between spinning
-/// processes it is four round trips of a small message, so a ping-pong sends one ACK for every four
-/// messages. Measured (p50 one way, 64 bytes): 2.55 us with 10 us, 2.35 with 20, 2.36 with 40.
+/// How long an ACK is delayed, in nanoseconds: about the round trip of a network. Between two
+/// processes of a host that spin it is four round trips of a small message, so a ping-pong sends
+/// one ACK for every four messages. Measured latency (p50 one way, 64 bytes) with a delay of 10 us:
+/// 2.55 us, with 20 us: 2.35 us, with 40 us: 2.36 us.
 const HOLD_NANOS: u64 = 20_000;
 
-/// Bursts acknowledged at once after waiting was in vain. With this number, one more try costs 20
-/// ns per message.
+/// The number of bursts that are acknowledged without delay after delays were in vain. It is so
+/// large that the next try of a delay, which may cost [`HOLD_NANOS`], adds only 20 ns per message.
 const PROMPT_BURSTS: u16 = 1024;
 
-/// Times in a row that waiting may be in vain: the peer's process may just not have run.
+/// Delays in a row that may be in vain before the queue pair stops delaying. A few are allowed
+/// because the peer's process may just not have been running.
 const MISSES: u8 = 3;
 
-/// The state of a queue pair's acknowledgements. Protected by the lock of its core.
+/// The delayed ACK of one queue pair, and what the queue pair has learnt about delays. Protected by
+/// the lock of the queue pair's core.
 #[derive(Debug, Default)]
 pub(crate) struct AckHold {
-    /// Whether an ACK is delayed.
+    /// Whether an ACK is being delayed.
     listed: bool,
-    /// Whether more requests came since.
+    /// Whether more requests have come since the ACK was delayed.
     more: bool,
     due: Time,
-    /// Times in a row that waiting was in vain.
+    /// Delays in a row that were in vain.
     misses: u8,
-    /// Bursts that are still acknowledged at once.
+    /// Bursts that are still to be acknowledged without delay.
     prompt: u16,
 }
 
 impl AckHold {
-    /// Delays an ACK, and returns when it must leave. Called when an ACK is the only response that
-    /// there is, after a turn (`burst` is `None`) or a burst of packets, with requests (`true`) or
-    /// without.
+    /// Delays an ACK, and returns when the ACK must leave. Called when an ACK is all that the queue
+    /// pair has to send in response: after a turn (`burst` is `None`), or after a burst of received
+    /// packets, which had requests (`Some(true)`) or none (`Some(false)`).
     #[inline]
     pub(crate) fn delay(&mut self, burst: Option<bool>, now: Time) -> Time {
         if !self.listed {
@@ -63,14 +68,14 @@ impl AckHold {
         self.due
     }
 
-    /// Notes that the ACK has left with something else.
+    /// Notes that the delayed ACK has left together with other packets.
     #[inline]
     pub(crate) fn left(&mut self) {
         self.listed = false;
     }
 
-    /// Notes that the ACK leaves now. If it `has_waited`, it leaves because it waited as long as it
-    /// may.
+    /// Notes that the delayed ACK leaves now. `has_waited` says that it leaves because the delay is
+    /// over.
     pub(crate) fn release(&mut self, has_waited: bool) {
         if has_waited && self.prompt == 0 {
             self.learn();
@@ -78,27 +83,29 @@ impl AckHold {
         self.listed = false;
     }
 
-    /// Learns from an ACK that has waited as long as it may whether the wait was worth it.
+    /// Learns whether a delay was in vain, from an ACK whose delay is over.
     fn learn(&mut self) {
         if self.more {
             self.misses = 0;
         } else {
             self.misses += 1;
             if self.misses > MISSES {
-                // After the prompt bursts, one more miss is enough to be prompt again.
+                // After the next [`PROMPT_BURSTS`] bursts, one more delay in vain is enough to stop
+                // again.
                 self.misses = MISSES;
                 self.prompt = PROMPT_BURSTS;
             }
         }
     }
 
-    /// Notes a burst that came while an ACK waited. A burst without requests holds ACKs of the
-    /// peer, and gave the waiting ACK nothing more to acknowledge.
+    /// Notes a burst of packets that came while an ACK was delayed. If `requests` is false, the
+    /// burst has only ACKs of the peer, so the delayed ACK has nothing more to acknowledge.
     fn meanwhile(&mut self, requests: bool) {
         self.more |= requests;
     }
 
-    /// Whether an ACK is delayed that should leave with a reply posted now.
+    /// Whether an ACK waits that is not to be delayed, and so should leave with a request that the
+    /// application posts now.
     pub(crate) fn rides(&self) -> bool {
         self.listed && self.prompt != 0
     }
@@ -119,7 +126,7 @@ mod tests {
         assert_eq!(hold.prompt, PROMPT_BURSTS);
         hold.listed = true;
         assert!(hold.rides());
-        // The prompt bursts are over; one more miss is enough.
+        // The bursts without delay are over; one more delay in vain is enough.
         hold.prompt = 0;
         hold.learn();
         assert_eq!(hold.prompt, PROMPT_BURSTS);

@@ -1,6 +1,6 @@
-//! Sizes of a queue pair.
+//! The sizes of a queue pair's queues and work requests.
 
-/// Sizes of a queue pair.
+/// The sizes of a queue pair's queues and work requests, as the application asks for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpCap {
     /// Send requests that may be outstanding, 0 to [`MAX_QP_WR`](crate::limits::MAX_QP_WR).

@@ -1,13 +1,13 @@
-//! The ring of a completion queue: what the lane pushes to and the application takes from.
+//! The ring of a completion queue: the lane adds completions, and the application takes them.
 //!
-//! The thread that runs the lane pushes, under the lock of a queue pair. The handle that
-//! applications have is `verbs::Cq`. Lock order: lane, queue pair, completion queue. The ring's
-//! lock is held for copies only.
+//! The thread that runs the lane adds completions while it has the lock of a queue pair.
+//! Applications have the handle `verbs::Cq`. Lock order: lane, queue pair, completion queue. The
+//! ring's lock is held only while completions are copied.
 //!
-//! Limits: as many entries as the queue was made with. A completion that does not fit is lost,
-//! fails the queue, raises [`EventKind::CqError`] (IBTA 11.6.3.1, "CQ overrun") and wakes the
-//! thread that sleeps on its channel. Polling the queue is an error once the entries before the
-//! lost one are taken.
+//! Limits: the ring has as many entries as the queue was created with. A completion that does not
+//! fit is lost and fails the queue: it raises [`EventKind::CqError`] (IBTA 11.6.3.1, "CQ overrun")
+//! and wakes the thread that sleeps on the queue's channel. Polling the queue is an error once the
+//! entries before the lost one are taken.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -20,14 +20,15 @@ use crate::device::opened::Device;
 use crate::error::ResizeError;
 use crate::support::events::{AsyncEvent, CqId, Element, EventKind, EventQueue, lock};
 
-/// A completion and its time.
+/// A completion, and when it happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wc {
     /// The completion.
     pub completion: Completion,
-    /// The time, in nanoseconds of CLOCK_MONOTONIC. [`Context::clocks`](crate::Context::clocks)
-    /// returns the time of day that goes with it. Completions of one batch of packets have one
-    /// time, at which the batch was begun: some microseconds early, never late.
+    /// The time of the completion, in nanoseconds of CLOCK_MONOTONIC.
+    /// [`Context::clocks`](crate::Context::clocks) returns the time of day that corresponds to it.
+    /// All completions of one batch of packets have the time at which handling of the batch began,
+    /// so the time is some microseconds early, never late.
     pub timestamp_ns: u64,
 }
 
@@ -40,7 +41,7 @@ impl std::ops::Deref for Wc {
     }
 }
 
-/// A completion to fill arrays with before a poll.
+/// An empty completion, to initialize an array that a poll fills.
 pub const EMPTY_WC: Wc = Wc { completion: EMPTY, timestamp_ns: 0 };
 
 const EMPTY: Completion = Completion {
@@ -57,7 +58,7 @@ const EMPTY: Completion = Completion {
     vendor_err: 0,
 };
 
-/// The completion for which the queue raises an event.
+/// Which completion makes the queue report on its channel (`ibv_req_notify_cq`).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 enum Armed {
     No,
@@ -72,18 +73,19 @@ struct Entries {
     armed: Armed,
 }
 
-/// The ring of a completion queue.
+/// The ring of a completion queue; see the head of this module.
 #[derive(Debug)]
 pub(crate) struct CqRing {
     id: CqId,
     device: Arc<Device>,
-    /// The queue of the channel, where events go.
+    /// The event queue of the completion channel, if the queue was created with one.
     channel: Option<Arc<EventQueue<CqId>>>,
     entries: Mutex<Entries>,
-    /// Entries in the ring. Read without the ring's lock to find it empty.
+    /// The number of entries in the ring. Read without the ring's lock, so that a poll of an empty
+    /// ring takes no lock.
     held: AtomicU32,
     failed: AtomicBool,
-    /// Queue pairs and shared receive queues that complete here.
+    /// The number of queue pairs and shared receive queues that complete in this queue.
     users: AtomicU32,
 }
 
@@ -110,7 +112,7 @@ impl CqRing {
         self.id
     }
 
-    /// Whether an application may sleep until the queue has something.
+    /// Whether the queue has a channel, on which an application may sleep until a completion comes.
     #[inline]
     pub(crate) fn has_channel(&self) -> bool {
         self.channel.is_some()
@@ -120,7 +122,7 @@ impl CqRing {
         lock(&self.entries).depth
     }
 
-    /// Returns the number of completions that wait now.
+    /// Returns the number of completions that the application has not taken yet.
     #[inline]
     pub(crate) fn waiting(&self) -> u32 {
         self.held.load(Ordering::Acquire)
@@ -130,8 +132,8 @@ impl CqRing {
         self.failed.load(Ordering::Acquire)
     }
 
-    /// Makes the next completion raise an event; with `solicited_only`, the next solicited or
-    /// failed one. Returns true if the queue was not armed before.
+    /// Arms the queue: the next completion makes it report on its channel, or with `solicited_only`
+    /// the next solicited or failed completion. Returns true if the queue was not armed before.
     pub(crate) fn arm(&self, solicited_only: bool) -> bool {
         let wanted = if solicited_only { Armed::Solicited } else { Armed::Next };
         let mut entries = lock(&self.entries);
@@ -140,7 +142,9 @@ impl CqRing {
         was == Armed::No
     }
 
-    /// Changes how many completions the ring holds to `depth`, if those that wait fit into `asked`.
+    /// Changes the number of entries to `depth`, if the application has left at most `asked`
+    /// completions in the ring. `asked` is the number that the application gave; `depth` may be
+    /// larger.
     pub(crate) fn resize(&self, asked: u32, depth: u32) -> Result<(), ResizeError> {
         let mut entries = lock(&self.entries);
         let held = entries.list.len() as u32;
@@ -166,7 +170,7 @@ impl CqRing {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Adds a completion. Returns false if there was no room, and the queue has failed.
+    /// Adds a completion. Returns false if there was no room; the queue has failed then.
     pub(crate) fn push(&self, wc: Wc) -> bool {
         let fire = {
             let mut entries = lock(&self.entries);
@@ -195,7 +199,7 @@ impl CqRing {
         true
     }
 
-    /// Reports on the channel that the queue was armed and is not any more.
+    /// Reports on the channel. The caller has disarmed the queue.
     fn raise(&self) {
         if let Some(channel) = &self.channel {
             self.device.cq_disarmed();
@@ -225,7 +229,8 @@ impl CqRing {
         count
     }
 
-    /// Fails the queue. If it is `armed`, a thread sleeps, or is about to, until the queue reports.
+    /// Fails the queue. If it was `armed`, reports on the channel, because a thread may sleep on
+    /// it.
     #[cold]
     fn overflow(&self, armed: bool) {
         if !self.failed.swap(true, Ordering::AcqRel) {
@@ -244,7 +249,7 @@ impl CqRing {
         }
     }
 
-    /// Ends reports, because the queue is destroyed.
+    /// Disarms the queue because it is destroyed.
     pub(crate) fn disarm(&self) {
         let was = std::mem::replace(&mut lock(&self.entries).armed, Armed::No);
         if was != Armed::No {
@@ -256,7 +261,8 @@ impl CqRing {
 impl Drop for CqRing {
     fn drop(&mut self) {
         if self.device.is_orphan() {
-            // Another thread of the parent may have been changing the list.
+            // In a child of `fork`: another thread of the parent may have been changing the list at
+            // the time of the fork, so the list is not freed.
             let entries = self.entries.get_mut().unwrap_or_else(PoisonError::into_inner);
             std::mem::forget(std::mem::take(&mut entries.list));
         }

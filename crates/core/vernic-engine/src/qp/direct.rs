@@ -1,21 +1,23 @@
-//! One-sided requests to a local peer, carried out by this process in the peer's memory.
+//! Direct access: one-sided requests to a local peer that this process carries out itself in the
+//! peer's memory, without packets.
 //!
-//! Called by the lane in a queue pair's turn. What cannot be done for certain is left to packets,
-//! so that the responder finds every error, and errors are those of packets. Permission comes as a
-//! grant (`tickets.rs`, `consent.rs`).
+//! Called by the lane in a queue pair's turn. A request that cannot be carried out for certain
+//! takes packets, so that the responder finds every error and reports it as for any packet. The
+//! permission to access memory is a grant (`tickets.rs`, `consent.rs`).
 //!
-//! A request is carried out in parts of at most [`PART_BYTES`]. Each part is one access under the
-//! revocation words of its grant (`vernic_mem`), so the owner of the memory waits for one part at
-//! most. Other queue pairs have their turn between parts and between small requests. Each small
-//! request counts as some bytes ([`REQUEST_COST`], [`CALL_COST`]), so the time of one call of the
-//! lane is bounded.
+//! A long request is carried out in parts of at most [`PART_BYTES`]. Each part is one access, which
+//! checks the revocation words of the grant (`vernic_mem`), so the owner of the memory never waits
+//! for more than one part when it revokes. Between parts, and between small requests, other queue
+//! pairs have their turns. A small request counts as more bytes than it has ([`REQUEST_COST`],
+//! [`CALL_COST`]), so that the time of one call of the lane is bounded.
 //!
-//! A process that has ended, or replaced itself by exec, no longer is the process that gave the
-//! grant. In mapped memory, nothing but the process's own file is touched. Where the kernel copies,
-//! it is asked in the same call for a word that no other program has (`vernic_mem::LivenessWord`).
-//! So the connection of the process is checked every [`LOOK_NANOS`] only. What is written to a
-//! process that died since then may complete with success, as on a wire whose last ACK was on the
-//! way.
+//! A process that has ended, or runs another program after `exec`, is no longer the process that
+//! gave the grant. In mapped memory this does no harm: only the file that the process shared is
+//! touched. Where the kernel copies, the same system call also reads a random word that no other
+//! program has at that address (`vernic_mem::LivenessWord`). So it is enough to check every
+//! [`LOOK_NANOS`] that the connection of the process is open. A request to a process that died
+//! since the last check may complete with success, as on a wire where the process dies just after
+//! its last ACK.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -30,62 +32,63 @@ use crate::local::tickets::Consent;
 use crate::qp::host::QpHost;
 use crate::qp::send_slots::SendSlots;
 
-/// Bytes of one access, and of one turn: some 50 us of copying.
+/// Largest number of bytes of one access, and of one turn. Copying them takes some 50 us.
 const PART_BYTES: u32 = 256 << 10;
 
-/// Largest number of requests of one turn.
+/// Largest number of requests that one turn carries out.
 const TURN_REQUESTS: usize = 64;
 
-/// Least bytes that a request to mapped memory counts as. It takes some 0.1 us, in which so much is
-/// copied.
+/// The least number of bytes that a request to mapped memory counts as, against the [`PART_BYTES`]
+/// of a turn. A small request takes some 0.1 us, in which this many bytes are copied.
 const REQUEST_COST: u32 = 1 << 10;
 
-/// Least bytes that a request counts as if the kernel carries it out: two system calls, some 0.8
-/// us.
+/// The least number of bytes that a request counts as, against the [`PART_BYTES`] of a turn, if the
+/// kernel copies. A small request takes two system calls, some 0.8 us.
 const CALL_COST: u32 = 4 << 10;
 
-/// The length from which a request waits for packets of other requests rather than takes packets
-/// itself. Its copy costs less than a tenth of what its packets would, and the wait is one round
-/// trip.
+/// The length from which a request waits until earlier requests are acknowledged, instead of taking
+/// packets itself. The wait is one round trip. A copy of this length saves more than nine tenths of
+/// what packets would cost.
 const WORTH_WAITING: u32 = 16 << 10;
 
-/// How often the connection of a process is checked, in nanoseconds. A check takes 0.2 us, so it
-/// costs 0.2 %.
+/// Time between two checks whether the connection of a process is open, in nanoseconds. A check
+/// takes 0.2 us, which is 0.2 % of this time.
 const LOOK_NANOS: u64 = 100_000;
 
-/// The result of a queue pair's turn to carry out requests directly.
+/// What is left to do after a queue pair's turn to carry out requests directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Turn {
     /// The next request, if there is one, takes packets.
     Packets,
-    /// The next request waits for acknowledgements; nothing else may leave.
+    /// The next request waits for acknowledgements of earlier ones. Nothing else may leave before
+    /// it.
     Wait,
-    /// There may be more requests, for another turn.
+    /// There may be more requests to carry out directly, in another turn.
     More,
 }
 
-/// The result of one part of a request.
+/// The result of carrying out one part of a request.
 enum Step {
-    /// This part is done; it counts as so many bytes.
+    /// The part is done, and counts as this many bytes.
     Done(u32),
     Packets,
     Wait,
 }
 
-/// Counts a request that takes packets instead.
+/// Counts the reason why a request takes packets instead.
 #[cold]
 fn refuse(counts: &DirectCounts, why: Refusal) -> Step {
     counts.note_refusal(why);
     Step::Packets
 }
 
-/// Carries out what a queue pair can do without packets, until its turn is over. Also returns as
-/// how many bytes that counts.
+/// Carries out a queue pair's next requests directly, until its turn is over or a request cannot
+/// be. Also returns as how many bytes these requests count.
 #[inline]
 pub(crate) fn turn(machine: &mut Qp, host: &mut QpHost<'_>, now: Time) -> (Turn, u32) {
     let mut spent = 0;
     if host.side.tickets.guest().is_none() {
-        // The peer may have gone in the middle of a request.
+        // The local peer may have disconnected in the middle of a request.
         machine.refuse_direct();
         return (Turn::Packets, spent);
     }
@@ -116,7 +119,7 @@ pub(crate) fn turn(machine: &mut Qp, host: &mut QpHost<'_>, now: Time) -> (Turn,
     (Turn::More, spent)
 }
 
-/// Carries out the next `part` bytes of a request, if there is a grant for it.
+/// Carries out the next `part` bytes of a request, if there is a grant that allows it.
 #[inline]
 fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time) -> Step {
     let (engine, pd, own) = (host.engine, host.qp.pd, host.qp.qpn);
@@ -142,7 +145,8 @@ fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time)
     }
     let by_kernel = matches!(*ticket.reach, PeerRegion::ByKernel(_));
     if by_kernel && guest.is_forbidden.load(Ordering::Relaxed) {
-        // The kernel has refused this with another key.
+        // The kernel has refused to access this process with another key, and would refuse this
+        // key, too.
         tickets.end(rkey, true);
         return refuse(counts, Refusal::NotPermitted);
     }
@@ -160,7 +164,8 @@ fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time)
     if let Err(fault) = done {
         let why = why_of(&fault);
         match why {
-            // Another request may succeed.
+            // The fault is in this request's local memory, so another request with the key may
+            // succeed.
             Refusal::Local => {}
             Refusal::Closed => tickets.end(rkey, false),
             _ => {
@@ -176,7 +181,8 @@ fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time)
     Step::Done(part.max(if by_kernel { CALL_COST } else { REQUEST_COST }))
 }
 
-/// Whether the process is still the one that gave the grant, as far as that must be known.
+/// Whether the process that gave the grant still runs. Asks the kernel if the last check is older
+/// than [`LOOK_NANOS`].
 #[inline]
 pub(crate) fn is_there(guest: &Guest, now: Time) -> bool {
     let looked = Time(guest.looked.load(Ordering::Relaxed));
@@ -187,7 +193,8 @@ pub(crate) fn is_there(guest: &Guest, now: Time) -> bool {
     !guest.neighbour.has_hung_up()
 }
 
-/// Copies, or runs the atomic, while access `holds`.
+/// Copies the part, or carries out the atomic, and stops when `holds` says that the grant was
+/// revoked.
 #[inline]
 fn carry_out(
     memory: (&Memory, PdId),
@@ -211,14 +218,14 @@ fn carry_out(
     }
 }
 
-/// Returns what a fault means for later requests.
+/// Returns the reason to count for a fault, which also decides whether the key may be used again.
 #[cold]
 fn why_of(fault: &PeerCopyError) -> Refusal {
     use io::ErrorKind::{PermissionDenied, Unsupported};
     match fault {
         PeerCopyError::Local(_) => Refusal::Local,
         PeerCopyError::Revoked => Refusal::Closed,
-        // A filter of system calls returns one error or the other.
+        // A filter of system calls (seccomp) returns one of these two errors.
         PeerCopyError::Peer(error) if matches!(error.kind(), PermissionDenied | Unsupported) => {
             Refusal::NotPermitted
         }

@@ -1,20 +1,21 @@
-//! What a queue pair has in flight, as its destination window counts it.
+//! A queue pair's packets in flight, as its destination window counts them.
 
-/// The packets that a queue pair has in flight. Protected by the queue pair's lock.
+/// A queue pair's share of its destination window: the packets in flight that the window counts for
+/// it. Protected by the queue pair's lock.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
-    /// The destination window that counts the packets in flight; `None` until the queue pair has
-    /// sent on this path.
+    /// The index of the destination window in which the packets are counted; `None` until the queue
+    /// pair has sent on this path.
     pub(crate) window: Option<u8>,
     pub(crate) counted: u64,
-    /// Signs of loss that the window has counted.
+    /// Signs of loss of this queue pair that the destination window has taken into account.
     pub(crate) losses: u64,
 }
 
 impl Flight {
-    /// Notes that the queue pair has another path from now on.
+    /// Notes that the queue pair uses another path from now on.
     pub(crate) fn path_changed(&mut self) {
-        // Packets in flight still count in the window where they were counted.
+        // Packets in flight stay counted in the window of the old path until they are acknowledged.
         if self.counted == 0 {
             self.window = None;
         }

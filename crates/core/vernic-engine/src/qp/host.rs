@@ -1,8 +1,9 @@
-//! What a protocol machine uses of the device: memory, receive queue, completion queues, events.
+//! The engine's `Host`: gives a protocol machine memory, receive queue, completion queues and
+//! events.
 //!
-//! [`QpHost`] borrows a queue pair for the time of one call into its machine. Everything here runs
-//! under the queue pair's lock. Nothing blocks but for the short locks of the queues that are
-//! delivered to.
+//! [`QpHost`] borrows a queue pair for one call into its machine. Everything here runs under the
+//! queue pair's lock. Nothing blocks, except for the short locks of the queues where completions
+//! and events are added.
 
 use vernic_mem::{
     Access, AccessError, Bind, BindError, Check, InvalidateError, PdId, PeerCopyError,
@@ -21,20 +22,20 @@ use crate::qp::state::{QpInner, QpSide};
 use crate::qp::xrc::SrqTable;
 use crate::support::events::{AsyncEvent, Element, lock};
 
-/// The host of one queue pair, for one call.
+/// What one queue pair's machine uses of the device, for one call into the machine.
 pub(crate) struct QpHost<'a> {
     pub(crate) engine: &'a Device,
-    /// XRC shared receive queues, if the lane runs.
+    /// The XRC shared receive queues by number; `None` if the caller does not run the lane.
     pub(super) srqs: Option<&'a SrqTable>,
-    /// The run that is being handled, if the packet stands for several.
+    /// The run that is being received, if the packet is a rendezvous record.
     pub(super) pull: Option<Pull<'a>>,
-    /// Time of the batch.
+    /// The time of the completions of this call: when the batch of packets was begun.
     pub(super) now: Time,
     pub(crate) qp: &'a QpInner,
     pub(crate) side: &'a mut QpSide,
 }
 
-/// Returns the protocol's form of a refused access.
+/// Converts a refused memory access to the protocol's error.
 #[cold]
 pub(crate) fn fault(error: AccessError) -> AccessFault {
     let check = match error.check {
@@ -50,7 +51,7 @@ pub(crate) fn fault(error: AccessError) -> AccessFault {
     AccessFault { check, key: error.key, addr: error.addr, len: error.len }
 }
 
-/// Returns the protocol's form of a refused invalidate.
+/// Converts a refused invalidation of a key to the protocol's error.
 #[cold]
 fn invalidate_fault(rkey: Rkey, error: InvalidateError) -> AccessFault {
     let check = match error {
@@ -62,8 +63,8 @@ fn invalidate_fault(rkey: Rkey, error: InvalidateError) -> AccessFault {
     AccessFault { check, key: rkey.value(), addr: 0, len: 0 }
 }
 
-/// Returns the protocol's form of a refused bind. It keeps only the class of the reason; the reason
-/// itself is logged.
+/// Converts a refused bind of a memory window to the protocol's error, which has only the class of
+/// the reason. The reason itself is logged.
 #[cold]
 fn bind_fault(qpn: Qpn, bind: &MwBind, error: BindError) -> AccessFault {
     let (window, region) = (bind.mw, bind.mr);
@@ -119,8 +120,8 @@ impl QpHost<'_> {
         Wc { completion, timestamp_ns: self.engine.timestamp_ns(self.now) }
     }
 
-    /// Returns the domain that keys of the peer must be of. On XRC it is the domain of the queue
-    /// which the request names.
+    /// Returns the protection domain that the R_Key in a request must belong to. For XRC it is the
+    /// domain of the shared receive queue that the request names.
     #[inline]
     fn remote_pd(&self) -> PdId {
         self.side.chosen.named.as_ref().map_or(self.qp.pd, |srq| srq.pd)
@@ -239,7 +240,7 @@ impl Host for QpHost<'_> {
     #[inline]
     fn select_srq(&mut self, srqn: Srqn) -> Result<(), SrqFault> {
         let named = &mut self.side.chosen.named;
-        // Destroying a queue also removes it from `named`.
+        // A queue that was destroyed is no longer in `named`: destroying it also clears this field.
         if named.as_ref().is_some_and(|srq| srq.number == srqn) {
             return Ok(());
         }
@@ -347,7 +348,8 @@ impl Host for QpHost<'_> {
     #[inline]
     fn complete_send(&mut self, completion: Completion) {
         if completion.status != WcStatus::Success {
-            // The access ends before the application hears of the completion.
+            // The sender's revocation word is cleared before the application learns of the failed
+            // completion, because from then on the application may reuse the memory.
             self.side.close_send_gate(self.engine, self.qp.qpn);
         }
         if let Some(cq) = &self.qp.send_cq {
@@ -357,7 +359,8 @@ impl Host for QpHost<'_> {
 
     #[inline]
     fn complete_recv(&mut self, completion: Completion) {
-        // A receive of an XRC queue that was destroyed meanwhile completes nowhere.
+        // If the XRC queue of the receive was destroyed meanwhile, there is no queue for the
+        // completion.
         let taken = self.side.chosen.taken.take();
         if let Some(cq) = taken.as_ref().map(|srq| &srq.cq).or(self.qp.recv_cq.as_ref()) {
             self.side.cq_failed |= !cq.push(self.stamped(completion));

@@ -1,8 +1,8 @@
-//! The protocol machine of a queue pair: of packets, or of a stream.
+//! The protocol machine of a queue pair: for packets or for a TCP stream.
 //!
-//! Code that posts, modifies, flushes or queries need not know which of the two it is: the methods
-//! of [`Machine`] have the names that both share. Code that moves bytes takes the machine that it
-//! needs.
+//! [`Machine`] has the methods that both machines share under the same names, so code that posts,
+//! modifies, flushes or queries need not know which of the two a queue pair has. Code that moves
+//! bytes asks for the one machine that it can use.
 
 use vernic_proto::{
     AttrMask, Disposition, DropReason, Host, ModifyError, PostError, QpAttr, QpCounters, QpState,
@@ -14,13 +14,13 @@ use vernic_wire::{Mtu, Packet};
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "packets find their machine without a pointer more")]
 pub(crate) enum Machine {
-    /// RC, UC, UD or XRC over packets.
+    /// RC, UC, UD or XRC, over packets.
     Packets(vernic_proto::Qp),
-    /// iWARP over a connection.
+    /// iWARP, over a TCP connection.
     Stream(Box<iwarp::Qp>),
 }
 
-/// Calls the method that both machines have.
+/// Calls a method that both machines have.
 macro_rules! either {
     ($self:ident, $qp:ident => $call:expr) => {
         match $self {
@@ -80,7 +80,7 @@ impl Machine {
         either!(self, qp => qp.wants_transmit())
     }
 
-    /// Returns the machine of packets, if it is one.
+    /// Returns the machine for packets; `None` if the queue pair has a stream.
     #[inline]
     pub(crate) fn packets(&mut self) -> Option<&mut vernic_proto::Qp> {
         match self {
@@ -88,7 +88,7 @@ impl Machine {
             Self::Stream(_) => None,
         }
     }
-    /// Returns the machine of a stream, if it is one.
+    /// Returns the machine for a stream; `None` if the queue pair has packets.
     #[inline]
     pub(crate) fn stream(&mut self) -> Option<&mut iwarp::Qp> {
         match self {
@@ -97,7 +97,7 @@ impl Machine {
         }
     }
 
-    /// Returns how a stream is ending; `None` for packets, which have no such state.
+    /// Returns how a stream is ending; `None` if it is not, and always for packets.
     pub(crate) fn ending(&self) -> Option<iwarp::Ending> {
         match self {
             Self::Packets(_) => None,
@@ -118,7 +118,7 @@ impl Machine {
             Self::Stream(_) => Disposition::Drop(DropReason::WrongService),
         }
     }
-    /// See [`vernic_proto::Qp::is_credible`].
+    /// Whether [`vernic_proto::Qp::is_credible`] holds for a packet. Streams have no packets.
     pub(crate) fn is_credible(&self, packet: &Packet<'_>) -> bool {
         matches!(self, Self::Packets(qp) if qp.is_credible(packet))
     }
@@ -134,20 +134,21 @@ impl Machine {
     pub(crate) fn wants_responses(&self) -> bool {
         matches!(self, Self::Packets(qp) if qp.wants_responses())
     }
-    /// Sets the least ACK timeout of packets. Streams leave acknowledgements to TCP.
+    /// Sets the smallest ACK timeout that packets may use. Streams leave acknowledgements to TCP.
     pub(crate) fn set_ack_floor(&mut self, nanos: u64) {
         if let Self::Packets(qp) = self {
             qp.set_ack_floor(nanos);
         }
     }
-    /// Returns since when a peer of packets that is waited for has been silent.
+    /// Returns since when the peer has been silent although requests wait for its acknowledgement;
+    /// `None` if it is not awaited.
     pub(crate) fn silent_since(&self) -> Option<Time> {
         match self {
             Self::Packets(qp) => qp.silent_since(),
             Self::Stream(_) => None,
         }
     }
-    /// Sets the MTU of the port. Streams have no packets that must fit it.
+    /// Sets the MTU of the port, which packets must fit. Streams have no such packets.
     pub(crate) fn set_port_mtu(&mut self, mtu: Mtu) {
         if let Self::Packets(qp) = self {
             qp.set_port_mtu(mtu);

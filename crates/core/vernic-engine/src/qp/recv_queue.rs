@@ -1,10 +1,11 @@
 //! Receive queues: a bounded ring of posted receives, owned by a queue pair or shared (SRQ).
 //!
-//! The application posts receives, and the responder of a queue pair takes them under the lane.
-//! Each receive's scatter list is copied in when it is posted and out when it is taken. So the
-//! application's list may go at once, and an SRQ's entry is free for the next post.
+//! The application posts receives, and the responder of a queue pair takes them while it has the
+//! lane. The scatter list of a receive is copied into the queue when the receive is posted, and out
+//! of it when the receive is taken. So the application may reuse its list at once, and a taken
+//! entry is free for the next post, even in a queue that several queue pairs share.
 //!
-//! Limits: as created; neither posting nor taking allocates.
+//! Limits: as many receives as the queue was created with. Neither posting nor taking allocates.
 
 use std::sync::Arc;
 use std::sync::Mutex;
@@ -19,52 +20,53 @@ use crate::support::events::{SrqId, lock};
 /// A receive work request.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvWr<'a> {
-    /// The number by which the application knows the receive.
+    /// The number by which the application knows the receive. The completion returns it.
     pub wr_id: u64,
-    /// The memory that the message goes to. Empty is allowed: it receives messages without payload.
+    /// The memory that the message is written to. An empty list receives messages without payload.
     pub sges: &'a [Sge],
 }
 
-/// The reasons for which a receive is refused. It was not queued.
+/// The reasons for which a receive is refused. A refused receive was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecvRefusal {
-    /// The device was opened before this process was forked.
+    /// The device was opened by the parent of this process, before a `fork`.
     #[error("{}", ORPHAN)]
     Orphan,
-    /// The queue pair takes no receives in this state.
+    /// The queue pair takes no receives in its present state.
     #[error("queue pair is in {0:?}: receives are taken from Init on")]
     State(QpState),
     /// The queue is full.
     #[error("receive queue full: {0} receives are posted; raise max_recv_wr")]
     Full(u32),
-    /// More scatter/gather entries than the queue was created for.
+    /// The receive has more scatter/gather entries than the queue was created for.
     #[error("{given} scatter/gather entries, the queue was created for {max}")]
     TooManySges {
-        /// Given.
+        /// Entries of the receive.
         given: usize,
-        /// Most.
+        /// Entries that the queue was created for.
         max: u32,
     },
-    /// The queue pair receives from a shared queue.
+    /// The queue pair receives from a shared receive queue; receives are posted there.
     #[error("this queue pair receives from a shared receive queue: post there")]
     Shared,
-    /// An XRC queue pair receives nothing of its own.
+    /// The queue pair is of XRC, which has no receive queue of its own.
     #[error(
         "an XRC queue pair has no receive queue: post to the shared receive queues of its domain"
     )]
     NoQueue,
-    /// The object was destroyed.
+    /// The queue was destroyed.
     #[error("the queue was destroyed")]
     Destroyed,
 }
 
-/// A refused receive of a list. The receives before it were queued.
+/// A refused receive in a list of receives. The receives before it were queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("receive {index} of the list: {source}")]
 pub struct PostRecvError {
-    /// Index of the receive in the list; so many were queued.
+    /// Index of the refused receive in the list, which is also the number of receives that were
+    /// queued.
     pub index: usize,
-    /// The reason.
+    /// The reason for which the receive was refused.
     pub source: RecvRefusal,
 }
 
@@ -77,15 +79,16 @@ struct Posted {
 #[derive(Debug)]
 struct Ring {
     posted: Box<[Posted]>,
-    /// `max_sge` entries for each of `posted`.
+    /// Scatter/gather entries: `max_sge` for each element of `posted`.
     sges: Box<[Sge]>,
     head: usize,
     len: usize,
-    /// The limit event is raised when fewer than this many receives remain; 0 is disarmed.
+    /// The limit of `ibv_modify_srq`: an event is raised when fewer receives than this remain; 0
+    /// means that no event is wanted.
     limit: u32,
 }
 
-/// The receive that a responder is filling.
+/// The receive that a responder is writing a message to.
 #[derive(Debug, Default)]
 pub(crate) struct CurrentRecv {
     pub(crate) sges: Vec<Sge>,
@@ -93,16 +96,18 @@ pub(crate) struct CurrentRecv {
 }
 
 impl CurrentRecv {
-    /// Returns a list with room for the longest one that the queue holds: taking never allocates.
+    /// Returns an empty list with capacity for the longest list in the queue, so that taking a
+    /// receive never allocates.
     pub(crate) fn with_sges(max_sge: u32) -> Self {
         Self { sges: Vec::with_capacity(max_sge as usize), cursor: SgCursor::default() }
     }
 }
 
-/// The result of a take from the queue.
+/// A receive that was taken from the queue.
 pub(crate) struct Taken {
     pub(super) wqe: RecvWqe,
-    /// Whether the limit was crossed. It is disarmed then.
+    /// Whether fewer receives than the limit remain now. The limit is disarmed then, so the event
+    /// is raised once.
     pub(super) limit_reached: bool,
 }
 
@@ -111,7 +116,7 @@ pub(crate) struct RecvQueue {
     ring: Mutex<Ring>,
     max_wr: u32,
     max_sge: u32,
-    /// Receives in the ring. Read for credits, without the ring's lock.
+    /// The number of receives in the ring. Read without the ring's lock, to compute credits.
     held: AtomicU32,
 }
 
@@ -139,7 +144,7 @@ impl RecvQueue {
         self.held.load(Ordering::Acquire)
     }
 
-    /// Queues receives in order until one is refused.
+    /// Queues receives in order until one of them is refused.
     pub(crate) fn post<'a>(
         &self,
         wrs: impl IntoIterator<Item = RecvWr<'a>>,
@@ -176,7 +181,7 @@ impl RecvQueue {
         Ok(())
     }
 
-    /// Takes the oldest receive and copies its list into `current`.
+    /// Takes the oldest receive and copies its scatter list into `current`.
     pub(crate) fn take(&self, current: &mut CurrentRecv) -> Option<Taken> {
         if self.len() == 0 {
             return None;
@@ -202,7 +207,7 @@ impl RecvQueue {
         Some(Taken { wqe, limit_reached })
     }
 
-    /// Takes the oldest receive, and returns only its number, for a flush.
+    /// Takes the oldest receive and returns only its `wr_id`, to flush it.
     pub(crate) fn take_id(&self) -> Option<u64> {
         let mut ring = lock(&self.ring);
         if ring.len == 0 {
@@ -215,15 +220,15 @@ impl RecvQueue {
         Some(ring.posted[slot].wr_id)
     }
 
-    /// Forgets every receive.
+    /// Drops all receives. They get no completions.
     pub(crate) fn clear(&self) {
         let mut ring = lock(&self.ring);
         (ring.head, ring.len) = (0, 0);
         self.held.store(0, Ordering::Release);
     }
 
-    /// Arms the limit, or disarms it with 0. Returns true if it is crossed already (and disarmed
-    /// again).
+    /// Arms the limit, or disarms it with 0. Returns true if fewer receives than the limit are in
+    /// the queue already; the limit is disarmed again then.
     pub(crate) fn arm_limit(&self, limit: u32) -> bool {
         let mut ring = lock(&self.ring);
         let crossed = limit != 0 && (ring.len as u32) < limit;
@@ -231,13 +236,13 @@ impl RecvQueue {
         crossed
     }
 
-    /// Returns the armed limit.
+    /// Returns the armed limit; 0 if none is armed.
     pub(crate) fn limit(&self) -> u32 {
         lock(&self.ring).limit
     }
 }
 
-/// A shared receive queue as queue pairs see it.
+/// A shared receive queue, as queue pairs see it.
 #[derive(Debug)]
 pub(crate) struct SharedRecv {
     pub(crate) id: SrqId,

@@ -1,5 +1,5 @@
-//! Calls into the machine of a queue pair, with its host, and what follows from the machine's
-//! state.
+//! Calls into the protocol machine of a queue pair with its host, and what to do when the call has
+//! changed the machine's state.
 
 use std::sync::atomic::Ordering;
 
@@ -15,7 +15,7 @@ use crate::qp::xrc::SrqTable;
 use crate::support::events::lock;
 
 impl QpInner {
-    /// Publishes the machine's state after anything that may have changed it.
+    /// Makes the machine's state visible to other threads, after a call that may have changed it.
     #[inline]
     pub(crate) fn publish_state(&self, engine: &Device, core: &mut QpCore) {
         let state = core.machine.state() as u8;
@@ -35,19 +35,19 @@ impl QpInner {
             core.side.close_send_gate(engine, self.qpn);
         }
         if !takes_requests(core.machine.state()) {
-            // Code that must know that no process is inside the memory any more waits for that
-            // later, without the lock.
+            // Accesses of local peers to the memory may still be in progress. Code that must know
+            // that they are over waits for that later, without the queue pair's lock.
             engine.memory().revoke_qp(self.qpn);
         }
-        // The machine flushed when it entered Error. A receive that was posted after that and
-        // before the store saw a state that takes receives. A receive posted after the store
-        // flushes itself.
+        // The machine flushed the posted receives when it entered Error. A receive that another
+        // thread posted after that, but before this store of the state, was accepted and is flushed
+        // here. A receive that is posted after the store is flushed by the post itself.
         if state == QpState::Error as u8 {
             self.with_host(engine, engine.now(), core, |_, host| host.flush_recv(None));
         }
     }
 
-    /// Runs `f` with the machine and its host. Completions are stamped with `now`.
+    /// Runs `f` with the machine and its host. Completions have the time `now`.
     pub(crate) fn with_host<T>(
         &self,
         engine: &Device,
@@ -58,8 +58,8 @@ impl QpInner {
         self.with_lane_host(engine, None, now, core, f)
     }
 
-    /// Runs `f` as [`with_host`](Self::with_host) does, for the lane: XRC targets find the queues
-    /// that requests name in `srqs`.
+    /// Runs `f` as [`with_host`](Self::with_host) does, for callers that run the lane. XRC targets
+    /// find the shared receive queues that requests name in `srqs`.
     #[inline]
     pub(crate) fn with_lane_host<T>(
         &self,
@@ -72,8 +72,8 @@ impl QpInner {
         self.with_pull(engine, (srqs, None), now, core, f)
     }
 
-    /// Runs `f` as [`with_lane_host`](Self::with_lane_host) does, for a packet that stands for
-    /// several.
+    /// Runs `f` as [`with_lane_host`](Self::with_lane_host) does, for a packet that may be a
+    /// rendezvous record, which stands for several packets.
     #[inline]
     pub(crate) fn with_pull<T>(
         &self,
@@ -91,7 +91,8 @@ impl QpInner {
         result
     }
 
-    /// Fails the queue pair because a completion did not fit its queue (IBTA 11.6.3.1).
+    /// Fails the queue pair because a completion did not fit into its completion queue (IBTA
+    /// 11.6.3.1).
     #[cold]
     fn fail_for_cq(&self, engine: &Device, now: Time, core: &mut QpCore) {
         core.side.cq_failed = false;
@@ -116,7 +117,7 @@ impl QpInner {
         self.explanation(engine, &core)
     }
 
-    /// Returns why the queue pair failed, if it has since the last reset.
+    /// Returns why the queue pair failed; `None` if it has not failed since its last reset.
     pub(crate) fn explanation(&self, engine: &Device, core: &QpCore) -> Option<Explanation> {
         let side = &core.side;
         let failure = side.failure?;

@@ -1,8 +1,8 @@
-//! The bytes of posted sends: scatter lists, inline data and datagram paths, one slot for each slot
-//! of the protocol's send queue.
+//! What the engine keeps of posted sends: scatter lists, inline data and datagram paths. Each slot
+//! of the protocol's send queue has an entry for each of these.
 //!
-//! Three arrays of fixed size are allocated when the queue pair is created. Storing a request
-//! copies into its slot and allocates nothing.
+//! The arrays have a fixed size and are allocated when the queue pair is created. Storing a request
+//! copies into the request's slot and allocates nothing.
 
 use vernic_io::TxPath;
 use vernic_mem::{
@@ -23,22 +23,22 @@ enum Kind {
     Inline(u16),
 }
 
-/// A position in the list of one slot.
+/// A position in the scatter list of one slot, to continue from without a search.
 #[derive(Clone, Copy, Debug, Default)]
 struct Place {
     slot: u32,
     cursor: SgCursor,
 }
 
-/// The bytes of posted sends, in arrays with an entry for each slot.
+/// The scatter lists, inline data and paths of posted sends, in arrays with an entry for each slot.
 #[derive(Debug)]
 pub(crate) struct SendSlots {
     kinds: Box<[Kind]>,
-    /// `max_sge` entries for each slot.
+    /// Scatter/gather entries: `max_sge` for each slot.
     sges: Box<[Sge]>,
-    /// `max_inline` bytes for each slot.
+    /// Inline data: `max_inline` bytes for each slot.
     inline: Box<[u8]>,
-    /// A path for each slot, for UD.
+    /// The path of each slot's datagram; empty for services other than UD.
     paths: Box<[Option<TxPath>]>,
     max_sge: u32,
     max_inline: u32,
@@ -62,7 +62,7 @@ impl SendSlots {
         }
     }
 
-    /// Copies the payload of a request into its slot and returns the message's length in bytes.
+    /// Copies the payload of a request into its slot, and returns the message's length in bytes.
     pub(crate) fn store(
         &mut self,
         slot: u32,
@@ -131,13 +131,14 @@ impl SendSlots {
         list: InlineData<'_>,
         op: &SendOp,
     ) -> Result<u64, SendRefusal> {
-        // On all supported targets nothing is lost: a list's length needs 37 bits.
+        // The cast loses nothing on supported targets, because a list's length fits in 37 bits.
         let given = list.total_len() as usize;
         list.copy_to(self.inline_place(slot, given, op)?);
         Ok(given as u64)
     }
 
-    /// Returns the space for the `given` inline bytes of a slot, and notes them as its contents.
+    /// Returns the space for `given` bytes of inline data in a slot, and notes that the slot has
+    /// them.
     fn inline_place(
         &mut self,
         slot: u32,
@@ -165,7 +166,7 @@ impl SendSlots {
         self.paths.get(slot as usize)?.as_ref()
     }
 
-    /// Copies `buf.len()` bytes of the message in `slot`, from byte `offset` on.
+    /// Copies bytes of the message in `slot` into `buf`, from byte `offset` of the message on.
     #[inline]
     pub(crate) fn gather(
         &mut self,
@@ -195,9 +196,9 @@ impl SendSlots {
         }
     }
 
-    /// Returns where the bytes of a run of the message in `slot` lie, from byte `offset` on.
-    /// Returns `None` where another process cannot copy them: they are kept here, in too many
-    /// pieces, or in no memory of their own.
+    /// Returns a rendezvous record with the addresses of a run's bytes: of the message in `slot`,
+    /// from byte `offset` on. Returns `None` if another process cannot copy them: they are inline
+    /// data, lie in too many pieces, or are not in plain memory of this process.
     pub(crate) fn name(
         &mut self,
         (memory, pd): (&Memory, PdId),
@@ -213,8 +214,8 @@ impl SendSlots {
         Ok(count.map(|count| Named::new(run, pass, pieces, count)))
     }
 
-    /// Copies `len` bytes of the message in `slot`, from byte `offset` on, to another process's
-    /// memory, while access `holds`.
+    /// Copies `len` bytes of the message in `slot`, from byte `offset` on, to a local peer's
+    /// memory. Stops when `holds` returns false, because the grant was revoked.
     #[inline]
     pub(crate) fn write_peer(
         &mut self,
@@ -236,13 +237,13 @@ impl SendSlots {
             return to.0.write(to.1, stored.get(offset..offset + len).ok_or_else(short)?);
         }
         let (offset, len) = (u64::from(offset), u64::from(len));
-        // Inline bytes were handled above.
+        // The message has no inline data, because that case has returned above.
         let Some((sges, cursor)) = self.gather_list(slot) else { return Ok(()) };
         memory.write_peer(pd, sges, cursor, offset, len, to, holds)
     }
 
-    /// Copies `len` bytes of another process's memory into the list of the request in `slot`, from
-    /// byte `offset` of the message on, while access `holds`.
+    /// Copies `len` bytes of a local peer's memory into the memory of the READ in `slot`, from byte
+    /// `offset` of the message on. Stops when `holds` returns false, because the grant was revoked.
     #[inline]
     pub(crate) fn read_peer(
         &mut self,
@@ -258,8 +259,8 @@ impl SendSlots {
         memory.read_peer(pd, sges, cursor, offset, len, from, holds)
     }
 
-    /// Runs an atomic on another process's memory, and stores what was there into the list of the
-    /// request in `slot`.
+    /// Carries out an atomic in a local peer's memory, and stores the former value in the memory of
+    /// the request in `slot`.
     pub(crate) fn atomic_peer(
         &mut self,
         (memory, pd): (&Memory, PdId),
@@ -271,7 +272,7 @@ impl SendSlots {
         memory.atomic_peer(pd, sges, cursor, on, op)
     }
 
-    /// Stores response data into the list of the request in `slot`.
+    /// Stores response data in the memory of the request in `slot`, from byte `offset` on.
     #[inline]
     pub(crate) fn scatter(
         &mut self,
@@ -285,7 +286,7 @@ impl SendSlots {
         memory.write_local(pd, sges, cursor, u64::from(offset), data)
     }
 
-    /// Returns the list that response data of the request in `slot` goes to.
+    /// Returns the scatter list where response data of the request in `slot` is stored.
     #[inline]
     pub(crate) fn scatter_list(&mut self, slot: u32) -> (&[Sge], &mut SgCursor) {
         let count = match self.kinds[slot as usize] {
@@ -296,8 +297,7 @@ impl SendSlots {
         (&self.sges[at..at + count], self.scattered.cursor_for(slot))
     }
 
-    /// Returns the list that the message in `slot` is gathered from, unless its bytes are kept
-    /// here.
+    /// Returns the list from which the message in `slot` is gathered; `None` if it is inline data.
     #[inline]
     pub(crate) fn gather_list(&mut self, slot: u32) -> Option<(&[Sge], &mut SgCursor)> {
         let Kind::Sges(count) = self.kinds[slot as usize] else { return None };

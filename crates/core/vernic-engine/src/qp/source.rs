@@ -1,79 +1,86 @@
-//! The UDP ports from which a connected queue pair accepts packets of its peer.
+//! The UDP ports from which a connected queue pair accepts packets, against other users of the
+//! peer's host that forge packets.
 //!
-//! A packet of RoCEv2 has no proof of its sender. The source address is checked, but all users of
+//! A packet of RoCEv2 does not prove who sent it. The source address is checked, but all users of
 //! the peer's host have that address. Other users do not have the peer's source port: Vernic binds
-//! each port that it sends from alone and on all addresses (`vernic_io::udp`), so the kernel lets
-//! no other process send from it.
+//! each port that it sends from on all addresses and shares it with no other process
+//! (`vernic_io::udp`), so the kernel lets no other process send from it.
 //!
-//! Every implementation that we know sends the packets of a queue pair from one port. `rdma_rxe`
-//! takes 0xC000 and a hash of the queue pair's number. Adapters make the port of the numbers or of
-//! the flow label; a path that is changed in SQD may bring another port. So the port of the first
-//! packet that the machine accepts is the peer's: one for requests, one for responses, which need
-//! not be the same.
+//! Every implementation that we know sends all packets of a queue pair from one port. `rdma_rxe`
+//! uses 0xC000 plus a hash of the queue pair's number. Adapters compute the port from the queue
+//! pair numbers or from the flow label; a change of the path in SQD may change the port. So the
+//! port of the first packet that the protocol machine accepts is taken for the peer's. There is one
+//! port for the peer's requests and one for its responses, which may differ.
 //!
-//! Packets from other ports come from *strangers*, or from a peer that has changed its port. A port
+//! A packet from any other port is either forged, or from a peer whose port has changed. A port
 //! changes if the peer's netdev lost its address and found none of its old ports free, if the peer
-//! changed its path, or if a router translates. Only the peer knows the place in the sequence, of
-//! 2^24, and that distinguishes it from a stranger. A stranger's packet costs one of [`GUESSES`];
-//! guesses come back one each [`GUESS_NANOS`]. Without a guess left the packet is refused.
+//! changed its path, or if a router translates ports. What distinguishes the peer is that it knows
+//! the current sequence number out of 2^24. So each packet from another port counts as one guess at
+//! that number. A queue pair allows [`GUESSES`] guesses, and one more each [`GUESS_NANOS`]. When
+//! none is left, the packet is refused.
 //!
-//! The machine carries out a request only if it has the very next number. A response must answer
-//! what the peer must have heard (`vernic_proto::Qp::is_credible`). A packet that the machine
-//! accepts so is the peer's: its port is the peer's from then on, and the guess is given back. All
-//! other packets change nothing: duplicates are answered, to the peer, and a gap is reported to the
-//! peer. So a peer that repeats what it sent from its old port is soon at the next number. A sender
-//! that guesses is right once in 2^24 / 15 s, which is 13 days, on average (for responses of a busy
-//! queue pair a third of it). Without the limit it would take some seconds.
+//! The machine carries out a request only if it has exactly the expected sequence number. A
+//! response must acknowledge what the peer must have received (`vernic_proto::Qp::is_credible`). A
+//! packet that passes is from the peer: its port becomes the peer's, and its guess is not counted.
+//! All other packets have no effect but an answer to the peer, at the peer's own address and port:
+//! duplicates are acknowledged again, and a gap is reported. So if the peer has a new port and
+//! repeats its packets, the expected one is soon among them. An attacker is right once in 2^24 / 15
+//! s, which is 13 days, on average (for responses of a busy queue pair a third of it). Without the
+//! limit on guesses it would take some seconds.
 //!
-//! A flood of strangers' packets uses up all guesses, so while it lasts a peer cannot change its
-//! port: its retries end. Packets from its present port are not concerned. Peers that spread a
-//! queue pair over many ports on purpose need the setting `pin_source_ports` off. The first refused
-//! packet of a queue pair is a warning that says so.
+//! A flood of forged packets uses up all guesses, so a peer that changes its port during the flood
+//! is refused until its retries are used up. Packets from the port that is known are not affected.
+//! For peers that spread the packets of a queue pair over many ports on purpose, the setting
+//! `pin_source_ports` must be off. The first packet that a queue pair refuses logs a warning that
+//! says so.
 //!
-//! UC takes any number, so a stranger's packet must have one of the next 1024 numbers. Datagrams
-//! (UD, QP1) have no connection, and packets out of a ring come from the process that has the ring.
+//! UC accepts any sequence number, so from another port a packet must have one of the next 1024
+//! numbers. UD and QP1 have no connection, and are not checked. Packets out of a ring are not
+//! checked either, because only one process can write to the ring.
 
 use vernic_proto::Time;
 use vernic_wire::Qpn;
 
-/// Packets of strangers that are examined in a row: what a peer repeats from a new port, and room
-/// for packets that its old port had under way.
+/// The number of packets from other ports that are examined before one is refused. It is enough for
+/// what a peer repeats from a new port, together with packets of its old port that were on their
+/// way.
 const GUESSES: u8 = 16;
 
-/// The time after which one guess comes back: some 15 in a second. This is 67 ms, the ACK timeout
-/// that most programs use, so each of a peer's retries has one.
+/// The time after which one more guess is allowed, some 15 per second. This is 67 ms, the ACK
+/// timeout that most programs use, so that each retry of a peer finds a guess.
 const GUESS_NANOS: u64 = 1 << 26;
 
-/// The relation of a packet's source to a queue pair.
+/// How the source port of a packet relates to the queue pair's peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Sender {
-    /// The peer.
+    /// The packet comes from the peer's port.
     Peer,
-    /// The first sender: it is the peer if the machine accepts the packet.
+    /// No port is known yet. The packet's port becomes the peer's if the machine accepts the
+    /// packet.
     First,
-    /// A sender from another port; the packet has used one of the guesses.
+    /// The packet comes from another port than the peer's, and has used one of the guesses.
     Stranger,
 }
 
-/// The ports of a queue pair's peer, and the guesses left to strangers.
+/// The UDP ports of a queue pair's peer, and how many guesses packets from other ports have used.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Source {
-    /// The peer's ports for responses and for requests; 0 means not known.
+    /// The peer's ports for responses (index 0) and for requests (index 1); 0 if not known.
     ports: [u16; 2],
-    /// Guesses that were made and have not come back.
+    /// Guesses that were used and are not available again yet.
     guessed: u8,
     told: bool,
     since: Time,
 }
 
 impl Source {
-    /// Whether a packet comes from the peer's port.
+    /// Whether a packet comes from the peer's port for requests or responses.
     #[inline]
     pub(crate) fn is_peer(&self, is_request: bool, port: u16) -> bool {
         self.ports[usize::from(is_request)] == port
     }
 
-    /// Returns the sender of a packet that does not come from the peer's port; `None` if the packet
+    /// Decides about a packet that does not come from the peer's port. Returns `None` if the packet
     /// is to be refused.
     #[cold]
     pub(crate) fn admit(&mut self, is_request: bool, now: Time) -> Option<Sender> {
@@ -92,7 +99,8 @@ impl Source {
         Some(Sender::Stranger)
     }
 
-    /// Notes that the machine accepted a packet from a port that was not the peer's: now it is.
+    /// Notes that the machine accepted a packet from this port, so that it is the peer's port from
+    /// now on.
     #[cold]
     pub(crate) fn learn(&mut self, sender: Sender, is_request: bool, port: u16, qpn: Qpn) {
         let known = std::mem::replace(&mut self.ports[usize::from(is_request)], port);
@@ -102,7 +110,7 @@ impl Source {
         }
     }
 
-    /// Logs that a packet was refused, once.
+    /// Logs that a packet was refused, once for each queue pair.
     #[cold]
     pub(crate) fn tell(&mut self, is_request: bool, port: u16, qpn: Qpn) {
         if !std::mem::replace(&mut self.told, true) {

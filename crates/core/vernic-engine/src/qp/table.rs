@@ -1,12 +1,13 @@
-//! The queue pairs of a device by number, and which numbers are free.
+//! The queue pairs of a device by number, and the numbers that are free.
 //!
-//! Owned by the lane, which looks up each packet's queue pair without another lock. A QPN is a
-//! process slot and an index (`vernic_io::host`). The table has one page per slot of this process,
-//! and takes a further slot when all indices are in use.
+//! Owned by the lane, which finds the queue pair of each packet here without another lock. A QPN
+//! consists of a process slot and an index (`vernic_io::host`). The table has one page for each
+//! slot that this process has, and takes another slot when all indices are in use.
 //!
-//! Indices are drawn at random, so that a number cannot be guessed from others. An index that was
-//! freed is used again only when every other was used, and the draw is from the older half of the
-//! freed ones. So late packets for a destroyed queue pair find none.
+//! Indices are chosen at random, so that a QPN cannot be guessed from others. A freed index is used
+//! again only when all indices of the page have been used, and then one of the older half of the
+//! freed indices is chosen. So late packets for a destroyed queue pair are unlikely to reach a new
+//! one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,11 +24,11 @@ use crate::support::events::lock;
 struct Page {
     slot: Slot,
     /// For each index its position in `qps` plus 1; 0 if the index was never used. An index keeps
-    /// its position for good.
+    /// its position for ever.
     places: Box<[u16]>,
-    /// Queue pairs by position; grows as indices are used for the first time.
+    /// Queue pairs by position. The list grows when an index is used for the first time.
     qps: Vec<Option<Arc<QpInner>>>,
-    /// Indices that were used and are free, oldest first.
+    /// Indices that were used and are free now, in the order in which they were freed.
     freed: VecDeque<u16>,
 }
 
@@ -37,14 +38,14 @@ impl Page {
         Self { slot, places, qps: Vec::new(), freed: VecDeque::new() }
     }
 
-    /// Returns the position of an index that was used.
+    /// Returns the position of an index; `None` if the index was never used.
     #[inline]
     fn place(&self, qpn: Qpn) -> Option<usize> {
         let index = qpn.value() & (Slot::QPNS - 1);
         usize::from(self.places[index as usize]).checked_sub(1)
     }
 
-    /// Draws a free index, which has a position from then on.
+    /// Chooses a free index at random, and gives it a position if it has none.
     fn take_index(&mut self) -> Option<u32> {
         let start = random() as usize;
         if self.qps.len() == self.places.len() {
@@ -63,7 +64,8 @@ impl Page {
 /// The queue pairs of a device by number.
 #[derive(Debug)]
 pub(crate) struct QpTable {
-    /// For each slot its position in `pages` plus 1; 0 if the slot is not ours.
+    /// For each process slot the position of its page in `pages` plus 1; 0 if this device does not
+    /// have the slot.
     by_slot: Box<[u16]>,
     pages: Vec<Page>,
     open: usize,
@@ -79,7 +81,7 @@ impl QpTable {
         self.open
     }
 
-    /// Returns the number of slots taken.
+    /// Returns the number of process slots that the table has taken.
     pub(crate) fn slots(&self) -> usize {
         self.pages.len()
     }
@@ -91,8 +93,8 @@ impl QpTable {
         page.qps.get(page.place(qpn)?)?.as_ref()
     }
 
-    /// Returns when a queue pair last took a packet of its peer, and how long the queue pair tries
-    /// to reach the peer. Locks the queue pair's core.
+    /// Returns when a queue pair last accepted a packet of its peer, and for how long it tries to
+    /// reach a silent peer. Locks the queue pair's core.
     pub(crate) fn heard(&self, qpn: Qpn) -> Option<Heard> {
         let core = lock(&self.find(qpn)?.core);
         let (at, attr) = (core.side.heard?, core.machine.attr());
@@ -106,8 +108,8 @@ impl QpTable {
         self.pages.iter().flat_map(|page| page.qps.iter().flatten())
     }
 
-    /// Takes a free number, from a further slot if need be, and inserts the queue pair that `make`
-    /// returns.
+    /// Chooses a free QPN, in a new process slot if need be, and inserts the queue pair that `make`
+    /// returns for it.
     pub(crate) fn insert(
         &mut self,
         slots: &SlotTable,
@@ -134,7 +136,7 @@ impl QpTable {
         Ok((place, self.pages[place].take_index().unwrap_or(0)))
     }
 
-    /// Takes one more slot, with all of its numbers free.
+    /// Takes another process slot, and adds a page for it.
     fn take_slot(&mut self, slots: &SlotTable) -> Result<Slot, SlotError> {
         let slot = slots.claim()?;
         self.pages.push(Page::new(slot));
@@ -142,7 +144,8 @@ impl QpTable {
         Ok(slot)
     }
 
-    /// Returns the first slot of this device, for other numbers than those of queue pairs.
+    /// Returns the first process slot of this device, for numbers that are not those of queue
+    /// pairs. Takes a slot if there is none yet.
     pub(crate) fn first_slot(&mut self, slots: &SlotTable) -> Result<Slot, SlotError> {
         match self.pages.first() {
             Some(page) => Ok(page.slot),

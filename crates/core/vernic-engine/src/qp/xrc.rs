@@ -1,7 +1,8 @@
-//! Shared receive queues of XRC domains by number (IBTA annex A14), as the lane looks them up.
+//! The shared receive queues of XRC domains by number (IBTA annex A14).
 //!
-//! The lane owns the table. A target remembers the queue named last, so that packets for one queue
-//! look it up once. Destroying a queue removes it from both, under the lane.
+//! Owned by the lane. An XRC target remembers the queue that the last request named, so that
+//! further packets for the same queue need no lookup. Destroying a queue removes it from the table
+//! and from all targets, while the caller has the lane.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -15,37 +16,38 @@ use crate::device::limits::MAX_SRQ;
 use crate::error::CreateError;
 use crate::support::events::SrqId;
 
-/// Numbers that wait before the first of them is used again. So late requests for a destroyed queue
-/// find none, rather than another queue.
+/// The number of freed queue numbers that are kept back before the oldest is used again. So late
+/// requests for a destroyed queue find no queue, rather than a new one.
 const FREED_NUMBERS: usize = 1024;
 
-/// A shared receive queue as targets see it.
+/// An XRC shared receive queue, as XRC targets see it.
 #[derive(Debug)]
 pub(crate) struct XrcSrq {
     pub(crate) number: Srqn,
     pub(crate) id: SrqId,
     /// The XRC domain.
     pub(crate) domain: PdId,
-    /// The protection domain of its receives, and of the memory that requests for it reach.
+    /// The protection domain of the queue's receives, and of the memory that requests naming this
+    /// queue may access.
     pub(crate) pd: PdId,
     pub(crate) cq: Arc<CqRing>,
     pub(crate) queue: Arc<RecvQueue>,
 }
 
-/// The shared receive queues that a target uses at present.
+/// The shared receive queues that an XRC target uses at the moment.
 #[derive(Debug, Default)]
 pub(crate) struct Chosen {
-    /// The queue of the request under way.
+    /// The queue that the present request names.
     pub(crate) named: Option<Arc<XrcSrq>>,
-    /// The queue of the receive being filled.
+    /// The queue from which the receive came that is being filled.
     pub(crate) taken: Option<Arc<XrcSrq>>,
 }
 
-/// Shared receive queues by number. Owned by the lane.
+/// The XRC shared receive queues of a device by number. Owned by the lane.
 #[derive(Debug, Default)]
 pub(crate) struct SrqTable {
-    /// The queues, from number 1 on. No queue has number 0, because a program that forgot to ask
-    /// for the number sends 0.
+    /// The queues; the first has number 1. No queue has number 0, because a program that forgot to
+    /// query the number sends 0.
     queues: Vec<Option<Arc<XrcSrq>>>,
     freed: VecDeque<u32>,
 }
@@ -57,7 +59,7 @@ impl SrqTable {
         self.queues.get(index)?.as_ref()
     }
 
-    /// Takes a free number and inserts the queue that `make` returns.
+    /// Chooses a free number and inserts the queue that `make` returns for it.
     pub(crate) fn insert(
         &mut self,
         make: impl FnOnce(Srqn) -> XrcSrq,

@@ -1,19 +1,21 @@
-//! Bounds what connections hold while their messages wait for a receive.
+//! The bound on the bytes of messages that wait for the application to post a receive.
 //!
-//! A connection holds up to a buffer, for a second or as long as the settings say. All connections
-//! together hold at most [`MAX_HELD_BYTES`]. Beyond that, the peer with most such connections is
-//! found, and its oldest waits no longer. The stream of that connection ends for want of a receive.
+//! A message without a receive waits for a second, or as long as the settings say, and holds up to
+//! a buffer of bytes. All waiting messages of a device hold at most [`MAX_HELD_BYTES`]. Beyond
+//! that, the peer address with the most such connections is found, and the oldest of these
+//! connections stops waiting: its stream ends with the error that there was no receive.
 
 use vernic_proto::{Shares, Source};
 use vernic_wire::Gid;
 
 use super::{BUFFER_BYTES, Conn};
 
-/// Bytes that may wait in all connections of a device: 128 buffers, which is 64 MiB; less in tests.
+/// Bytes that the waiting messages of a device may hold: 128 buffers, which is 64 MiB; less in
+/// tests.
 pub(super) const MAX_HELD_BYTES: usize =
     if cfg!(test) { BUFFER_BYTES / 4 } else { 128 * BUFFER_BYTES };
 
-/// The bytes that one connection holds.
+/// The bytes of one connection's waiting message, with the peer's address and the order of arrival.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Held {
     source: Source,
@@ -21,7 +23,7 @@ pub(super) struct Held {
     bytes: usize,
 }
 
-/// The bytes that all connections hold, by source.
+/// The bytes that all waiting messages of a device hold, by the peer's address.
 #[derive(Debug, Default)]
 pub(super) struct Holding {
     shares: Shares<u32>,
@@ -30,7 +32,7 @@ pub(super) struct Holding {
 }
 
 impl Holding {
-    /// Updates the record of what a connection holds.
+    /// Updates the record of a connection after its waiting bytes have changed.
     pub(super) fn update(&mut self, key: u32, conn: &mut Conn) {
         let before = conn.holds;
         self.forget(conn);
@@ -38,7 +40,7 @@ impl Holding {
         if bytes == 0 {
             return;
         }
-        // If the peer's address can no longer be read, its bytes are not worth waiting for either.
+        // The peer's address can no longer be read, so the connection is lost and need not wait.
         let source = match (before, conn.connection.peer_addr()) {
             (Some(before), _) => before.source,
             (None, Ok(peer)) => Source::of(Gid::from_ip(peer.ip())),
@@ -59,7 +61,7 @@ impl Holding {
         }
     }
 
-    /// Returns the connection that must stop waiting, if too many bytes wait.
+    /// Returns the connection that must stop waiting; `None` if the bytes are within the bound.
     pub(super) fn victim(&self) -> Option<u32> {
         self.shares.largest().filter(|_| self.bytes > MAX_HELD_BYTES)
     }

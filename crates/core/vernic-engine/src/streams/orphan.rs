@@ -1,21 +1,21 @@
-//! Connections that no queue pair has any more, until what they were given has arrived.
+//! Lingering connections: TCP connections that no queue pair uses any more, but that still deliver
+//! what was sent.
 //!
-//! A socket that is closed while bytes of the peer are unread resets the connection (RFC 9293,
-//! 3.10.4; RFC 2525, 2.17). The reset destroys what the peer has not received. Completed requests
-//! may be lost with it, since a request is complete when the socket has taken it. So a connection
-//! whose queue pair gives it up sends what is left and closes its sending half. Then it is read,
-//! and the bytes are thrown away, until the peer has closed too.
+//! A socket that is closed while received bytes are unread resets the connection (RFC 9293, 3.10.4;
+//! RFC 2525, 2.17). The reset destroys what the peer has not received yet. That may be requests
+//! which have completed, because a request completes when the socket has taken its bytes. So a
+//! connection that its queue pair gives up goes on here: it sends what is left and closes its
+//! sending half. Then it reads and discards what comes, until the peer has closed, too.
 //!
-//! Where the peer may not be in full operation yet, the end waits until the peer answers, a second
-//! at most ([`Hold`]). Where the peer was asked for a connection that is no longer wanted, its
-//! reply is waited for first, also a second at most ([`Unanswered`]).
+//! Two cases delay this by up to a second each. If the peer may not be ready for the end of the
+//! connection, its sending half is closed only when the peer has answered ([`Hold`]). If the peer
+//! has not replied yet to the request for a connection, its reply is awaited first
+//! ([`Unanswered`]).
 //!
 //! ```text
-//!   Streams --remove, close, abandon--> Orphans -- the peer closed, or it is lost --> closed
-//!                                          \------ too long, too many bytes --------> reset
-//!                                           \----- too many orphans: an acknowledged one goes,
-//!                                                  else one that the socket has whole,
-//!                                                  else the oldest is reset
+//!    Streams --remove, close, abandon--> Orphans -- the peer closed, or it is lost --> closed
+//!                                           \------ too long, too many bytes --------> reset
+//!                                            \----- too many connections: see `make_room`
 //! ```
 //! Called by the lane ([`Orphans`]), and when a device closes ([`settle`]). Limits: [`Limits`].
 
@@ -30,74 +30,80 @@ use super::ready::Watch;
 use super::unanswered::{Answer, Unanswered};
 use crate::counters::StreamCounts;
 
-/// Bounds on what orphans may cost.
+/// Bounds on what lingering connections may cost.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// Nanoseconds that an orphan lives.
+    /// Time in nanoseconds after which a lingering connection is given up.
     pub(super) nanos: u64,
-    /// Bytes of the peer that are thrown away for one orphan.
+    /// Bytes of the peer that are discarded for one connection before it is reset.
     pub(super) bytes: u64,
-    /// The number of orphans; beyond that, the orphan goes that loses least by it.
+    /// Largest number of lingering connections. Beyond that, the one is removed that loses least by
+    /// it.
     pub(super) count: usize,
 }
 
 /// The limits of a device. Half a minute allows several repetitions on a path that loses packets.
-/// 256 MiB is what a fast peer sends on a long path until it learns of the end. 256 orphans, each
-/// with one call's bytes to send at most, hold 128 MiB.
+/// 256 MiB is what a fast peer sends on a long path until it learns that the connection ends. 256
+/// lingering connections hold 128 MiB, because each has at most the bytes of one system call
+/// (`transmit.rs`) left to send.
 pub(super) const LIMITS: Limits = Limits { nanos: 30_000_000_000, bytes: 256 << 20, count: 256 };
 
-/// The lowest key of an orphan among watched connections: above the numbers of queue pairs.
+/// The lowest key of a lingering connection in epoll; lower keys are queue pair numbers.
 const KEYS: u64 = 1 << 32;
 
-/// How long a device that closes waits for peers to acknowledge what they were sent.
+/// How long a device that is closed waits for its peers to acknowledge what was sent.
 pub(crate) const CLOSE_PATIENCE: Duration = Duration::from_secs(2);
 
-/// How long a process that ends waits for the same. The system goes on sending what the sockets
-/// hold, though it resets a connection whose peer sends something more.
+/// How long a process that ends waits for its peers to acknowledge what was sent. After that, the
+/// kernel goes on sending what is in the sockets, but resets a connection when its peer sends
+/// something.
 pub(crate) const EXIT_PATIENCE: Duration = Duration::from_millis(500);
 
-/// Nanoseconds that the end waits for an answer to the ready-to-receive indication.
+/// Time in nanoseconds for which the end of a connection waits until the peer answers the
+/// ready-to-receive indication.
 const HOLD_NANOS: u64 = 1_000_000_000;
 
-/// Nanoseconds after which a peer is first reminded of the ready-to-receive indication. Each
-/// further pause is four times as long.
+/// Time in nanoseconds until the ready-to-receive indication is repeated for the first time. Each
+/// further pause is four times as long as the one before.
 const REMIND_NANOS: u64 = 10_000_000;
 
-/// Pause between two polls while a device closes, since acknowledgements cause no event.
+/// Pause between two polls while a device closes. Polling is needed because acknowledgements cause
+/// no event.
 const CLOSE_PAUSE: Duration = Duration::from_millis(1);
 
-/// A connection without a queue pair.
+/// A lingering connection: it has no queue pair any more, but delivers what was sent.
 pub(crate) struct Orphan {
     connection: Connection,
-    /// Bytes that the socket has not taken yet.
+    /// Bytes that the socket had no room for yet.
     out: Vec<u8>,
     /// Whether the sending half is closed.
     is_shut: bool,
-    /// Whether nothing more can be received.
+    /// Whether nothing more can be received: the peer has closed, or the connection is lost.
     ended: bool,
-    /// Bytes of the peer that may still be thrown away.
+    /// Bytes of the peer that may still be discarded.
     bytes_left: u64,
     hold: Option<Hold>,
-    /// The start-up, if the peer was asked for the connection and its reply has not come.
+    /// The start-up that the peer has not replied to; `None` if the start-up is complete.
     unanswered: Option<Unanswered>,
 }
 
-/// Delays the end of an orphan that has sent everything. The peer has not answered the
-/// ready-to-receive indication, and may not be prepared for an end.
+/// A delay before a connection that has sent everything is closed, because the peer has not
+/// answered the ready-to-receive indication, so it may not be ready for the end.
 #[derive(Clone, Debug)]
 pub(crate) struct Hold {
-    /// Bytes sent now and then as a reminder, so that the peer looks at the connection.
+    /// Bytes that are sent to repeat the indication, so that the peer's program looks at the
+    /// connection.
     again: Vec<u8>,
-    /// Bytes sent last.
+    /// Bytes that are sent before the connection is closed.
     last: Vec<u8>,
-    /// When the peer is reminded next, and the pause since the last reminder.
+    /// The time of the next repetition, and the pause before it.
     next: (Time, u64),
     until: Time,
 }
 
 impl Hold {
-    /// Makes the hold of a connection whose ready-to-receive indication was sent; `last` is sent at
-    /// the end. `None` where the indication is not answered.
+    /// Returns the delay for a connection whose ready-to-receive indication was sent; `last` is
+    /// sent after the delay. `None` if the peer sends no answer to this kind of indication.
     pub(crate) fn new(agreed: &Agreed, last: Vec<u8>, now: Time) -> Option<Self> {
         let Greeting { again, .. } = Greeting::of(agreed)?;
         let next = (now + REMIND_NANOS, REMIND_NANOS);
@@ -109,12 +115,12 @@ impl Hold {
     }
 }
 
-/// The progress of an orphan.
+/// The progress of a lingering connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Step {
-    /// Both ends have finished.
+    /// Both ends have closed the connection.
     Over,
-    /// The connection is lost, or the peer has sent as much as is thrown away for it.
+    /// The connection is lost, or as many bytes of the peer were discarded as the limits allow.
     Useless,
     Waits,
 }
@@ -126,18 +132,18 @@ impl Orphan {
         Self { connection, out, is_shut, ended, bytes_left, hold, unanswered }
     }
 
-    /// Makes the end wait for an answer of the peer.
+    /// Makes the end of the connection wait for an answer to the ready-to-receive indication.
     pub(super) fn held(self, hold: Option<Hold>) -> Self {
         Self { hold, ..self }
     }
 
-    /// Makes the end wait for the peer's reply first.
+    /// Makes the connection wait for the peer's reply to the start-up.
     pub(super) fn asked(self, unanswered: Unanswered) -> Self {
         Self { unanswered: Some(unanswered), ..self }
     }
 
-    /// Sends what is left, and throws away what came: one buffer at most; the rest is for the next
-    /// call.
+    /// Sends what is left, and discards what has come. Reads at most one buffer; more is left to
+    /// the next call.
     fn go_on(&mut self, buffer: &mut [u8], now: Time) -> Step {
         let mut heard = 0;
         if !self.ended {
@@ -174,7 +180,7 @@ impl Orphan {
         if self.ended && self.is_shut { Step::Over } else { Step::Waits }
     }
 
-    /// Handles what came of the reply. Returns false if there is nothing to send or to wait for.
+    /// Handles bytes of the peer's reply. Returns false if there is nothing to send or to wait for.
     fn wait_for_reply(&mut self, bytes: &[u8], now: Time) -> bool {
         let Some(unanswered) = &mut self.unanswered else { return true };
         match unanswered.hear(bytes, self.ended, now) {
@@ -190,7 +196,8 @@ impl Orphan {
         true
     }
 
-    /// Ends the hold if the peer answered or its time is over; otherwise reminds the peer when due.
+    /// Ends the delay if the peer has answered or the time is over. Otherwise repeats the
+    /// indication if it is time.
     fn wait_for_answer(&mut self, is_heard: bool, now: Time) {
         let Some(hold) = &mut self.hold else { return };
         if is_heard || now >= hold.until {
@@ -205,13 +212,13 @@ impl Orphan {
         }
     }
 
-    /// Returns when something is due while the orphan waits for an answer.
+    /// Returns the time at which a connection that waits for the peer has something to do.
     fn deadline(&self) -> Option<Time> {
         let reply = self.unanswered.as_ref().map(Unanswered::deadline);
         reply.or_else(|| self.hold.as_ref().map(Hold::deadline))
     }
 
-    /// Whether closing the connection now loses nothing that was sent over it.
+    /// Whether closing the connection now loses nothing that was sent.
     fn is_settled(&self) -> bool {
         self.unanswered.is_some() || self.is_shut && self.connection.is_acknowledged()
     }
@@ -221,7 +228,7 @@ impl Orphan {
     }
 }
 
-/// An orphan that is watched.
+/// A lingering connection that epoll watches.
 struct Watched {
     key: u64,
     orphan: Orphan,
@@ -229,13 +236,13 @@ struct Watched {
     until: Time,
 }
 
-/// The orphans of a device.
+/// The lingering connections of a device.
 pub(super) struct Orphans {
     limits: Limits,
     next: u64,
-    /// The orphans, the oldest first; so keys and end times are in ascending order.
+    /// The connections, oldest first, so that keys and end times are in ascending order.
     list: VecDeque<Watched>,
-    /// The earliest deadline of an orphan that waits for an answer.
+    /// The earliest time at which a connection that waits for the peer has something to do.
     due: Option<Time>,
 }
 
@@ -244,13 +251,13 @@ impl Orphans {
         Self { limits, next: KEYS, list: VecDeque::new(), due: None }
     }
 
-    /// Whether a key belongs to an orphan.
+    /// Whether a key in epoll belongs to a lingering connection.
     pub(super) fn owns(key: u64) -> bool {
         key >= KEYS
     }
 
-    /// Takes a connection, with the bytes that its socket has not taken. `watched` is the key and
-    /// readiness that it was watched with until now.
+    /// Takes over a connection. `watched` is the key and the interest with which epoll watches it;
+    /// `None` if epoll does not.
     pub(super) fn adopt(
         &mut self,
         watch: &mut Watch,
@@ -278,10 +285,13 @@ impl Orphans {
         }
     }
 
-    /// Removes one orphan because there is one too many. An orphan loses nothing if its peer has
-    /// acknowledged everything, or if the connection was only asked for. Of an orphan whose bytes
-    /// are all in the socket, the system goes on sending after the close. That fails only if the
-    /// peer sends something more.
+    /// Removes one connection because there is one too many. In order of preference:
+    ///
+    /// 1. one that loses nothing: its peer has acknowledged everything, or has not replied to the
+    ///    start-up;
+    /// 2. one that has handed all its bytes to the socket: the kernel goes on sending them after
+    ///    the close, unless the peer sends something, which resets the connection;
+    /// 3. the oldest, which is reset.
     fn make_room(&mut self, watch: &mut Watch, counts: &StreamCounts) {
         let is_whole = |one: &Watched| one.orphan.is_shut;
         let at = self.list.iter().position(|one| one.orphan.is_settled());
@@ -295,7 +305,7 @@ impl Orphans {
         self.give_up(watch, counts);
     }
 
-    /// Gives up the oldest orphan, and resets it unless its peer has acknowledged everything.
+    /// Gives up the oldest connection. Resets it unless its peer has acknowledged everything.
     fn give_up(&mut self, watch: &mut Watch, counts: &StreamCounts) {
         let Some(Watched { key, orphan, interest, .. }) = self.list.pop_front() else { return };
         watch.remove(key, interest);
@@ -305,7 +315,7 @@ impl Orphans {
         }
     }
 
-    /// Handles the readiness of an orphan.
+    /// Handles that a lingering connection is ready.
     pub(super) fn handle_ready(
         &mut self,
         watch: &mut Watch,
@@ -318,8 +328,8 @@ impl Orphans {
         }
     }
 
-    /// Continues the orphan at index `at`, and removes it if it is done. A `broken` one that has
-    /// also ended is done.
+    /// Continues the connection at index `at` of the list, and removes it if it is done. It is also
+    /// done if it is `broken` and nothing more can be received.
     fn go_on(&mut self, watch: &mut Watch, buffer: &mut [u8], at: usize, broken: bool, now: Time) {
         let Watched { key, orphan, interest, .. } = &mut self.list[at];
         if orphan.go_on(buffer, now) == Step::Waits && !(orphan.ended && broken) {
@@ -335,7 +345,8 @@ impl Orphans {
         self.list.remove(at);
     }
 
-    /// Gives up orphans whose time is over, and continues those that wait for an answer.
+    /// Gives up connections that have lingered for too long, and continues those that wait for the
+    /// peer.
     pub(super) fn handle_timeout(
         &mut self,
         watch: &mut Watch,
@@ -360,15 +371,15 @@ impl Orphans {
         [self.due, self.list.front().map(|one| one.until)].into_iter().flatten().min()
     }
 
-    /// Takes out all orphans, to be settled.
+    /// Removes all lingering connections, and returns them to be finished by [`settle`].
     pub(super) fn take(&mut self) -> impl Iterator<Item = Orphan> + use<> {
         std::mem::take(&mut self.list).into_iter().map(|one| one.orphan)
     }
 }
 
-/// Waits until the peers have acknowledged what they were sent, for `patience` at most. Called when
-/// the device closes or its process ends. What was acknowledged arrives, whatever becomes of the
-/// connection.
+/// Waits until the peers have acknowledged what was sent to them, but at most for `patience`.
+/// Called when the device closes or its process ends. Bytes that were acknowledged are not lost by
+/// a reset.
 pub(crate) fn settle(mut orphans: Vec<Orphan>, clock: impl Fn() -> Time, patience: Duration) {
     let mut buffer = vec![0; 1 << 16];
     let until = Instant::now() + patience;
@@ -408,7 +419,7 @@ mod tests {
         orphans: Orphans,
         buffer: Vec<u8>,
         counts: StreamCounts,
-        /// The start-up that the next orphan waits for.
+        /// The start-up that the next connection waits for.
         asked: Option<Unanswered>,
     }
 
@@ -419,7 +430,7 @@ mod tests {
             Self { watch, orphans, buffer: vec![0; 1 << 16], counts, asked }
         }
 
-        /// Makes an orphan with bytes to send, and returns its peer.
+        /// Makes a lingering connection with bytes to send, and returns its peer.
         fn orphan(&mut self, key: u64, out: &[u8], now: Time) -> TcpStream {
             let home = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
             let listener = Listener::bind(&home).unwrap();
@@ -438,7 +449,7 @@ mod tests {
             peer
         }
 
-        /// Handles readiness until only `count` orphans are left.
+        /// Handles readiness until only `count` connections are left.
         fn until(&mut self, count: usize) {
             let until = Instant::now() + Duration::from_secs(20);
             let mut ready = Vec::new();
@@ -498,7 +509,7 @@ mod tests {
         let kept: Vec<_> = fixture.orphans.list.iter().map(|one| one.until).collect();
         assert_eq!((kept.len(), kept[0]), (2, Time(1001)));
         assert_eq!(fixture.counts.snapshot().reset_unacknowledged, 0);
-        // The bytes they were sent arrive, and the connections end in order.
+        // The bytes sent to these peers arrive, and the connections end without a reset.
         for mut peer in quick {
             let mut all = Vec::new();
             peer.read_to_end(&mut all).unwrap();

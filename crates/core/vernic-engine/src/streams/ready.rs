@@ -1,33 +1,34 @@
-//! Chooses the connections to receive from in a poll.
+//! Decides which connections to receive from in a poll, and when to ask epoll.
 //!
-//! A call of epoll costs as much as a receive, and yields nothing that a receive would not. So
-//! connections that had something lately are received from without asking. Epoll is asked every
-//! [`POLLS_PER_LOOK`]th time, and whenever there are no such connections, or many. The background
-//! thread, which sleeps on epoll, always asks.
+//! A call of epoll costs as much as a receive, and only says what a receive would find out. So
+//! connections that recently had something (the busy ones) are received from without asking epoll.
+//! Epoll is asked at every [`POLLS_PER_LOOK`]th poll, and at each poll while no connection is busy,
+//! too many are, or some wait for room to send. The background thread, which sleeps on epoll,
+//! always asks.
 
 use std::io;
 
 use vernic_io::tcp::{Connection, Interest, Readiness, Ready};
 
-/// The most connections that are received from without asking epoll. With more, epoll is cheaper,
-/// since one call reports many connections.
+/// Largest number of connections that are received from without asking epoll. With more, epoll
+/// costs less, because one call reports many connections.
 const MAX_BUSY: usize = 4;
 
-/// Polls between two calls of epoll. A connection that was silent waits some microseconds at most
-/// while a program spins.
+/// The number of polls for each call of epoll. While a program spins, a connection that had nothing
+/// for a while waits for some microseconds at most.
 const POLLS_PER_LOOK: u32 = 16;
 
-/// Calls of epoll in a row that find nothing, after which no connection counts as busy: about a
-/// millisecond of spinning.
+/// The number of calls of epoll in a row that find nothing after which no connection is busy any
+/// more. While a program spins they take about a millisecond.
 const SILENT_LOOKS: u32 = 256;
 
-/// The readiness of all connections, and which of them are busy.
+/// The epoll instance of all connections, and which of them are busy.
 pub(super) struct Watch {
     readiness: Readiness,
     busy: Vec<u64>,
     polls: u32,
     silent_looks: u32,
-    /// Connections that wait for room to send, which only epoll reports.
+    /// The number of connections that wait for room to send, which only epoll reports.
     full: usize,
 }
 
@@ -46,13 +47,13 @@ impl Watch {
         self.readiness.raw_fd()
     }
 
-    /// Watches a connection for bytes to receive.
+    /// Starts to watch a connection for bytes to receive.
     pub(super) fn add(&mut self, connection: &Connection, key: u64) -> io::Result<Interest> {
         let interest = Interest { receive: true, send: false };
         self.readiness.watch(connection, key, interest).map(|()| interest)
     }
 
-    /// Watches a connection for something else.
+    /// Changes what a connection is watched for.
     pub(super) fn change(
         &mut self,
         connection: &Connection,
@@ -60,13 +61,13 @@ impl Watch {
         from: Interest,
         to: Interest,
     ) {
-        // This cannot fail for a connection that is watched.
+        // A change cannot fail for a connection that is watched.
         let _ = self.readiness.change(connection, key, to);
         self.full = self.full + usize::from(to.send) - usize::from(from.send);
     }
 
-    /// Watches a connection under a new key. The connection was [removed](Self::remove) but not
-    /// closed, or was never watched here.
+    /// Watches a connection under a new key. If `was_watched`, the connection is in epoll still and
+    /// was [removed](Self::remove) only here; otherwise it never was in epoll.
     pub(super) fn rename(
         &mut self,
         connection: &Connection,
@@ -74,8 +75,8 @@ impl Watch {
         interest: Interest,
         was_watched: bool,
     ) {
-        // This fails for a connection that could not be watched before. Such a connection reports
-        // nothing until its time is over.
+        // This fails for a connection that epoll could not watch before either. It is then only
+        // handled when its time is over.
         let _ = match was_watched {
             true => self.readiness.change(connection, key, interest),
             false => self.readiness.watch(connection, key, interest),
@@ -83,14 +84,14 @@ impl Watch {
         self.full += usize::from(interest.send);
     }
 
-    /// Forgets a connection that is about to be closed, or to get another key. The close itself
-    /// takes it out of epoll.
+    /// Forgets a connection that is about to be closed or to get another key. Closing the socket
+    /// removes it from epoll.
     pub(super) fn remove(&mut self, key: u64, watched: Interest) {
         self.full -= usize::from(watched.send);
         self.busy.retain(|&busy| busy != key);
     }
 
-    /// Appends the connections to handle to `ready`. With `all`, epoll is always asked.
+    /// Appends the connections to handle to `ready`. Asks epoll in any case if `all` is set.
     pub(super) fn poll(&mut self, all: bool, ready: &mut Vec<Ready>) {
         self.polls = self.polls.wrapping_add(1);
         let looks = self.busy.is_empty() || self.polls.is_multiple_of(POLLS_PER_LOOK);
@@ -99,7 +100,8 @@ impl Watch {
             ready.extend(busy.map(|&key| Ready { key, receive: true, ..Ready::default() }));
             return;
         }
-        // The one possible error is a signal; the ready connections come with the next call.
+        // The only possible error is an interruption by a signal. The next call then reports the
+        // ready connections.
         let _ = self.readiness.poll(ready);
         let speaking = ready.iter().filter(|one| one.receive);
         let count = speaking.clone().count();
@@ -117,7 +119,7 @@ impl Watch {
         }
     }
 
-    /// Notes that a connection that was received from had something.
+    /// Notes that some connection had something to receive.
     pub(super) fn note_received(&mut self) {
         self.silent_looks = 0;
     }
@@ -182,8 +184,8 @@ mod tests {
         say(&pairs[0].0, &pairs[0].1);
         assert_eq!(look(&mut watch, 1), [0]);
         while !matches!(pairs[0].1.recv(&mut [0; 9]), Received::Nothing) {}
-        // The first is tried although it has nothing, and the second is found although it was
-        // silent.
+        // The first connection is tried although it has nothing, and the second is found although
+        // it has had nothing before.
         say(&pairs[1].0, &pairs[1].1);
         let found: Vec<_> = (0..POLLS_PER_LOOK).flat_map(|_| keys(&mut watch, false)).collect();
         assert!(found.contains(&0) && found.contains(&1), "{found:?}");

@@ -1,13 +1,14 @@
 //! Receives the bytes of connections.
 //!
-//! Long payload whose destination is known goes from the socket directly to that destination. What
-//! follows it goes into the buffer in the same system call, so no copy of our own is made. The last
-//! [`LAST_BYTES`] of the payload go through the buffer nevertheless. Programs spin on the last byte
-//! of what is written to them, and only a copy of our own stores that byte last.
+//! Long payload with a known destination goes from the socket directly to registered memory. What
+//! follows the payload goes into the buffer by the same system call, so this code copies nothing
+//! itself. The exception are the last [`LAST_BYTES`] of the payload, which go through the buffer:
+//! programs spin on the last byte that is written to them, and only our own copy can store it after
+//! all others.
 //!
-//! Everything else goes through the buffer too: headers, payload that is checked before it is
-//! placed, memory that is no plain range, and short payload. For short payload, a system call for
-//! each FPDU costs more than the copy.
+//! Everything else goes through the buffer, too: headers, payload that must be checked before it is
+//! placed, destinations that are not plain memory, and short payload, where a system call for each
+//! FPDU would cost more than the copy.
 //!
 //! ```text
 //!   recvmsg:  [ payload ........................ ][ 8 bytes, pad, CRC, the next FPDU's headers ]
@@ -25,29 +26,29 @@ use crate::device::opened::Device;
 use crate::qp::host::{QpHost, fault};
 use crate::qp::state::{QpCore, QpInner};
 
-/// Shortest payload, in bytes, that is received directly into its destination. For shorter payload,
-/// the system call that each FPDU then needs costs more than the copy. That call takes as long as
+/// The length in bytes from which payload is received directly into its destination. For shorter
+/// payload, the additional system call for each FPDU costs more than the copy: it takes as long as
 /// copying some 16 KiB that are in the cache.
 const PLACE_BYTES: u32 = 16 << 10;
 
-/// Bytes at the end of a segment's payload that our own copy stores: one word, which is stored as a
-/// whole if it is aligned.
+/// The number of bytes at the end of a segment's payload that our own copy stores. An aligned word
+/// of this size is stored as a whole.
 const LAST_BYTES: u32 = 8;
 
-/// Room for bytes that follow directly placed payload: its last bytes, pad, CRC, the next FPDU's
-/// length and header, and a short message or two.
+/// Size in bytes of the space for what follows payload that is received directly: its last bytes,
+/// pad, CRC, length and header of the next FPDU, and a short message or two.
 const BEHIND_BYTES: usize = 256;
 
 /// The result of a receiving system call.
 struct Got {
     received: Received,
-    /// Bytes that there was room for.
+    /// Bytes that could have been received at most.
     room: usize,
 }
 
 impl Streams {
-    /// Receives a turn's bytes, or handles that the connection is `broken`. Returns whether there
-    /// was anything.
+    /// Receives a turn's bytes, or handles that the connection is lost (`broken`). Returns whether
+    /// there was anything to do.
     pub(super) fn receive(
         &mut self,
         engine: &Device,
@@ -59,7 +60,8 @@ impl Streams {
         let Some(conn) = self.connections.get_mut(&qp.qpn.value()) else { return false };
         let held = conn.held;
         if conn.ended || held && !conn.retry(engine, qp, core, now) {
-            // The connection is not read, so its loss would not be noticed otherwise.
+            // While a message waits, the connection is not read, so its loss would not be noticed
+            // otherwise.
             if broken {
                 conn.ended = true;
                 with_stream(engine, qp, now, core, |machine, host| {
@@ -96,7 +98,7 @@ impl Streams {
             let rest = conn.rest.len();
             with_stream(engine, qp, now, core, |machine, host| {
                 machine.handle_end(now, end, rest, host);
-                // The peer has finished, so this end has no reason to stay.
+                // The peer has closed its end, so this end closes, too.
                 if machine.state() == QpState::Rts {
                     machine.close(now, host);
                 }
@@ -108,7 +110,7 @@ impl Streams {
 }
 
 impl Conn {
-    /// Receives into the buffer, and passes on what came.
+    /// Receives into the buffer, and passes what came to the machine.
     fn recv(
         &mut self,
         engine: &Device,
@@ -120,8 +122,8 @@ impl Conn {
         let rest = self.rest.len();
         buffer[..rest].copy_from_slice(&self.rest);
         let room = match core.machine.stream().map(|machine| machine.rx_next()) {
-            // In a stream of long FPDUs, read only until the destination of the next payload is
-            // known.
+            // In a stream of long FPDUs, read only as far as the next header, so that the payload
+            // after it can be received directly into its destination.
             Some(RxNext::Place(place)) if self.is_long => place.len as usize + BEHIND_BYTES,
             Some(RxNext::Bytes(_)) if self.is_long => BEHIND_BYTES,
             _ => buffer.len() - rest,
@@ -133,11 +135,11 @@ impl Conn {
         Got { received, room }
     }
 
-    /// Updates `is_long` from the FPDUs that came since the last call.
+    /// Computes `is_long` anew from the FPDUs that have come since the last call.
     fn measure(&mut self, core: &mut QpCore) {
         let QpCounters { rx_packets, rx_bytes, .. } = *core.machine.counters();
         let (packets, bytes) = self.measured;
-        // No FPDU came, or the queue pair was reset.
+        // No FPDU has come, or the queue pair was reset and counts from 0 again.
         if rx_packets <= packets {
             return;
         }
@@ -146,8 +148,8 @@ impl Conn {
         self.is_long = is_long && core.machine.stream().is_some_and(|qp| qp.places_payload());
     }
 
-    /// Receives payload into its destination, and what follows it into the buffer. `None` if the
-    /// next bytes are not received in this way.
+    /// Receives payload directly into its destination, and what follows it into the buffer. Returns
+    /// `None` if the next bytes have to be received in another way.
     fn recv_in_place(
         &mut self,
         engine: &Device,
@@ -185,9 +187,9 @@ impl Conn {
         Some(Got { received, room })
     }
 
-    /// Receives all but the end of a payload into `place`, and what follows it into `behind`.
-    /// Returns the CRC of the place, updated over the received bytes. `None` if the place is no
-    /// plain memory.
+    /// Receives payload, except for its last bytes, into its destination, and what follows into
+    /// `behind`. Also returns the CRC, updated over the bytes that went to the destination. Returns
+    /// `None` if the destination is not plain memory.
     fn recv_pieces(
         &self,
         engine: &Device,
@@ -203,7 +205,7 @@ impl Conn {
             let mut count = 0;
             let named = qp.with_host(engine, now, core, |_, host| {
                 host.name_target(access, place.target, direct, |piece| {
-                    // The last piece is reserved for what follows the payload.
+                    // The last piece is kept for what follows the payload.
                     let has_room = count + 1 < MAX_PIECES;
                     if has_room {
                         pieces[count] = piece;
@@ -227,7 +229,7 @@ impl Conn {
         })
     }
 
-    /// Passes bytes to the machine, and keeps those that the machine does not take.
+    /// Passes bytes to the machine, and keeps in `rest` those that the machine does not take.
     pub(super) fn pass(
         &mut self,
         engine: &Device,
@@ -252,7 +254,7 @@ impl Conn {
     ) -> usize {
         let taken = with_stream(engine, qp, now, core, |machine, host| {
             let mut taken = 0;
-            // Bounded: each round consumes something.
+            // Bounded, because each round consumes something.
             loop {
                 match machine.handle_bytes(now, &bytes[taken..], host) {
                     0 => break,
@@ -268,9 +270,9 @@ impl Conn {
         taken.unwrap_or(bytes.len())
     }
 
-    /// Tries again the bytes that wait, since a receive may have been posted meanwhile. Returns
-    /// whether no message waits any more. Bytes that still wait are not copied, since they may be
-    /// long and each poll tries them.
+    /// Tries again to deliver the message that waits, because a receive may have been posted
+    /// meanwhile. Returns true if no message waits any more. The waiting bytes stay where they are,
+    /// because they may be many, and each poll tries again.
     fn retry(&mut self, engine: &Device, qp: &QpInner, core: &mut QpCore, now: Time) -> bool {
         if let Some(machine) = core.machine.stream().filter(|_| self.is_impatient) {
             machine.hold_no_more();
@@ -281,7 +283,7 @@ impl Conn {
             rest.drain(..taken);
         }
         if rest.is_empty() {
-            // The old allocation was long, and what is left over later usually is not.
+            // The allocation held a long message. What is left over later is usually short.
             rest = Vec::new();
         }
         self.rest = rest;
@@ -289,7 +291,7 @@ impl Conn {
     }
 }
 
-/// Returns `crc` updated over the first `len` bytes of the pieces, as they are now.
+/// Returns `crc`, updated over the first `len` bytes of the pieces as they are in memory now.
 fn crc_over(mut crc: Crc32c, pieces: &[RacySliceMut<'_>], len: usize) -> Crc32c {
     let mut left = len;
     for piece in pieces {
@@ -301,7 +303,7 @@ fn crc_over(mut crc: Crc32c, pieces: &[RacySliceMut<'_>], len: usize) -> Crc32c 
 }
 
 impl QpHost<'_> {
-    /// Names the memory that the next `len` bytes of payload are to be written to.
+    /// Passes to `take` the pieces of memory to which the next `len` bytes of payload go.
     fn name_target<'s>(
         &mut self,
         access: SliceScope<'s>,

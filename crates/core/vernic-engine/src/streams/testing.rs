@@ -1,4 +1,4 @@
-//! A queue pair of an iWARP device and a hand-made peer, for the tests of this folder.
+//! An iWARP queue pair and a peer that is a plain TCP socket, for the tests of this folder.
 
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
@@ -12,13 +12,13 @@ use vernic_wire::iwarp::{MpaKey, MpaStart};
 use crate::iwarp::{Listener, StartupConfig, StreamConfig, default_stream};
 use crate::{Access, Config, Context, Cq, Mr, Pd, Qp, QpCap, QpInit, Sge};
 
-/// The longest time that any step of a test may take.
+/// The time after which a test that makes no progress fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Bytes of the device's memory that are registered: several long FPDUs.
 pub(super) const MEMORY: u64 = 256 << 10;
 
-/// The end under test; nothing but the test makes progress.
+/// The end of the connection under test. Nothing but the test makes progress.
 pub(super) struct Fixture {
     pub(super) peer: TcpStream,
     pub(super) qp: Arc<Qp>,
@@ -28,7 +28,7 @@ pub(super) struct Fixture {
 }
 
 impl Fixture {
-    /// Makes a queue pair in RTS, without CRCs; messages wait for receives for a minute.
+    /// Makes a queue pair in RTS, without CRCs, whose messages wait up to a minute for a receive.
     pub(super) fn new() -> Self {
         let context = Context::open_iwarp(Some("lo"), Config::default()).unwrap();
         context.stop_background();
@@ -93,8 +93,7 @@ fn connect(context: &Arc<Context>, qp: &Qp) -> TcpStream {
     peer
 }
 
-/// Makes an FPDU of an untagged SEND, its last segment (RFC 5044, 4.1; RFC 5041, 4.3; RFC 5040,
-/// 4.1).
+/// Makes the last FPDU of an untagged SEND (RFC 5044, 4.1; RFC 5041, 4.3; RFC 5040, 4.1).
 pub(super) fn send_fpdu(msn: u32, payload: &[u8]) -> Vec<u8> {
     let len = 18 + payload.len() as u16;
     let mut fpdu = [&len.to_be_bytes()[..], &[0x41, 0x43]].concat();
@@ -103,7 +102,7 @@ pub(super) fn send_fpdu(msn: u32, payload: &[u8]) -> Vec<u8> {
     fpdu.extend(msn.to_be_bytes());
     fpdu.extend([0; 4]);
     fpdu.extend(payload);
-    // Pad, and a CRC that is not checked.
+    // Pad, and a CRC field that is not checked.
     fpdu.resize(fpdu.len().next_multiple_of(4) + 4, 0);
     fpdu
 }

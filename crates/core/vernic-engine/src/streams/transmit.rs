@@ -1,18 +1,18 @@
 //! Sends the bytes of connections.
 //!
-//! Long payload that no CRC covers goes to the socket directly from registered memory, and the
-//! headers of its FPDU from the buffer. One system call takes up to [`MAX_PIECES`] pieces.
-//! Everything else is assembled in the buffer: short payload (a copy costs less than a piece),
-//! memory that is no plain range, and payload under a CRC. That CRC would be wrong if the
-//! application changed the payload meanwhile.
+//! Long payload without a CRC goes to the socket directly from registered memory, and the headers
+//! of its FPDU from the buffer. One system call takes up to [`MAX_PIECES`] pieces. Everything else
+//! is first copied into the buffer: short payload (a copy costs less than one more piece), memory
+//! that is not plain, and payload with a CRC. The CRC would be wrong if the application changed the
+//! payload between the computation and the system call.
 //!
 //! ```text
 //!   sendmsg:  [ headers ][ payload ........... ][ tail, headers ][ payload .... ][ tail ]
 //!               buffer     registered memory      buffer           registered      buffer
 //! ```
-//! What the socket does not take is copied at once, under the same lock. From then on, the
-//! application may be told that a request is flushed, and may reuse its memory. The FPDU that was
-//! begun must still be sent to its end.
+//! What the socket has no room for is copied at once, under the same lock. Once the lock is
+//! released, a request may be reported as flushed, and the application may reuse its memory, but an
+//! FPDU that was begun must still be sent to its end.
 
 use std::ops::Range;
 
@@ -26,19 +26,19 @@ use crate::device::opened::Device;
 use crate::qp::host::{QpHost, fault};
 use crate::qp::state::{QpCore, QpInner};
 
-/// Shortest payload, in bytes, that is sent from its place instead of copied. An additional piece
-/// costs the kernel about as much as a copy of this length.
+/// The length in bytes from which payload is sent directly from registered memory. One more piece
+/// costs the kernel about as much as copying this many bytes.
 const GATHER_BYTES: u32 = 2048;
 
-/// Bytes after which no FPDU is added to a system call. The limit bounds what is copied when the
-/// socket is full. With a quarter of it, the kernel sends many short segments, which costs a
-/// quarter of the throughput.
+/// The number of bytes after which no more FPDUs are added to a system call. It bounds how much is
+/// copied if the socket is full. With a quarter of it, the kernel sends many short segments, which
+/// costs a quarter of the throughput.
 const CALL_BYTES: usize = 512 << 10;
 
-/// A part of what one system call sends.
+/// A part of the bytes that one system call sends.
 #[derive(Clone, Copy)]
 enum Part<'s> {
-    /// Bytes of the buffer, from the end of the previous buffer part up to this index.
+    /// Bytes of the buffer, from the end of the previous part in the buffer up to this index.
     Buffer(usize),
     Memory(RacySlice<'s>),
 }
@@ -47,32 +47,33 @@ enum Part<'s> {
 struct Parts<'s> {
     list: [Part<'s>; MAX_PIECES],
     count: usize,
-    /// Bytes of the buffer in use.
+    /// Bytes of the shared buffer that are in use.
     used: usize,
-    /// Bytes of the buffer in use that are not in a part yet.
+    /// Bytes at the end of the used ones that no part of the list covers yet.
     open: usize,
-    /// Bytes in all.
+    /// Bytes in total, in the buffer and in registered memory.
     total: usize,
     /// Bytes sent directly from registered memory.
     gathered: usize,
 }
 
-/// The result of adding an FPDU.
+/// The result of an attempt to add an FPDU with its payload in registered memory.
 enum Added {
     Yes,
-    /// The payload must be copied.
+    /// Not added: the payload must be copied into the buffer.
     Copy,
-    /// There is no room for that many pieces.
+    /// Not added: the list has no room for so many pieces.
     Full,
 }
 
-/// Whether the payload of an FPDU should be sent from its place instead of copied.
+/// Whether the payload of an FPDU should be sent directly from registered memory.
 fn is_gathered(machine: &iwarp::Qp, fpdu: &Fpdu) -> bool {
     fpdu.payload_len() >= GATHER_BYTES && !machine.copies_payload()
 }
 
-/// Writes FPDUs into the buffer until there are no more or no room, or until one should be sent
-/// from its place. Returns the bytes written, and whether it stopped at such an FPDU.
+/// Writes FPDUs into the buffer until there are no more, the buffer is full, or the payload of the
+/// next FPDU should be sent directly from registered memory. Returns the bytes written, and whether
+/// the last case ended it.
 fn fill_buffer(
     machine: &mut iwarp::Qp,
     host: &mut QpHost<'_>,
@@ -81,7 +82,7 @@ fn fill_buffer(
 ) -> (usize, bool) {
     machine.begin_batch();
     let mut used = 0;
-    // Bounded by the buffer; a refused FPDU stops its request or ends the stream.
+    // Bounded by the buffer. An FPDU that is refused stops its request or ends the stream.
     while buffer.len() - used >= MAX_FPDU
         && let Some(fpdu) = machine.poll_fpdu(now, host)
     {
@@ -94,14 +95,14 @@ fn fill_buffer(
 }
 
 impl<'s> Parts<'s> {
-    /// Makes parts that begin with the first `used` bytes of the buffer.
+    /// Returns parts that begin with the first `used` bytes of the buffer.
     fn behind(used: usize) -> Self {
         let list = [Part::Buffer(0); MAX_PIECES];
         Self { list, count: 0, used, open: used, total: used, gathered: 0 }
     }
 
     fn push(&mut self, part: Part<'s>) -> bool {
-        // The last part is reserved for buffer bytes that are open at the end.
+        // The last part is kept for open bytes of the buffer at the end.
         let has_room = self.count + 1 < MAX_PIECES;
         if has_room {
             self.list[self.count] = part;
@@ -110,14 +111,14 @@ impl<'s> Parts<'s> {
         has_room
     }
 
-    /// Makes the open bytes of the buffer a part. False if there is no room.
+    /// Makes a part of the open bytes of the buffer. Returns false if the list has no room.
     fn close(&mut self) -> bool {
         let is_empty = self.open == 0;
         self.open = 0;
         is_empty || self.push(Part::Buffer(self.used))
     }
 
-    /// Notes that `len` bytes were written into the buffer.
+    /// Notes that `len` more bytes of the buffer are in use.
     fn grow(&mut self, len: usize) {
         self.used += len;
         self.open += len;
@@ -129,7 +130,7 @@ impl<'s> Parts<'s> {
         self.grow(bytes.len());
     }
 
-    /// Adds an FPDU whose payload is sent from its place.
+    /// Adds an FPDU with the payload in registered memory and the headers in the buffer.
     fn name(
         &mut self,
         access: SliceScope<'s>,
@@ -150,15 +151,15 @@ impl<'s> Parts<'s> {
             self.put(fpdu.tail(), buffer);
             return Ok(Added::Yes);
         }
-        // Undo everything.
+        // The FPDU does not fit or must be copied: undo what was added.
         (self.count, self.used, self.open, self.total) = (count, used, open, total);
         named.map(|_| if is_full { Added::Full } else { Added::Copy })
     }
 
-    /// Adds FPDUs until there are enough. An FPDU whose payload cannot be read fails its request,
-    /// and may end the stream. After that, memory belongs to the application again. So if parts
-    /// name memory already, such an FPDU is left to the next call, after these parts have been
-    /// sent.
+    /// Adds FPDUs until there are enough. An FPDU with unreadable payload fails its request, and
+    /// may end the stream; from then on, the application may reuse the memory of its requests. So
+    /// if earlier parts of the list are in registered memory, such an FPDU is left to the next
+    /// call, after these parts have been sent.
     fn fill(
         &mut self,
         access: SliceScope<'s>,
@@ -167,8 +168,8 @@ impl<'s> Parts<'s> {
         now: Time,
         buffer: &mut [u8],
     ) {
-        // Bounded by the buffer and by the pieces; a refused FPDU stops its request or ends the
-        // stream.
+        // Bounded by the buffer and by the list. An FPDU that is refused stops its request or ends
+        // the stream.
         while buffer.len() - self.used >= MAX_FPDU
             && self.total < CALL_BYTES
             && let Some(fpdu) = machine.poll_fpdu(now, host)
@@ -205,7 +206,7 @@ impl<'s> Parts<'s> {
         }
     }
 
-    /// Returns the parts as pieces of memory.
+    /// Returns the parts as pieces of memory for a system call.
     fn pieces<'b>(&self, buffer: &'b [u8]) -> [RacySlice<'b>; MAX_PIECES]
     where
         's: 'b,
@@ -227,7 +228,7 @@ impl<'s> Parts<'s> {
 }
 
 impl Streams {
-    /// Sends a turn's bytes; true if there are more.
+    /// Sends a turn's bytes. Returns true if there are more to send.
     pub(super) fn transmit(
         &mut self,
         engine: &Device,
@@ -237,7 +238,8 @@ impl Streams {
     ) -> bool {
         let Self { connections, buffer, .. } = self;
         let Some(conn) = connections.get_mut(&qp.qpn.value()) else {
-            // Without a connection nothing is sent, and in Error what is posted is flushed.
+            // Without a connection nothing is sent, but in the state Error posted requests are
+            // flushed.
             with_stream(engine, qp, now, core, |machine, host| {
                 machine.poll_transmit(now, host, buffer)
             });
@@ -269,7 +271,7 @@ impl Streams {
 }
 
 impl Conn {
-    /// Sends what an earlier call left in `out`. Returns whether `out` is empty now.
+    /// Sends the bytes that the socket had no room for earlier. Returns true if all are sent.
     fn send_rest(&mut self, engine: &Device, qp: &QpInner, core: &mut QpCore, now: Time) -> bool {
         if self.out.is_empty() {
             return true;
@@ -284,8 +286,8 @@ impl Conn {
         self.out.is_empty()
     }
 
-    /// Sends pieces behind those that were sent before, and keeps what was not taken. Returns
-    /// whether everything was taken.
+    /// Sends pieces, and keeps a copy of what the socket has no room for. Returns true if the
+    /// socket has taken everything.
     fn send(
         &mut self,
         engine: &Device,
@@ -300,7 +302,8 @@ impl Conn {
             Sent::Full => 0,
             Sent::Lost(_) => usize::MAX,
         };
-        // Copied before the machine is told anything.
+        // The copy is made before the machine learns what was sent, because the machine may then
+        // complete requests, and the application may reuse their memory.
         for piece in pieces {
             piece.skip(done).append_to(&mut self.out);
             done = done.saturating_sub(piece.len());
@@ -309,8 +312,8 @@ impl Conn {
         self.out.is_empty()
     }
 
-    /// Reports to the machine that the connection has taken some bytes, or is lost. Returns how
-    /// many bytes were taken; `None` if the connection is lost.
+    /// Informs the machine how many bytes the socket has taken, or that the connection is lost.
+    /// Returns the number of bytes; `None` if the connection is lost.
     fn took(
         &mut self,
         engine: &Device,
@@ -340,7 +343,7 @@ impl Conn {
 }
 
 impl QpHost<'_> {
-    /// Names the memory that the `len` bytes of payload are to be read from.
+    /// Passes to `take` the pieces of memory in which the `len` bytes of payload lie.
     fn name_source<'s>(
         &mut self,
         access: SliceScope<'s>,
@@ -381,17 +384,17 @@ mod tests {
     fn nobody_is_told_of_a_fault_while_named_memory_is_still_to_be_sent() {
         let mut fixture = Fixture::new();
         fixture.qp.post_recv(&[RecvWr { wr_id: 9, sges: &[] }]).unwrap();
-        // The peer's first message permits this end to send.
+        // The peer's first message allows this end to send.
         fixture.peer.write_all(&send_fpdu(1, &[])).unwrap();
         let Fixture { context, qp, cq, .. } = &fixture;
         while cq.poll(&mut [crate::EMPTY_WC]).unwrap() == 0 {}
-        // Several long FPDUs, and then memory that is not there.
+        // Several long FPDUs, followed by memory that is not registered.
         let good = fixture.sge(MEMORY as u32);
         let sges = [good, Sge { lkey: Lkey(0x1234_5600), ..good }];
         let remote = Remote { addr: 0, rkey: Rkey(0x100) };
         let engine = context.engine();
         engine.with_lane(|lane| {
-            // Nothing is sent yet, since the lane is taken.
+            // The post sends nothing, because this thread has the lane.
             let payload = Payload::Sges(&sges);
             let op = SendOp::Write(remote);
             let flags = SendFlags::SIGNALED;

@@ -1,14 +1,14 @@
-//! Finds peers whose hosts are gone.
+//! Finds peers with hosts that no longer answer.
 //!
-//! TCP by itself gives up a vanished host after a quarter of an hour if data is on its way to the
-//! host, and never if none is. The kernel probes silent peers (keep-alive, RFC 9293, 3.8.4).
-//! Connections with data on its way are checked here, a few times per
+//! If a host vanishes, TCP gives it up after a quarter of an hour if there is unacknowledged data,
+//! and never if there is none. In the second case, the kernel probes silent peers (keep-alive, RFC
+//! 9293, 3.8.4). In the first case, this module checks the connections, a few times per
 //! [timeout](crate::Config::iwarp_peer_timeout_s). TCP_USER_TIMEOUT is not used, because it also
-//! ends connections whose peer's TCP answers while the peer's program is stopped and reads nothing.
-//! Such a peer is waited for, as long as its TCP acknowledges.
+//! ends connections to a program that is stopped and reads nothing, although its TCP answers. Such
+//! a peer is kept as long as its TCP acknowledges.
 //!
-//! The kernel probes a peer whose window is closed at ever longer intervals, two minutes at most.
-//! If such a peer vanishes, that is noticed later by as much.
+//! If the peer has no room to receive, the kernel probes it at intervals that grow up to two
+//! minutes. If the host of such a peer vanishes, that is noticed up to two minutes later.
 
 use std::time::Duration;
 
@@ -21,14 +21,14 @@ use crate::device::opened::Device;
 use crate::sched::Scheduler;
 use crate::support::events::lock;
 
-/// Checks within the time after which a peer is given up. The delay in noticing is a quarter of
-/// that time.
+/// The number of checks during the time after which a peer is given up. So the end of a peer is
+/// noticed late by at most a quarter of that time.
 const LOOKS: u64 = 4;
 
-/// What is known of a peer's silence.
+/// What is known of how long a peer has not acknowledged data.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Vital {
-    /// The time of the first check in a row at which data waited for an answer.
+    /// The time of the first of the last checks in a row that found unacknowledged data.
     silent_since: Option<Time>,
     is_gone: bool,
 }
@@ -39,10 +39,11 @@ impl Vital {
         self.is_gone
     }
 
-    /// Records what the kernel reports. Returns whether the peer has been silent for too long.
+    /// Takes what the kernel reports. Returns whether the peer has not answered for too long.
     fn look(&mut self, vitals: Vitals, now: Time, timeout: u64) -> bool {
         let silent = vitals.silent.as_nanos().min(u128::from(u64::MAX)) as u64;
-        // If an answer came since then, what waits now was sent later.
+        // If an answer came after the first check, the data that is unacknowledged now was sent
+        // later.
         let since = self.silent_since.filter(|since| silent >= now.since(*since));
         self.silent_since = vitals.waits.then(|| since.unwrap_or(now));
         self.is_gone = self.silent_since.is_some_and(|since| now.since(since) >= timeout);
@@ -50,20 +51,20 @@ impl Vital {
     }
 }
 
-/// Returns the nanoseconds after which a peer is given up; 0 for never.
+/// Returns the nanoseconds after which a silent peer is given up; 0 for never.
 fn timeout(engine: &Device) -> u64 {
     u64::from(engine.config().iwarp_peer_timeout_s) * 1_000_000_000
 }
 
 impl Streams {
-    /// Starts to watch the peer of a new connection.
+    /// Starts to check the peer of a new connection.
     pub(super) fn expect_life(&mut self, engine: &Device, connection: &Connection, now: Time) {
         let timeout = timeout(engine);
         if timeout == 0 {
             return;
         }
-        // If keep-alive is refused, which no known kernel does, the connection is still checked
-        // here.
+        // If the kernel refuses keep-alive, which no known kernel does, the connection is still
+        // checked here.
         let _ = connection.keep_alive(Duration::from_nanos(timeout));
         self.look_at.get_or_insert(now + timeout / LOOKS);
     }
@@ -73,7 +74,7 @@ impl Streams {
         [self.look_at, self.orphans.next_deadline()].into_iter().flatten().min()
     }
 
-    /// Returns the keys of connections whose peers have been silent for too long.
+    /// Returns the queue pair numbers of connections with peers that have been silent for too long.
     fn find_gone(&mut self, engine: &Device, now: Time) -> Vec<u32> {
         let timeout = timeout(engine);
         let is_gone = |conn: &mut Conn| {
@@ -89,7 +90,7 @@ impl Streams {
 }
 
 impl Streams {
-    /// Gives up peers that do not answer, and orphans whose time is over.
+    /// Gives up peers that do not answer, and lingering connections with no time left.
     pub(crate) fn look_after(&mut self, engine: &Device, sched: &mut Scheduler, now: Time) {
         if self.next_deadline().is_none_or(|next| next > now) {
             return;
@@ -123,12 +124,12 @@ mod tests {
             let vitals = Vitals { waits, silent: Duration::from_secs(silent_s) };
             vital.look(vitals, Time(at * second), 10 * second)
         };
-        // The peer was silent for long because nothing was sent.
+        // The peer has been silent for long, but only because nothing was sent to it.
         assert!(!look(100, false, 99));
         assert!(!look(101, true, 100));
         assert!(!look(110, true, 109));
         assert!(look(111, true, 110));
-        // The peer answers, and is sent data again: the silence is not continuous.
+        // The peer answers and is sent data again, so it was not silent all the time.
         let mut vital = Vital::default();
         let mut look = |at: u64, waits, silent_s| {
             let vitals = Vitals { waits, silent: Duration::from_secs(silent_s) };

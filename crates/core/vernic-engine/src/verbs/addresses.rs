@@ -1,5 +1,5 @@
-//! Addresses, MTU and state of a port's netdev while the device is open. Changes are applied to
-//! the GID table and to the link, and reported to the application.
+//! Follows changes of the ports' netdevs while the device is open: of addresses, MTU and state.
+//! Changes are applied to the GID table and to the link, and reported to the application.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use crate::progress::engine::Engine;
 use crate::support::events::{AsyncEvent, Element, EventKind};
 
 impl Engine {
-    /// Updates GID table, MTU and state of each port from its netdev, and reports changes to the
+    /// Updates GID table, MTU and state of each port from its netdev, and reports the changes to the
     /// application.
     pub(crate) fn refresh_addresses(&self) {
         let all = match netdev::list() {
@@ -52,8 +52,8 @@ impl Engine {
         }
     }
 
-    /// Lets the link use the addresses that are new, and stops its use of those that are gone. An
-    /// address that the link cannot use is removed from the GID table.
+    /// Makes the link use new addresses and stop using removed ones. An address that the link
+    /// cannot use is removed from the GID table again.
     fn readdress(&self, port: &Port, changes: &GidChanges) {
         for &local in &changes.removed {
             self.with_lane(|lane| lane.lose_address(local));
@@ -90,14 +90,14 @@ impl Engine {
 }
 
 impl Lane {
-    /// Ends the use of an address that is gone.
+    /// Stops using an address that was removed.
     fn lose_address(&mut self, local: LocalAddr) {
         self.link.deactivate(local);
         self.leave_home(local);
     }
 }
 
-/// A list of addresses, formatted for a line of the log.
+/// A list of addresses that is formatted for a line of the log.
 struct List<'a>(&'a [LocalAddr]);
 
 impl fmt::Display for List<'_> {

@@ -1,12 +1,13 @@
 //! Address handles (IBTA 11.2.2): destinations of datagrams.
 //!
-//! Owns an address vector, which is checked and made into a path when it is created. Also owns what
-//! is known of the last destination: whether its queue pair is one of this host, and on which
-//! private port.
+//! Owns an address vector, which is checked and resolved to a path when the handle is created. Also
+//! remembers the last destination: whether its queue pair belongs to a process of this host, and at
+//! which private port that process receives.
 //!
-//! That process is asked when the first datagram is sent to it. The datagram waits for the answer,
-//! at most [`FIRST_WAIT`] and once for each process. Sent to port 4791 meanwhile, datagrams would
-//! be handed over, and a hand-over queue holds ten. Later questions are not waited for.
+//! When the first datagram is sent to a process of this host, that process is asked for its private
+//! port. The datagram waits for the answer, up to [`FIRST_WAIT`]. It would also arrive at the
+//! shared port 4791, but perhaps at another process, which would have to hand it over by a queue
+//! that holds only ten. Later datagrams do not wait when the process is asked again.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,27 +25,29 @@ use crate::progress::engine::Engine;
 use crate::verbs::context::Context;
 use crate::verbs::pd::Pd;
 
-/// The time for which an answer about a peer's port is used without asking again.
+/// Time in milliseconds for which an answer about the destination is used before the process is
+/// asked again.
 const ANSWER_LIFE_MS: u64 = 500;
-/// The time after which an answer that is still missing is looked up again.
+/// Time in milliseconds after which a missing answer is looked for again.
 const PENDING_LIFE_MS: u64 = 1;
-/// The longest time that a first datagram waits for the answer. A process that polls answers within
-/// 20 us, and one that does not within its take-over time. This limit is far above both, and far
-/// below a timeout.
+/// How long a first datagram waits for the answer at most. A process that polls sends its answer
+/// within 20 us, and any other process within its take-over time (the setting `takeover_us`). This
+/// limit is far longer than both, and far shorter than an ACK timeout.
 const FIRST_WAIT: Duration = Duration::from_millis(10);
 
-/// An address handle.
+/// An address handle: the destination of datagrams, without the queue pair number.
 #[derive(Debug)]
 pub struct Ah {
     pd: Arc<Pd>,
     av: AddressVector,
     path: TxPath,
     multicast: bool,
-    /// The state of the last destination, packed as in [`Known`]; 0 for none.
+    /// What is known of the last destination, packed by [`Known::pack`]; 0 if nothing is.
     known: AtomicU64,
 }
 
-/// The state of a destination, packed into one word.
+/// What is known of a destination. It is packed into one word, so that it can be read without a
+/// lock:
 ///
 /// ```text
 ///  bit  0..16     16..26   26..36   36..64
@@ -72,7 +75,8 @@ impl Known {
             | (until_ms & MS_MASK) << 36
     }
 
-    /// Returns the state in `word`, if it is for `slot` and has not expired.
+    /// Returns what `word` says of the destination; `None` if it is about another process slot or
+    /// too old.
     fn unpack(word: u64, slot: Slot, now_ms: u64) -> Option<Self> {
         let left_ms = (word >> 36).wrapping_sub(now_ms) & MS_MASK;
         if left_ms == 0
@@ -89,7 +93,7 @@ impl Known {
         Some(Self { peer, slot })
     }
 
-    /// Returns `path`, directed to the known process if the destination is one of this host.
+    /// Returns `path`, changed to lead to the known process if the destination is one of this host.
     #[inline]
     fn lead(self, path: TxPath) -> TxPath {
         match self.peer {
@@ -100,10 +104,10 @@ impl Known {
 }
 
 impl Pd {
-    /// Creates an address handle: a destination of datagrams.
+    /// Creates an address handle.
     ///
     /// # Errors
-    /// [`CreateError::Path`] if the address vector cannot be used.
+    /// [`CreateError::Path`] if the address vector does not lead anywhere.
     pub fn create_ah(self: &Arc<Self>, av: AddressVector) -> Result<Arc<Ah>, CreateError> {
         self.alive()?;
         Ah::new(self, av)
@@ -134,14 +138,14 @@ impl Ah {
         self.pd.context()
     }
 
-    /// Returns the address vector that the handle was made from.
+    /// Returns the address vector from which the handle was created.
     pub fn av(&self) -> &AddressVector {
         &self.av
     }
 
     /// Returns the path of a datagram to `qpn`, with the private port of its process if that is
-    /// known. Returns `None` if the process was asked just now, for the first time: call
-    /// [`wait_for`](Self::wait_for), and then try again.
+    /// known. Returns `None` if the process was asked for it by this call. The caller then calls
+    /// [`wait_for`](Self::wait_for) and tries again.
     pub(crate) fn path_to(&self, engine: &Engine, qpn: Qpn) -> Option<TxPath> {
         if self.multicast {
             return Some(self.path);
@@ -159,15 +163,16 @@ impl Ah {
         Some(known.lead(path))
     }
 
-    /// Waits for the answer of the process of `qpn`, which was asked before. The caller holds no
-    /// lock, since that process may be stopped.
+    /// Waits until the process of `qpn` has answered, which was asked before. The caller must not
+    /// hold a lock, because that process may be stopped.
     #[cold]
     pub(crate) fn wait_for(&self, engine: &Engine, qpn: Qpn) {
         let answer = engine.slots().query(self.path.remote().to_ip(), qpn, FIRST_WAIT);
         self.learn(engine, qpn, answer.map_or(Lookup::Pending, Lookup::Here));
     }
 
-    /// Stores an answer. Returns `None` if there is none, but one is expected soon.
+    /// Stores an answer about a destination. Returns `None` if there is no answer yet, but one is
+    /// expected soon.
     #[cold]
     fn learn(&self, engine: &Engine, qpn: Qpn, answer: Lookup) -> Option<Known> {
         let slot = Slot::of(qpn);
@@ -222,7 +227,7 @@ mod tests {
         }
     }
 
-    /// Binds a slot as a process that never answers, such as one that is stopped.
+    /// Takes a process slot on behalf of a process that never answers, like one that is stopped.
     fn silent() -> (UnixDatagram, Slot) {
         let names = (Slot::FIRST.value()..Slot::LAST.value()).rev();
         let bind = |slot: u16| {
@@ -243,7 +248,7 @@ mod tests {
         let (dgid, sgid_index) = (entry.gid, entry.index);
         let av = AddressVector { dgid, sgid_index, port: PortNum(1), ..Default::default() };
         let mut processes = Vec::new();
-        // A single check that runs too late proves nothing, so there are several attempts.
+        // The check may run too late and then proves nothing, so there are several attempts.
         let is_free = (0..20).any(|_| {
             let (process, slot) = silent();
             let ah = pd.create_ah(av).unwrap();
@@ -254,7 +259,8 @@ mod tests {
             let sent = qp.counters().messages_sent;
             let is_free = std::thread::scope(|scope| {
                 scope.spawn(|| qp.post_send(&[wr]).unwrap());
-                // The first question is the lookup, the second one is waited for.
+                // The lookup sends the first query. The second query is the one that the post waits
+                // for.
                 (0..2).for_each(|_| assert_ne!(process.recv(&mut [0; 64]).unwrap(), 0));
                 let core = lock(&qp.inner().core);
                 let is_sent = core.machine.counters().messages_sent != sent;

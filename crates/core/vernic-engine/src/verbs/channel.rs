@@ -1,8 +1,8 @@
 //! Completion channels, on which an application sleeps until a completion comes (IBTA 11.4.2.2).
 //!
-//! Owns the queue of completion events and its descriptor. A completion queue that was armed pushes
-//! its id here with its next completion. The application takes the event, arms the completion queue
-//! again, and polls it once more (in this order no completion is missed).
+//! Owns a queue of completion events and its descriptor. When a completion is added to a completion
+//! queue that is armed, the id of that queue is added here. The application takes this event, arms
+//! the completion queue again, and then polls it. In this order no completion is missed.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -19,7 +19,7 @@ use crate::verbs::context::Context;
 pub struct CompChannel {
     context: Arc<Context>,
     queue: Arc<EventQueue<CqId>>,
-    /// The completion queues that report here, of the type that `cq.rs` downcasts to.
+    /// The completion queues that use this channel, as a type that `cq.rs` downcasts.
     cqs: Mutex<HashMap<CqId, Weak<dyn Any + Send + Sync>>>,
     pub(super) users: AtomicU32,
 }
@@ -28,7 +28,7 @@ impl Context {
     /// Creates a completion channel.
     ///
     /// # Errors
-    /// [`CreateError::Os`] when the process has no descriptor left.
+    /// [`CreateError::Os`] if the process has no descriptor left.
     pub fn create_channel(self: &Arc<Self>) -> Result<Arc<CompChannel>, CreateError> {
         CompChannel::new(self)
     }
@@ -66,17 +66,17 @@ impl CompChannel {
         &self.queue
     }
 
-    /// Adds a completion queue, which reports here from now on.
+    /// Adds a completion queue that reports on this channel.
     pub(crate) fn add(&self, id: CqId, cq: Weak<dyn Any + Send + Sync>) {
         lock(&self.cqs).insert(id, cq);
     }
 
-    /// Returns the queue that has raised an event; `None` if the queue is gone.
+    /// Returns the completion queue with this id; `None` if it was destroyed.
     pub(crate) fn find(&self, id: CqId) -> Option<Arc<dyn Any + Send + Sync>> {
         lock(&self.cqs).get(&id).and_then(Weak::upgrade)
     }
 
-    /// Removes a completion queue that is gone, and the events that it has raised.
+    /// Removes a completion queue that is destroyed, with the events that it has raised.
     pub(crate) fn purge(&self, id: CqId) {
         lock(&self.cqs).remove(&id);
         self.queue.purge(|entry| *entry != id);
@@ -86,7 +86,8 @@ impl CompChannel {
 impl Drop for CompChannel {
     fn drop(&mut self) {
         if self.context.is_orphan() {
-            // Never freed: a thread of the parent may have been using these objects.
+            // In a child of `fork`: these objects are not freed, because another thread of the
+            // parent may have been using them at the time of the fork.
             std::mem::forget((self.queue.clone(), std::mem::take(&mut self.cqs)));
         }
     }

@@ -1,10 +1,11 @@
-//! Closing a device while objects of it are left.
+//! Closing a device that still has objects.
 //!
-//! A device closes with its last object. A program may forget some objects, or another language may
-//! keep pointers to them for longer. [`Context::close`] ends the device before that, as the kernel
-//! does when the descriptor of a device is closed. Afterwards nothing of the device moves, and its
-//! objects can only be destroyed. Other threads may be inside any call meanwhile. Each such call
-//! either ends before, or finds the closed device.
+//! Usually a device is closed when its last object is dropped. But a program may forget some
+//! objects, or a program in another language may keep pointers to them. [`Context::close`] closes
+//! the device before that, as the kernel does when the descriptor of a device is closed. Afterwards
+//! the device does nothing any more, and its objects can only be destroyed. Other threads may be
+//! inside any call meanwhile. Each such call either ends before the device is closed, or finds it
+//! closed.
 
 use std::sync::{Arc, Weak};
 
@@ -23,24 +24,24 @@ use crate::support::events::{CqId, EventQueue, lock};
 use crate::verbs::context::Context;
 
 impl Context {
-    /// Ends the device, even if objects of it are left. When this returns:
+    /// Closes the device, even if it still has objects. When this returns:
     /// - The background thread has ended, the sockets are closed, and the process slots are free
     ///   for other processes.
     /// - No access to registered memory is in flight.
-    /// - Queue pairs are in Error. What was posted is flushed to completion queues, which can still
-    ///   be polled.
-    /// - A thread that waited for an event has got EIO. The application's descriptors of
-    ///   asynchronous events and of channels stay open until their object is destroyed, and are
+    /// - Queue pairs are in Error. Posted work requests are flushed to completion queues, which can
+    ///   still be polled.
+    /// - Threads that waited for an event have got EIO. The application's descriptors for
+    ///   asynchronous events and channels stay open until their objects are destroyed, and are
     ///   readable.
-    /// - Nothing can be made on the device or connected. Destroying works.
+    /// - Nothing can be created on the device or connected. Destroying works.
     ///
-    /// For connections that were ended, the call waits until their peers have confirmed the end,
-    /// for 200 ms at most. For iWARP connections, it waits until their peers have acknowledged what
-    /// they were sent, for 2 s at most.
+    /// If connections were still open, the call waits until their peers have confirmed the end, for
+    /// 200 ms at most. For iWARP connections, it waits until the peers have acknowledged all that
+    /// was sent to them, for 2 s at most.
     ///
-    /// Called when the last object goes, if not before. A second call does nothing, and neither
-    /// does a call on an orphan ([`is_orphan`](Self::is_orphan)). The layers that use the device's
-    /// [connection manager](Self::cm) end their work before this call.
+    /// Called when the last object is dropped, unless it was called before. A second call does
+    /// nothing, and neither does a call in a child of `fork` ([`is_orphan`](Self::is_orphan)). The
+    /// layers that use the device's [connection manager](Self::cm) end their work before this call.
     pub fn close(&self) {
         let engine = self.engine();
         if self.is_orphan() || engine.set_closed() {
@@ -67,7 +68,7 @@ impl Context {
         self.engine().is_closed()
     }
 
-    /// Returns an error on an orphan or a closed device, where nothing may be made.
+    /// Returns an error if nothing may be created: in a child of `fork`, or on a closed device.
     pub(crate) fn alive(&self) -> Result<(), CreateError> {
         match () {
             () if self.is_orphan() => Err(CreateError::Orphan),
@@ -78,31 +79,31 @@ impl Context {
 }
 
 impl Engine {
-    /// Closes the sockets, and moves every queue pair to Error.
+    /// Closes the sockets, and moves all queue pairs to Error.
     fn put_down(&self) {
         self.leave_port();
         let (sockets, orphans) = self.with_lane(|lane| {
             self.answer_doorbells(lane);
-            // The application has seen the messages that were received, so peers must not be left
-            // waiting for their ACKs.
+            // The application has seen the messages that were received, so their ACKs are sent
+            // before the sockets are closed; otherwise peers would wait for them.
             lane.transmit_all(self, self.now());
             let sockets = lane.put_down();
             lane.fail_all(self);
             lane.transmit_all(self, self.now());
             (sockets, lane.streams.as_mut().map(|streams| streams.close(self)))
         });
-        // Dropped outside the lane: closing a descriptor passes the gate of forks (`vernic-io`),
-        // and so may wait for a thread that forks.
+        // Dropped without the lane. Closing a descriptor may have to wait for a thread that forks,
+        // because `vernic-io` lets no descriptor be opened or closed during a fork.
         drop(sockets);
         settle_orphans(orphans.unwrap_or_default(), || self.now(), CLOSE_PATIENCE);
     }
 
-    /// Lists a new channel, so that closing the device ends its waits.
+    /// Remembers a new channel, so that closing the device ends the waiting of threads on it.
     pub(crate) fn note_channel(&self, channel: &Arc<EventQueue<CqId>>) {
         let mut channels = lock(self.channels());
         channels.retain(|known| known.strong_count() != 0);
         channels.push(Arc::downgrade(channel));
-        // `close` may have taken the list before the channel was on it.
+        // `close` may have taken the list before the channel was added to it.
         let is_closed = self.is_closed();
         drop(channels);
         if is_closed {
@@ -112,7 +113,7 @@ impl Engine {
 }
 
 impl Lane {
-    /// Moves every queue pair to Error, which flushes what was posted to it.
+    /// Moves all queue pairs to Error, which flushes their posted work requests.
     fn fail_all(&mut self, engine: &Engine) {
         let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
         let now = engine.now();
@@ -128,7 +129,7 @@ impl Lane {
     }
 
     /// Gives up everything that the lane shares with other processes, and the packets that the
-    /// sockets had no room for. Returns the objects that the caller must drop.
+    /// sockets had no room for. Returns objects that the caller has to drop without the lane.
     fn put_down(&mut self) -> (Box<dyn Link>, Pacer, Option<Arc<Intake>>) {
         self.tx.clear();
         self.groups.iter_mut().for_each(|group| group.local = None);

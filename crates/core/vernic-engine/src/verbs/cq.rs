@@ -1,7 +1,7 @@
 //! Completion queues (IBTA 11.2.6, 11.4.2), which applications poll and arm.
 //!
-//! The completions are in the [`CqRing`]. [`Cq::poll`] also drives the device: when the ring is
-//! empty, it makes progress on the caller's thread.
+//! The completions themselves are in a [`CqRing`]. If the ring is empty, [`Cq::poll`] makes
+//! progress on the caller's thread: it receives and sends packets of the device.
 //!
 //! Limits: at most [`MAX_CQE`] entries.
 
@@ -27,11 +27,11 @@ pub struct Cq {
 }
 
 impl Context {
-    /// Creates a completion queue for `depth` completions, 1 to
-    /// [`MAX_CQE`](crate::device::limits::MAX_CQE). It raises its events on `channel`.
+    /// Creates a completion queue for `depth` completions, 1 to [`MAX_CQE`]. When it is armed, it
+    /// reports on `channel`.
     ///
     /// # Errors
-    /// [`CreateError`]: depth out of range, channel of another device.
+    /// [`CreateError`] if the depth is out of range or the channel is of another device.
     pub fn create_cq(
         self: &Arc<Self>,
         depth: u32,
@@ -68,7 +68,7 @@ impl Cq {
         Ok(this)
     }
 
-    /// Returns the id of the queue in asynchronous events.
+    /// Returns the id by which asynchronous events name the queue.
     pub fn id(&self) -> CqId {
         self.ring.id()
     }
@@ -78,37 +78,38 @@ impl Cq {
         &self.context
     }
 
-    /// Returns the channel that the queue raises events on.
+    /// Returns the channel on which the queue reports.
     pub fn channel(&self) -> Option<&Arc<CompChannel>> {
         self.channel.as_ref()
     }
 
-    /// Returns the largest number of completions that the queue holds; 0 for an orphan.
+    /// Returns how many completions the queue holds at most; 0 in a child of `fork`.
     pub fn depth(&self) -> u32 {
         if self.context.is_orphan() { 0 } else { self.ring.depth() }
     }
 
-    /// Returns the number of completions that wait now. Makes no progress, unlike
-    /// [`poll`](Self::poll).
+    /// Returns how many completions are in the queue now. Unlike [`poll`](Self::poll), this makes
+    /// no progress.
     pub fn waiting(&self) -> u32 {
         if self.context.is_orphan() { 0 } else { self.ring.waiting() }
     }
 
-    /// Whether a completion was lost because the queue was full. The queue stays failed until
+    /// Whether a completion was lost because the queue was full. The queue stays failed until it is
     /// destroyed.
     pub fn is_failed(&self) -> bool {
         self.ring.is_failed()
     }
 
-    /// Takes completions, oldest first, and returns how many. If none waits, this makes progress on
-    /// the caller's thread and tries once more. Never blocks. `T` is [`Wc`], or the caller's own
-    /// type that is made from it.
+    /// Takes completions, oldest first, and returns their number. If there is none, makes progress
+    /// on the caller's thread and tries once more. Never blocks. `T` is [`Wc`], or a type of the
+    /// caller that is made from it.
     ///
-    /// A call that returns completions leaves due acknowledgements to the next call into the device
-    /// or to the background thread, so that the application can continue first.
+    /// A call that returns completions does not send ACKs that are due, so that the application can
+    /// continue sooner. The next call into the device, or the background thread, sends them.
     ///
     /// # Errors
-    /// [`CqOverrun`] once the queue has lost a completion and all completions before it were taken.
+    /// [`CqOverrun`] if the queue has lost a completion, and all completions before the lost one
+    /// were taken.
     pub fn poll<T: From<Wc>>(&self, out: &mut [T]) -> Result<usize, CqOverrun> {
         if self.context.is_orphan() {
             return Ok(0);
@@ -129,8 +130,7 @@ impl Cq {
         Ok(taken)
     }
 
-    /// Returns the result of polling a failed queue: no error yet while completions wait (`out` had
-    /// no room).
+    /// Returns the result of a poll of a failed queue: an error only when no completions are left.
     #[cold]
     fn overrun(&self) -> Result<usize, CqOverrun> {
         match self.ring.waiting() {
@@ -139,9 +139,10 @@ impl Cq {
         }
     }
 
-    /// Arms the queue: its next completion raises an event on its channel, once. With
-    /// `solicited_only`, only a solicited or failed completion does. Completions that already wait
-    /// raise no event, so poll after arming (IBTA 11.4.2.2). Without a channel this does nothing.
+    /// Arms the queue: its next completion makes it report on its channel, once. With
+    /// `solicited_only`, only a solicited or failed completion does. Completions that are in the
+    /// queue already make no report, so the application polls after arming (IBTA 11.4.2.2). Does
+    /// nothing if the queue has no channel.
     pub fn req_notify(&self, solicited_only: bool) {
         if self.channel.is_none() || self.context.is_orphan() {
             return;
@@ -151,19 +152,20 @@ impl Cq {
         }
     }
 
-    /// Changes how many completions the queue holds.
+    /// Changes how many completions the queue holds at most.
     ///
     /// # Errors
-    /// [`ResizeError`] if more completions wait than would fit, or beyond the device's limit.
+    /// [`ResizeError`] if more than `depth` completions are in the queue, or if `depth` is beyond
+    /// the device's limit.
     pub fn resize(&self, depth: u32) -> Result<(), ResizeError> {
         self.resize_rounded(depth, depth)
     }
 
-    /// Resizes as [`resize`](Self::resize) does, to a `depth` that was rounded up. The waiting
-    /// completions must fit into the `asked` entries.
+    /// Resizes the queue as [`resize`](Self::resize) does, to a `depth` that the caller has rounded
+    /// up. The completions in the queue must fit into `asked` entries.
     ///
     /// # Errors
-    /// The same as for [`resize`](Self::resize).
+    /// The errors of [`resize`](Self::resize).
     pub fn resize_rounded(&self, asked: u32, depth: u32) -> Result<(), ResizeError> {
         let depth = depth.max(asked);
         if depth == 0 || depth > MAX_CQE {
@@ -175,8 +177,7 @@ impl Cq {
         self.ring.resize(asked, depth)
     }
 
-    /// Checks that no queue pair uses the queue any more. Later events of the queue are not
-    /// delivered.
+    /// Checks that no queue pair uses the queue. No event of the queue is delivered after this.
     ///
     /// # Errors
     /// [`Busy`] while queue pairs use the queue.
@@ -191,7 +192,7 @@ impl Cq {
         }
     }
 
-    /// Returns the ring that completions are pushed to.
+    /// Returns the ring to which completions are added.
     pub(crate) fn ring(&self) -> &Arc<CqRing> {
         &self.ring
     }
@@ -210,18 +211,18 @@ impl Cq {
 }
 
 impl CompChannel {
-    /// Waits for the next event and returns its completion queue. On a blocking descriptor there is
-    /// no time limit.
+    /// Waits for the next event on the channel, and returns the completion queue that raised it.
+    /// Waits without a time limit, unless the application has made the descriptor non-blocking.
     ///
     /// # Errors
-    /// `WouldBlock` if the application made the descriptor non-blocking and there is no event,
-    /// `Interrupted` if a signal came, EIO if the device was closed.
+    /// `WouldBlock` if the descriptor is non-blocking and there is no event, `Interrupted` if a
+    /// signal came, EIO if the device was closed.
     pub fn wait(&self) -> io::Result<Arc<Cq>> {
         if self.context().is_orphan() {
             return Err(orphan_io());
         }
-        // Events of dead queues are skipped. Each round takes one event from the bounded event
-        // queue.
+        // Events of completion queues that were destroyed are skipped. This is bounded, because
+        // each round takes one event from a bounded queue.
         loop {
             if let Some(cq) = find(self, self.queue().wait(|id| id)?) {
                 return Ok(cq);
@@ -229,7 +230,7 @@ impl CompChannel {
         }
     }
 
-    /// Takes the next event if there is one; never waits.
+    /// Takes the next event if there is one. Never waits.
     pub fn try_next(&self) -> Option<Arc<Cq>> {
         if self.context().is_orphan() {
             return None;
@@ -242,7 +243,7 @@ impl CompChannel {
     }
 }
 
-/// Returns the queue that has raised an event on a channel; `None` if the queue is gone.
+/// Returns the completion queue of an event; `None` if it was destroyed.
 fn find(channel: &CompChannel, id: CqId) -> Option<Arc<Cq>> {
     channel.find(id)?.downcast().ok()
 }
@@ -252,7 +253,8 @@ impl Drop for Cq {
         self.retire();
         self.context.engine().in_use().remove_cq();
         if self.context.is_orphan() {
-            // Never freed: a thread of the parent may have been using the ring.
+            // In a child of `fork`: the ring is not freed, because another thread of the parent may
+            // have been using it at the time of the fork.
             std::mem::forget(self.ring.clone());
         }
         if let Some(channel) = &self.channel {

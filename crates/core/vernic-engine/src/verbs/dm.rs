@@ -1,13 +1,15 @@
-//! Device memory (`ibv_alloc_dm`): memory inside the device, at no address of the application.
+//! Device memory (`ibv_alloc_dm`): memory that belongs to the device and has no address in the
+//! application.
 //!
-//! The device is a library in this process, so its memory is a buffer that the library owns. The
-//! application copies in and out, and its work requests use the buffer through zero-based regions.
+//! The device is a library in the application's process, so its memory is a buffer that the library
+//! owns. The application copies data in and out, and its work requests use the buffer by memory
+//! regions whose addresses begin at 0.
 //!
-//! Another process of this host may be granted access to a region. If the region covers the whole
-//! buffer, that process maps the buffer. If the region covers a part, that process has access
-//! through the kernel, and its atomics are sent as packets.
+//! Another process of this host may be granted access to such a region. If the region covers the
+//! whole buffer, that process maps the buffer. Otherwise that process copies by system calls, and
+//! its atomics are sent as packets.
 //!
-//! Limits: [`MAX_DM_BYTES`] in total per open device.
+//! Limits: [`MAX_DM_BYTES`](crate::device::limits::MAX_DM_BYTES) in total per open device.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -18,8 +20,8 @@ use crate::device::limits::MAX_DM_ALIGN_LOG2;
 use crate::error::{Busy, CreateError, DmRangeError, os};
 use crate::verbs::context::Context;
 
-/// A buffer of device memory. Its bytes are 0 at first. It is freed when the handle and all regions
-/// over it are gone.
+/// A buffer of device memory, at first filled with zeros. It is freed when the handle and all
+/// regions over it are gone.
 #[derive(Debug)]
 pub struct DeviceMemory {
     context: Arc<Context>,
@@ -28,11 +30,12 @@ pub struct DeviceMemory {
 }
 
 impl Context {
-    /// Allocates memory inside the device: `len` zero bytes, aligned to 2^`align_log2`.
+    /// Allocates `len` bytes of device memory, filled with zeros and aligned to 2^`align_log2`.
     ///
     /// # Errors
-    /// [`CreateError::Limit`] if `len` is 0 or more than the device has left
-    /// ([`MAX_DM_BYTES`](crate::device::limits::MAX_DM_BYTES) in total); [`CreateError::Os`].
+    /// [`CreateError::Limit`] if `len` is 0 or more than the device has left (of
+    /// [`MAX_DM_BYTES`](crate::device::limits::MAX_DM_BYTES)), or if the alignment is too large;
+    /// [`CreateError::Os`].
     pub fn alloc_dm(
         self: &Arc<Self>,
         len: u64,
@@ -51,7 +54,7 @@ impl DeviceMemory {
         if context.is_closed() {
             return Err(CreateError::Closed);
         }
-        // This is allowed on an orphan, too: it takes memory of the calling process alone, and no
+        // Allowed in a child of `fork`, too: it only takes memory of the calling process, and no
         // lock.
         let limit = |what, value, min, max| Err(CreateError::Limit { what, value, min, max });
         if align_log2 > MAX_DM_ALIGN_LOG2 {
@@ -62,7 +65,7 @@ impl DeviceMemory {
         if let Err(free) = in_use.take_device_memory(len) {
             return limit("bytes of device memory", len, 1, free);
         }
-        // A `len` that does not fit `usize` is above the limit, and was refused above.
+        // A `len` that does not fit into `usize` was refused above, because it is beyond the limit.
         let buffer = HostBuffer::new(len as usize).map_err(|error| {
             in_use.give_back_device_memory(len);
             os("allocate device memory", error)
@@ -75,18 +78,18 @@ impl DeviceMemory {
         &self.context
     }
 
-    /// Returns the length in bytes.
+    /// Returns the length of the buffer in bytes.
     pub fn len(&self) -> u64 {
         self.buffer.len() as u64
     }
 
-    /// Returns false always: no device memory has a length of 0.
+    /// Returns false: device memory never has a length of 0.
     pub fn is_empty(&self) -> bool {
         self.buffer.is_empty()
     }
 
-    /// Copies `from` into the buffer at `offset` (`ibv_memcpy_to_dm`). Peers that read meanwhile
-    /// see old or new bytes, but never a mixture within an aligned 8-byte word.
+    /// Copies `from` into the buffer at `offset` (`ibv_memcpy_to_dm`). A peer that reads at the
+    /// same time sees old and new bytes, but never a mixture within an aligned 8-byte word.
     ///
     /// # Errors
     /// [`DmRangeError`].
@@ -104,8 +107,8 @@ impl DeviceMemory {
         self.buffer.read_at(range, to).map_err(|_| self.outside(offset, len))
     }
 
-    /// Checks that no region covers the buffer any more. The buffer is freed with its last
-    /// reference.
+    /// Checks that no memory region covers the buffer. The buffer is freed when its last reference
+    /// is dropped.
     ///
     /// # Errors
     /// [`Busy`] while regions cover the buffer.
@@ -125,7 +128,7 @@ impl DeviceMemory {
         self.regions.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Returns the address of a range's first byte, if the range is inside the buffer.
+    /// Returns the address of a range's first byte; an error if the range is not inside the buffer.
     pub(crate) fn place(&self, offset: u64, len: u64) -> Result<*mut u8, DmRangeError> {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         Ok(self.buffer.as_mut_ptr().wrapping_add(self.range(offset, len)?))

@@ -1,14 +1,16 @@
-//! Memory regions and windows (IBTA 10.6): handles on the entries of the key table.
+//! Memory regions and windows (IBTA 10.6): the handles of entries in the key table.
 //!
-//! The table, the checks and the copies are in `vernic-mem`. This module decides who may free what,
-//! and runs the barrier that ends a region. After the region's key is dead, every lane is waited
-//! for, so that no access is in flight when the application gets its memory back.
+//! The key table, the checks and the copies are in `vernic-mem`. This module decides when a region
+//! or window may be freed, and ends a region: it revokes the region's key, and then waits until
+//! each thread that runs the lane has passed a point without accesses (the barrier). So no access
+//! is in flight when the application gets its memory back.
 //!
-//! A dropped region has to end, whatever windows are bound to it and whatever other threads do with
-//! those windows, because its memory may go next. `Memory::force_deregister` does that in one step,
-//! and needs no state of this module.
+//! The drop of a region must end it in any case, even if windows are bound to it and other threads
+//! use these windows, because the application may free the memory next. `Memory::force_deregister`
+//! does that in one step.
 //!
-//! A region that is reregistered keeps its keys. Accesses see all of the change in one step.
+//! A region that is reregistered keeps its keys. An access sees either the old region or the new
+//! one.
 
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
@@ -28,17 +30,17 @@ use crate::verbs::context::Context;
 use crate::verbs::dm::DeviceMemory;
 use crate::verbs::pd::Pd;
 
-/// A memory region. The region ends when the handle is dropped, even if windows are bound to it:
-/// these are unbound first, stay allocated, and may be bound again. Windows over other regions are
-/// unchanged.
+/// A memory region. Dropping the handle ends the region, even if windows are bound to it. These
+/// windows are unbound first, stay allocated, and may be bound again. Windows that are bound to
+/// other regions do not change.
 #[derive(Debug)]
 pub struct Mr {
     context: Arc<Context>,
     home: Mutex<Home>,
     lkey: Lkey,
     rkey: Rkey,
-    // What was registered last. Written under the lock of `home`; each field can be read without
-    // it.
+    // The memory and rights that were registered last. Written under the lock of `home`, and read
+    // without the lock, each field by itself.
     addr: AtomicUsize,
     len: AtomicU64,
     iova: AtomicU64,
@@ -49,16 +51,16 @@ pub struct Mr {
 #[derive(Debug)]
 struct Home {
     pd: Arc<Pd>,
-    /// The region in `vernic-mem`; `None` once the region has ended.
+    /// The region's handle in `vernic-mem`; `None` if the region has ended.
     handle: Option<MrHandle>,
-    /// The device memory that the region covers, if it covers any.
+    /// The device memory that the region covers, if it covers device memory.
     dm: Option<Arc<DeviceMemory>>,
-    /// The region's pages, if they were moved to memory that other processes can map.
+    /// The region's pages, if they were moved to a file that other processes can map.
     pages: Option<SharedPages>,
 }
 
 impl Home {
-    /// Gives back what only a live region holds.
+    /// Gives back what the region uses only while it is alive.
     fn end(&mut self) {
         self.handle = None;
         self.pages = None;
@@ -68,36 +70,37 @@ impl Home {
     }
 }
 
-/// The changes that [`Mr::rereg`] makes; `None` keeps the present value.
+/// The changes that [`Mr::rereg`] makes; `None` leaves a value as it is.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MrChange<'a> {
-    /// Another protection domain of the same device.
+    /// The new protection domain, of the same device.
     pub pd: Option<&'a Arc<Pd>>,
-    /// Other access rights.
+    /// The new access rights.
     pub access: Option<Access>,
-    /// Other memory: address of the first byte, length in bytes, I/O virtual address of the first
-    /// byte.
+    /// The new memory: address and length in bytes, and the address by which work requests and
+    /// peers name the first byte.
     pub range: Option<(*mut u8, u64, u64)>,
 }
 
 impl Pd {
-    /// Registers memory (IBTA 11.2.8.2). From now on work requests reach it by its lkey and, with
-    /// remote rights, peers reach it by its rkey, at addresses from `iova` on. The memory is not
-    /// pinned and no page of it is touched.
+    /// Registers memory (IBTA 11.2.8.2). From then on work requests access it by its L_Key and, if
+    /// the rights allow it, peers access it by its R_Key, at addresses that begin at `iova`. The
+    /// memory is not pinned, and its pages are not touched.
     ///
     /// # Errors
-    /// [`CreateError::Memory`]: a range that is null or wraps around, rights that contradict each
-    /// other.
+    /// [`CreateError::Memory`] if the range is null or wraps around, or if the rights contradict
+    /// each other.
     ///
     /// # Safety
-    /// Until [`Mr::deregister`] has returned `Ok` or the drop of the last reference to the region
-    /// has returned:
-    /// - `addr..addr + len` stays mapped and readable, and writable if `access` has `LOCAL_WRITE`;
-    /// - accesses to it by other code are atomic, volatile, in another language or process, or do
-    ///   not overlap in time with work requests and remote operations that conflict with them; no
-    ///   `&mut` to it and, if it is written, no `&` is used while such operations may run;
-    /// - if `share_memory` is set and the rights are remote, no thread or process writes to it
-    ///   during this call, and no stack lies in it.
+    /// The caller promises all of this until [`Mr::deregister`] has returned `Ok`, or the drop of
+    /// the last reference to the region has returned:
+    /// - `addr..addr + len` stays mapped and readable, and writable if `access` has `LOCAL_WRITE`.
+    /// - Accesses to this memory by other code are atomic or volatile, or made in another language
+    ///   or process, or do not happen at the same time as work requests and remote operations that
+    ///   conflict with them. While such operations may run, the program uses no `&mut` to this
+    ///   memory and, if the operations write, no `&`.
+    /// - If the setting `share_memory` is on and the rights are remote, no thread or process writes
+    ///   to this memory during this call, and no stack lies in it.
     #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
     pub unsafe fn reg_mr(
         self: &Arc<Self>,
@@ -107,13 +110,13 @@ impl Pd {
         access: Access,
     ) -> Result<Arc<Mr>, CreateError> {
         self.alive()?;
-        // SAFETY: `Memory::register` needs the memory until its keys are dead and every lane has
-        // then passed a barrier. The caller promises the memory until `Mr::deregister` has returned
-        // `Ok` or the drop of `Mr` has returned. Before they return, both make the keys dead and
-        // then run the barrier. A `deregister` that fails changes nothing, and the caller's promise
+        // `Memory::register` needs the memory until its keys are revoked and each lane has then
+        // passed a barrier. The caller promises the memory until `Mr::deregister` has returned `Ok`
+        // or the drop of `Mr` has returned. Both revoke the keys and then run the barrier before
+        // they return. A `deregister` that fails changes nothing, and the caller's promise
         // continues. No other code frees the handle. If this call fails, there is no key and
-        // nothing to promise. In a process that was forked later, `deregister` and drop return at
-        // once: no lane runs there that could access the memory.
+        // nothing to promise. In a child that is forked later, `deregister` and drop return at
+        // once, because no lane runs there that could access the memory.
         let engine = self.context().engine();
         // SAFETY: the caller promises what `move_pages` requires.
         let pages = unsafe { move_pages(engine, addr, len, access) };
@@ -122,22 +125,22 @@ impl Pd {
         Ok(Mr::new(self, keys?, (addr as usize, len, iova), access, None, pages))
     }
 
-    /// Registers all memory of the process, present and future, by its addresses: implicit
-    /// on-demand paging. A request for memory that is not mapped, or not writable, fails with a
-    /// protection error and does no harm. The kernel does the copies, which take about 0.3 us each.
-    /// Remote atomics are atomic with respect to each other, but not to CPUs. Windows cannot be
-    /// bound.
+    /// Registers all memory of the process, present and future, by its addresses (implicit
+    /// on-demand paging). A request for memory that is not mapped or not writable fails with a
+    /// protection error and does no harm. The kernel does the copies, each of which takes about 0.3
+    /// us. Remote atomics are atomic with respect to each other, but not with respect to CPUs.
+    /// Windows cannot be bound to the region.
     ///
     /// # Errors
-    /// [`CreateError::Memory`], with [`RegisterError::NoAddressSpace`] if the kernel refuses the
-    /// necessary system calls ([`DeviceAttr::implicit_odp`] says so beforehand).
+    /// [`CreateError::Memory`]. It is [`RegisterError::NoAddressSpace`] if the kernel refuses the
+    /// necessary system calls, which [`DeviceAttr::implicit_odp`] says beforehand.
     ///
     /// [`RegisterError::NoAddressSpace`]: vernic_mem::RegisterError::NoAddressSpace
     /// [`DeviceAttr::implicit_odp`]: crate::DeviceAttr::implicit_odp
     ///
     /// # Safety
-    /// The same as for [`Pd::reg_mr`], for all memory that work requests and peers name. But the
-    /// memory need not stay mapped, nor be writable.
+    /// The promises of [`Pd::reg_mr`], for all memory that work requests and peers name. But that
+    /// memory need not stay mapped, and need not be writable.
     #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
     pub unsafe fn reg_address_space(
         self: &Arc<Self>,
@@ -152,11 +155,11 @@ impl Pd {
         Ok(Mr::new(self, keys?, (0, u64::MAX, 0), access, None, None))
     }
 
-    /// Registers part of the device memory. Work requests and peers count the region's addresses
-    /// from 0.
+    /// Registers part of a device memory. In work requests and for peers, the region's addresses
+    /// begin at 0.
     ///
     /// # Errors
-    /// [`CreateError`]: a range that is not inside `dm`, memory of another device, rights that
+    /// [`CreateError`] if the range is not inside `dm`, `dm` is of another device, or the rights
     /// contradict each other.
     pub fn reg_dm_mr(
         self: &Arc<Self>,
@@ -171,7 +174,7 @@ impl Pd {
         }
         let addr = dm.place(offset, len)?;
         let access = access | Access::ZERO_BASED;
-        // SAFETY: the range is inside the buffer of `dm`. The region holds `dm` until it has ended
+        // The range is inside the buffer of `dm`. The region keeps `dm` until the region has ended
         // and the lanes have passed a barrier. All other accesses to the buffer are racy copies.
         #[allow(unsafe_code, reason = "the memory is the device's own")]
         let keys =
@@ -179,11 +182,11 @@ impl Pd {
         Ok(Mr::new(self, keys?, (addr as usize, len, 0), access, Some(dm), None))
     }
 
-    /// Allocates a region that reads as zero and discards what is written to it, whatever the
-    /// address.
+    /// Allocates a region that can be accessed at any address: it reads as zero, and what is
+    /// written to it is discarded.
     ///
     /// # Errors
-    /// [`CreateError::Memory`] when all keys are in use.
+    /// [`CreateError::Memory`] if all keys are in use.
     pub fn alloc_null_mr(self: &Arc<Self>) -> Result<Arc<Mr>, CreateError> {
         self.alive()?;
         let keys = self.context().engine().memory().alloc_null_mr(self.id())?;
@@ -220,11 +223,11 @@ impl Mr {
     pub fn context(&self) -> &Arc<Context> {
         &self.context
     }
-    /// Returns the key for local work requests.
+    /// Returns the key for work requests of this process.
     pub fn lkey(&self) -> Lkey {
         self.lkey
     }
-    /// Returns the key for peers.
+    /// Returns the key that peers use.
     pub fn rkey(&self) -> Rkey {
         self.rkey
     }
@@ -232,11 +235,11 @@ impl Mr {
     pub fn addr(&self) -> usize {
         self.addr.load(Ordering::Relaxed)
     }
-    /// Returns the length in bytes.
+    /// Returns the length of the region in bytes.
     pub fn len(&self) -> u64 {
         self.len.load(Ordering::Relaxed)
     }
-    /// Whether the length is 0.
+    /// Whether the length of the region is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -244,22 +247,22 @@ impl Mr {
     pub fn iova(&self) -> u64 {
         self.iova.load(Ordering::Relaxed)
     }
-    /// Returns the access rights.
+    /// Returns the access rights of the region.
     pub fn access(&self) -> Access {
         Access::from_bits_retain(self.access.load(Ordering::Relaxed))
     }
 
-    /// Changes the memory, the rights or the domain, and keeps the keys (IBTA 11.2.8.7 permits
-    /// either). Work that runs meanwhile sees the old or the new region, never a mixture. When this
-    /// returns, no access to the old memory is in flight.
+    /// Changes the memory, the rights or the protection domain of the region. The keys stay the
+    /// same (IBTA 11.2.8.7 allows both). An access that runs meanwhile sees the old region or the
+    /// new one, never a mixture. When this returns, no access to the old memory is in flight.
     ///
     /// # Errors
-    /// [`CreateError::Memory`] as for [`Pd::reg_mr`], with [`RegisterError::WindowsBound`] while
-    /// windows are bound to the region; [`CreateError::OtherDevice`]. The region is unchanged on an
-    /// error.
+    /// [`CreateError::Memory`] as for [`Pd::reg_mr`]; [`RegisterError::WindowsBound`] if windows
+    /// are bound to the region; [`CreateError::OtherDevice`]. After an error, the region is
+    /// unchanged.
     ///
     /// # Safety
-    /// The same as for [`Pd::reg_mr`], for the memory and the rights that result.
+    /// The promises of [`Pd::reg_mr`], for the memory and the rights that result.
     #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
     pub unsafe fn rereg(&self, change: MrChange<'_>) -> Result<(), CreateError> {
         let MrChange { pd, access, range } = change;
@@ -292,16 +295,17 @@ impl Mr {
         }
         let old = pd.map(|pd| std::mem::replace(&mut home.pd, pd.clone()));
         drop(home);
-        // Dropped outside the lock: this may be the last reference to the protection domain.
+        // Dropped without the lock, because this may be the last reference to the protection
+        // domain.
         drop(old);
         Ok(())
     }
 
-    /// Ends the region. When this returns, its keys are dead and no access to its memory is in
+    /// Ends the region. When this returns, its keys are revoked and no access to its memory is in
     /// flight. A second call does nothing.
     ///
     /// # Errors
-    /// [`FreeError`] while memory windows are bound to the region, which then stays as it is.
+    /// [`FreeError`] if memory windows are bound to the region, which does not end then.
     pub fn deregister(&self) -> Result<(), FreeError> {
         let engine = self.context.engine();
         if engine.is_orphan() {
@@ -333,11 +337,11 @@ impl Drop for Mr {
     }
 }
 
-/// Moves memory that is about to be registered to pages that other processes can map. Does so only
-/// if the settings ask for it and the move is possible.
+/// Moves memory that is about to be registered to pages in a file, which other processes can map.
+/// Returns `None` if the settings do not want that or the move is not possible.
 ///
 /// # Safety
-/// The same as for [`Pd::reg_mr`] with the setting `share_memory`.
+/// The promises of [`Pd::reg_mr`] with the setting `share_memory`.
 #[allow(unsafe_code, reason = "the promise about the memory is the caller's")]
 pub(crate) unsafe fn move_pages(
     engine: &Engine,
@@ -356,13 +360,13 @@ pub(crate) unsafe fn move_pages(
         .ok()?
 }
 
-/// A memory window. The window is freed when the handle is dropped.
+/// A memory window. Dropping the handle frees the window.
 #[derive(Debug)]
 pub struct Mw {
     pd: Arc<Pd>,
     mw_type: MwType,
     handle: MwHandle,
-    /// The part that all keys of this window share: the window's key in the engine's map.
+    /// The part that all keys of this window have in common, by which the engine finds the window.
     index: u32,
     rkey: AtomicU32,
 }
@@ -371,7 +375,7 @@ impl Pd {
     /// Allocates a memory window, which is not bound yet (IBTA 11.2.8.9).
     ///
     /// # Errors
-    /// [`CreateError::Memory`] when all keys are in use.
+    /// [`CreateError::Memory`] if all keys are in use.
     pub fn alloc_mw(self: &Arc<Self>, mw_type: MwType) -> Result<Arc<Mw>, CreateError> {
         self.alive()?;
         Mw::new(self, mw_type)
@@ -396,25 +400,25 @@ impl Mw {
     pub fn mw_type(&self) -> MwType {
         self.mw_type
     }
-    /// Returns the key as allocated, or as last bound by [`Mw::bind`]. A bind by work request takes
-    /// a key that the application chooses and so knows already.
+    /// Returns the key that the window was allocated with, or that the last call of [`Mw::bind`] or
+    /// [`Mw::set_rkey`] has set.
     pub fn rkey(&self) -> Rkey {
         Rkey(self.rkey.load(Ordering::Relaxed))
     }
-    /// Returns the key that the next bind of this window should ask for.
+    /// Returns the key that the application should use for the next bind of this window.
     pub fn next_rkey(&self) -> Rkey {
         self.pd.context().engine().memory().next_rkey(self.rkey())
     }
-    /// Records the key of a bind that was posted.
+    /// Records the key of a bind that the application has posted as a work request.
     pub fn set_rkey(&self, rkey: Rkey) {
         self.rkey.store(rkey.value(), Ordering::Relaxed);
     }
 
-    /// Binds the window at once, outside any send queue, and returns its new key. When this
+    /// Binds the window at once, without a work request, and returns its new key. When this
     /// returns, no access with the old key is in flight.
     ///
     /// # Errors
-    /// [`BindError`]; nothing has changed then.
+    /// [`BindError`]. The window is unchanged then.
     pub fn bind(
         &self,
         qpn: Qpn,
@@ -444,17 +448,17 @@ impl Drop for Mw {
         if engine.is_orphan() {
             return;
         }
-        // Only this drop frees the handle, so the call cannot fail. The key is dead before its map
-        // entry goes.
+        // Only this drop frees the handle, so the call cannot fail. The window's key is revoked
+        // before its entry in the map is removed.
         let _ = engine.memory().dealloc_mw(self.handle);
-        // From here on a new window may have the same index, and may have replaced our entry in the
-        // map.
+        // From here on a new window may have the same index, and may have replaced this window's
+        // entry in the map.
         if let Entry::Occupied(place) = lock(engine.windows()).entry(self.index)
             && *place.get() == self.handle
         {
             place.remove();
         }
-        // Waits for accesses in flight.
+        // Waits until accesses in flight are over.
         engine.barrier();
     }
 }

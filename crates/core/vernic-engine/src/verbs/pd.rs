@@ -1,4 +1,4 @@
-//! Protection domains (IBTA 10.2.3): which objects may be used together.
+//! Protection domains (IBTA 10.2.3): groups of objects that may be used together.
 
 use std::sync::Arc;
 
@@ -7,8 +7,7 @@ use vernic_mem::{AccessError, Check, PdError, PdId, Sge};
 use crate::error::CreateError;
 use crate::verbs::context::Context;
 
-/// A protection domain. It is freed when the last reference to it, and to everything in it, is
-/// gone.
+/// A protection domain. It is freed when nothing refers to it or to an object in it any more.
 #[derive(Debug)]
 pub struct Pd {
     context: Arc<Context>,
@@ -39,12 +38,12 @@ impl Pd {
         self.id
     }
 
-    /// Checks that work requests can write to the memory of a scatter/gather list, or read from it
-    /// (`ibv_advise_mr` with a prefetch). Nothing has to be fetched: no memory is ever pinned.
+    /// Checks that work requests can write to the memory of a scatter/gather list, or else read
+    /// from it (`ibv_advise_mr` with a prefetch). Nothing is prefetched, because memory is never
+    /// pinned.
     ///
     /// # Errors
-    /// [`AccessError`] of the first entry that is refused, because of its key, its rights or its
-    /// bounds.
+    /// [`AccessError`] of the first entry whose key, rights or bounds do not allow the access.
     pub fn advise(&self, sges: &[Sge], write: bool) -> Result<(), AccessError> {
         if self.context.is_orphan() {
             let key = sges.first().map_or(0, |sge| sge.lkey.value());
@@ -53,11 +52,11 @@ impl Pd {
         self.context.engine().memory().check_local(self.id, sges, write)
     }
 
-    /// Checks that nothing lives in the domain any more. The domain is freed with its last
-    /// reference.
+    /// Checks that the domain has no objects any more. The domain is freed when its last reference
+    /// is dropped.
     ///
     /// # Errors
-    /// [`PdError::Busy`] with what lives in it.
+    /// [`PdError::Busy`] with the objects that the domain still has.
     pub fn destroy(&self) -> Result<(), PdError> {
         if self.context.is_orphan() {
             return Ok(());
@@ -66,7 +65,7 @@ impl Pd {
     }
 
     pub(crate) fn hold(&self) {
-        // Fails only for a destroyed domain; uses of such a domain are refused by their keys.
+        // This fails only for a domain that was destroyed. Its keys then refuse all accesses.
         let _ = self.context.engine().memory().hold_pd(self.id);
     }
 
@@ -76,8 +75,7 @@ impl Pd {
         }
     }
 
-    /// Returns an error in the domain of an orphan or of a closed device, where nothing may be
-    /// made.
+    /// Returns an error if nothing may be created: in a child of `fork`, or on a closed device.
     pub(crate) fn alive(&self) -> Result<(), CreateError> {
         self.context.alive()
     }
@@ -85,7 +83,7 @@ impl Pd {
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        // Everything in the domain held a reference, so the domain is empty; or it was destroyed
+        // All objects in the domain held a reference to it, so it is empty now, or was destroyed
         // before.
         let _ = self.destroy();
     }

@@ -1,12 +1,13 @@
-//! Copies bytes into a local peer's memory on the caller's thread, outside of the send queue.
+//! Copying bytes into a local peer's memory at once, on the caller's thread, without a work
+//! request.
 //!
-//! This is for protocols whose peer reads the memory only after a message has announced the bytes.
-//! Such bytes need no position in the send queue's order, no acknowledgement, and no buffer that
-//! stays unchanged until then. They take one copy, from wherever they are. As for any direct
-//! access, a grant is needed, and its revocation words are checked.
+//! This is for protocols where the peer reads the memory only after a message has announced the
+//! bytes. Such bytes need no order with other requests, no acknowledgement, and no buffer that
+//! stays unchanged until then. They are copied once, from wherever they are. As for any direct
+//! access, this needs a grant, and the revocation words of the grant are checked.
 //!
-//! Only memory that is mapped in this process is written to. A copy by the kernel costs as much as
-//! packets of a few KiB, and may fail half-way.
+//! Only memory that this process has mapped is written to. If the kernel has to do the copy, it
+//! costs as much as packets of a few KiB, and may fail half-way.
 
 use vernic_mem::PeerRegion;
 use vernic_proto::{QpState, Remote, Time};
@@ -20,40 +21,40 @@ use crate::qp::state::QpCore;
 use crate::support::events::lock;
 use crate::verbs::handle::Qp;
 
-/// The bytes that are copied between two checks of the revocation words, as for a WRITE.
+/// The number of bytes that are copied between two checks of the revocation words.
 const PIECE: usize = 16 << 10;
 
 /// The outcome of a copy into a local peer's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placed {
-    /// The copy is not possible now. The bytes were not asked for, and nothing was written.
+    /// The copy is not possible now. `fill` was not called, and nothing was written.
     Not,
     /// All bytes are in the peer's memory.
     Whole,
-    /// The peer revoked the grant in the middle; some bytes may be in its memory.
+    /// The peer revoked the grant during the copy, so only some of the bytes may be in its memory.
     Cut,
 }
 
 impl Qp {
     /// Copies `len` bytes into the peer's memory at `to` before it returns. The peer must be a
-    /// process of this host that has granted access (setting `direct`), and whose memory is mapped
-    /// here. `fill` is called with a function that takes the bytes, in any number of pieces. Bytes
-    /// beyond `len` are left out.
+    /// process of this host, must have granted access to the memory (setting `direct`), and this
+    /// process must have mapped it. `fill` is called with a function that takes the bytes, in any
+    /// number of pieces; bytes beyond `len` are ignored.
     ///
-    /// The copy has no order with requests that were posted before. The peer sees the bytes before
-    /// it sees anything of a request that is posted afterwards. The first call for a key requests a
-    /// grant.
+    /// The copy has no order with requests that were posted before it. A request that is posted
+    /// after it takes effect after it: the peer sees these bytes first. The first call for a key
+    /// only requests a grant.
     ///
-    /// The lane is held during the copy, so no other thread makes progress on this device. The call
-    /// does not wait for the lane: if another thread holds it, the result is [`Placed::Not`]. A
-    /// WRITE has the same effect then, with one more copy.
+    /// During the copy, this thread has the lane, so no other thread makes progress on this device.
+    /// If another thread has the lane, the call does not wait, and the result is [`Placed::Not`].
+    /// The caller can then post a WRITE, which has the same effect and costs one more copy.
     pub fn place(&self, to: Remote, len: u32, fill: impl FnOnce(&mut dyn FnMut(&[u8]))) -> Placed {
         let engine = self.engine();
         if len == 0 || engine.is_orphan() {
             return Placed::Not;
         }
         let (inner, mut placed) = (self.inner(), Placed::Not);
-        // Only the holder of the lane accesses a local peer's memory.
+        // Only the thread that has the lane may access a local peer's memory.
         engine.with_free_lane(|now| {
             let mut core = lock(&inner.core);
             placed = place(engine, inner.qpn, &mut core, (to, len), now, fill);

@@ -1,4 +1,4 @@
-//! The parts of a queue pair, and the checks before a queue pair is made.
+//! The parameters and parts of a queue pair, and the checks before a queue pair is created.
 
 use std::sync::Arc;
 
@@ -20,20 +20,20 @@ pub struct QpInit {
     /// The service: [`Service::Rc`], [`Service::Uc`] or [`Service::Ud`]. XRC queue pairs are
     /// created with [`Pd::create_xrc_ini`] and [`Xrcd::create_tgt`](crate::Xrcd::create_tgt).
     pub service: Service,
-    /// The completion queue of sends.
+    /// The completion queue of send requests.
     pub send_cq: Arc<Cq>,
     /// The completion queue of receives.
     pub recv_cq: Arc<Cq>,
-    /// A shared receive queue to use instead of the queue pair's own. It must not be of an XRC
-    /// domain.
+    /// A shared receive queue to use instead of a receive queue of the queue pair's own. It must
+    /// not belong to an XRC domain.
     pub srq: Option<Arc<Srq>>,
     /// The sizes of the queue pair.
     pub cap: QpCap,
-    /// Makes every send signaled, whatever its flags.
+    /// Makes every send request signaled, whatever its flags.
     pub signal_all: bool,
 }
 
-/// The parts of a queue pair of any type.
+/// The objects and sizes from which a queue pair of any type is made.
 pub(crate) struct Parts {
     pub(super) qp_type: QpType,
     pub(super) pd: Arc<Pd>,
@@ -45,7 +45,8 @@ pub(crate) struct Parts {
     pub(super) signal_all: bool,
 }
 
-/// Returns the queue pair type of a service that has only one type.
+/// Returns the queue pair type of a service; an error for XRC, which has two, and for other
+/// services that cannot be chosen.
 pub(crate) fn qp_type_of(service: Service) -> Result<QpType, CreateError> {
     match service {
         Service::Rc => Ok(QpType::Rc),
@@ -55,7 +56,7 @@ pub(crate) fn qp_type_of(service: Service) -> Result<QpType, CreateError> {
     }
 }
 
-/// Checks the limits, and that all objects belong to one device.
+/// Checks the sizes against the limits, and that all objects are of one device.
 pub(crate) fn check(init: &Parts) -> Result<(), CreateError> {
     if init.srq.as_ref().is_some_and(|srq| srq.number().is_some()) {
         return Err(CreateError::XrcSrq);

@@ -1,4 +1,4 @@
-//! The route of a queue pair's packets, as reported to applications.
+//! The route of a queue pair's packets, as it is reported to applications.
 
 use std::fmt;
 
@@ -21,9 +21,10 @@ use crate::verbs::handle::Qp;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Route {
-    /// Through memory shared with the peer's process.
+    /// Through memory that is shared with the peer's process.
     SharedMemory {
-        /// The id of the peer's process; 0 if its PID namespace cannot be seen.
+        /// The process id of the peer; 0 if the process is not visible in this process's PID
+        /// namespace.
         pid: u32,
     },
     /// By UDP or, on an iWARP device, by TCP.
@@ -34,27 +35,29 @@ pub enum Route {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WhyWire {
-    /// The queue pair is not connected.
+    /// The queue pair is not connected to a peer.
     NotConnected,
-    /// Each datagram has its own route: see the counters of the device.
+    /// The queue pair is of UD, where each datagram has a route of its own; the device's counters
+    /// show them.
     Datagrams,
     /// `same_host` is off, or `force_wire` is on.
     Settings,
-    /// Packets are captured, traced or damaged on purpose.
+    /// The settings `capture`, `trace` or `fault` are on, which observe or change packets of the
+    /// wire.
     Watched,
-    /// The queue pair is of an iWARP device.
+    /// The device is an iWARP device, which has no packets.
     Iwarp,
-    /// No memory that can be shared could be made; the log says why, at level `warn`.
+    /// This process could not make memory that can be shared. The log says why, at level `warn`.
     NoMemory,
-    /// The peer is not a process of this host and user, or has not said that it is.
+    /// The peer is not a process of this host and user, or has not answered yet that it is.
     NotHere,
-    /// Shared memory with the peer's process is not connected yet.
+    /// The local connection to the peer's process has not been set up yet.
     NotMet,
-    /// Shared memory with the peer's process could not be connected. Connecting is tried again in
-    /// the next minutes, and for each new queue pair.
+    /// The local connection to the peer's process could not be set up. Another try is made in the
+    /// next minutes, and for each new queue pair.
     Hindered(Hindrance),
-    /// Shared memory with the peer's process is connected, but packets are still on the wire, or
-    /// none was sent since.
+    /// The local connection to the peer's process is set up, but packets of the queue pair are
+    /// still on the wire, or the queue pair has sent nothing since.
     NotYet,
     /// The peer's process is gone.
     Gone,
@@ -91,12 +94,13 @@ impl fmt::Display for WhyWire {
 }
 
 impl Config {
-    /// Whether packets may go through shared memory, as far as the settings decide.
+    /// Whether the settings allow packets to go through shared memory.
     pub(crate) fn shares_memory(&self) -> bool {
         self.same_host && !self.force_wire && !self.watches_packets()
     }
 
-    /// Whether memory registered with these rights is moved to where other processes can map it.
+    /// Whether the settings want memory with these rights to be moved to where other processes can
+    /// map it.
     pub(crate) fn moves_memory(&self, access: Access) -> bool {
         self.share_memory
             && self.direct
@@ -110,8 +114,8 @@ impl Config {
 }
 
 impl Qp {
-    /// Returns the present route of the queue pair's requests. Waits for the lane, so not for use
-    /// on the data path.
+    /// Returns the present route of the queue pair's requests. Waits for the lane, so it is not for
+    /// the data path.
     pub fn route(&self) -> Route {
         let engine = self.engine();
         let orphaned = Route::Wire(WhyWire::NotConnected);
@@ -120,8 +124,8 @@ impl Qp {
 }
 
 impl Context {
-    /// Returns why the packets of this device never go through shared memory. Returns `None` if
-    /// they do when the peer is a process of this host that shares memory, too.
+    /// Returns why no packet of this device goes through shared memory; `None` if packets do
+    /// whenever the peer is a process of this host that also shares memory.
     pub fn why_wire(&self) -> Option<WhyWire> {
         self.engine().why_wire()
     }
@@ -146,8 +150,8 @@ impl Engine {
         }
     }
 
-    /// Adds to a route what prevents the connection of shared memory with the peer's process, if
-    /// anything does.
+    /// Adds to the route the reason why shared memory with the peer's process could not be
+    /// connected, if that is known.
     fn told(&self, route: Route, qp: &QpInner) -> Route {
         let peer = lock(&qp.core).machine.attr().dest_qpn;
         let hindrance = || self.near()?.hindrance(Slot::of(peer));
@@ -173,7 +177,7 @@ fn near_route(near: &Near, qp: &QpInner) -> Route {
         Way::Barred => Route::Wire(WhyWire::Gone),
         Way::Wire if !path.is_local() => Route::Wire(WhyWire::NotHere),
         Way::Wire if known.is_none() => Route::Wire(WhyWire::NotMet),
-        // UC switches to the ring once the peer has taken all that was sent to it by UDP: see the
+        // UC changes to the ring when the peer has taken all that was sent to it by UDP: see the
         // head of `local/rings.rs`.
         Way::Wire => match known.and_then(|id| near.peer(id)) {
             Some(peer) if qp.service == Service::Uc && peer.datagrams => {

@@ -1,4 +1,4 @@
-//! Shared receive queues (IBTA 10.2.9.2, 11.2.3): one queue of receives for many queue pairs.
+//! Shared receive queues (IBTA 10.2.9.2, 11.2.3): one queue of receives that many queue pairs use.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -19,12 +19,12 @@ use crate::verbs::xrc_domain::Domain;
 /// The parameters of a shared receive queue.
 #[derive(Clone, Copy, Debug)]
 pub struct SrqInit {
-    /// The number of receives that the queue holds, 1 to [`MAX_SRQ_WR`].
+    /// The number of receives that the queue holds at most, 1 to [`MAX_SRQ_WR`].
     pub max_wr: u32,
-    /// The scatter/gather entries of each receive, 0 to [`MAX_SGE`].
+    /// The number of scatter/gather entries that a receive may have, 0 to [`MAX_SGE`].
     pub max_sge: u32,
-    /// The limit: [`EventKind::SrqLimitReached`](crate::EventKind::SrqLimitReached) is raised once
-    /// fewer receives remain. 0 disarms the event.
+    /// The limit: [`EventKind::SrqLimitReached`](crate::EventKind::SrqLimitReached) is raised when
+    /// fewer receives than this remain. 0 means that no event is wanted.
     pub limit: u32,
 }
 
@@ -38,7 +38,7 @@ pub struct Srq {
     xrc: Option<Xrc>,
 }
 
-/// The additional state of a shared receive queue in an XRC domain.
+/// What a shared receive queue of an XRC domain has in addition.
 #[derive(Debug)]
 struct Xrc {
     number: Srqn,
@@ -113,23 +113,24 @@ impl Srq {
         Arc::new(srq)
     }
 
-    /// Returns the number by which initiators name the queue, if it belongs to an XRC domain.
+    /// Returns the number by which requests of XRC initiators name the queue; `None` if the queue
+    /// does not belong to an XRC domain.
     pub fn number(&self) -> Option<Srqn> {
         self.xrc.as_ref().map(|xrc| xrc.number)
     }
 
-    /// Returns the completion queue of the receives, if the queue belongs to an XRC domain.
-    /// Otherwise each receive completes on the queue pair's own completion queue.
+    /// Returns the completion queue of the receives; `None` if the queue does not belong to an XRC
+    /// domain. Then a receive completes in the completion queue of the queue pair that takes it.
     pub fn cq(&self) -> Option<&Arc<Cq>> {
         self.xrc.as_ref().map(|xrc| &xrc.cq)
     }
 
-    /// Returns the id of the queue in asynchronous events.
+    /// Returns the id by which asynchronous events name the queue.
     pub fn id(&self) -> SrqId {
         self.id
     }
 
-    /// Returns the protection domain, which applies to every scatter list posted to the queue.
+    /// Returns the protection domain of the queue's scatter lists.
     pub fn pd(&self) -> &Arc<Pd> {
         &self.pd
     }
@@ -139,20 +140,20 @@ impl Srq {
         self.pd.context()
     }
 
-    /// Queues receives in order.
+    /// Queues receives in order, until one of them is refused.
     ///
     /// # Errors
-    /// [`PostRecvError`] with the index of the first request that was refused; those before it are
+    /// [`PostRecvError`] with the index of the receive that was refused. The receives before it are
     /// queued.
     pub fn post_recv(&self, wrs: &[RecvWr<'_>]) -> Result<(), PostRecvError> {
         self.post_recv_from(wrs.iter().copied())
     }
 
-    /// Queues receives as [`post_recv`](Self::post_recv) does, but from an iterator, which runs
-    /// under the queue's lock.
+    /// Queues receives as [`post_recv`](Self::post_recv) does, from an iterator, which runs under
+    /// the queue's lock.
     ///
     /// # Errors
-    /// [`PostRecvError`] with the index of the first request that was refused; those before it are
+    /// [`PostRecvError`] with the index of the receive that was refused. The receives before it are
     /// queued.
     pub fn post_recv_from<'a>(
         &self,
@@ -164,11 +165,11 @@ impl Srq {
         self.queue.post(wrs).map(drop)
     }
 
-    /// Arms the limit event, or disarms the event with 0. If fewer receives are queued already, the
-    /// event is raised at once (IBTA 10.2.9.2).
+    /// Arms the limit, or disarms it with 0. If fewer receives than the limit are queued already,
+    /// the event is raised at once (IBTA 10.2.9.2).
     ///
     /// # Errors
-    /// [`ResizeError::SrqLimit`] if the limit exceeds the queue's size.
+    /// [`ResizeError::SrqLimit`] if the limit exceeds the number of receives that the queue holds.
     pub fn arm_limit(&self, limit: u32) -> Result<(), ResizeError> {
         if self.context().is_orphan() {
             return Err(ResizeError::Orphan);
@@ -180,18 +181,18 @@ impl Srq {
         Ok(())
     }
 
-    /// Returns the present attributes; `limit` is 0 once the event was raised.
+    /// Returns the present attributes. `limit` is 0 if the event was raised since the limit was
+    /// armed.
     pub fn query(&self) -> SrqInit {
         let (max_wr, max_sge) = (self.queue.max_wr(), self.queue.max_sge());
         let limit = if self.context().is_orphan() { 0 } else { self.queue.limit() };
         SrqInit { max_wr, max_sge, limit }
     }
 
-    /// Checks that no queue pair uses the queue any more. Later events of the queue are not
-    /// delivered.
+    /// Checks that no queue pair uses the queue. No event of the queue is delivered after this.
     ///
-    /// A queue of an XRC domain ends now. Requests that name it are refused, and a message that is
-    /// filling one of its receives is not completed here.
+    /// A queue of an XRC domain ends now: requests that name it are refused, and a message that is
+    /// being written to one of its receives completes nowhere.
     ///
     /// # Errors
     /// [`Busy`] while queue pairs use the queue.
@@ -215,7 +216,7 @@ impl Srq {
         self.users.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// Returns the part of the queue that queue pairs keep.
+    /// Returns the part of the queue that queue pairs refer to.
     pub(crate) fn shared(&self) -> SharedRecv {
         SharedRecv { id: self.id, queue: self.queue.clone() }
     }
@@ -225,11 +226,12 @@ impl Srq {
     }
 
     /// Removes an XRC queue from the table of numbers, and from the targets that use it. Does
-    /// nothing for other queues.
+    /// nothing for a queue that is not of an XRC domain.
     fn leave_domain(&self) {
         let Some(xrc) = &self.xrc else { return };
         if self.context().is_orphan() {
-            // Never freed: a thread of the parent may have been using the domain.
+            // In a child of `fork`: the domain is not freed, because another thread of the parent
+            // may have been using it at the time of the fork.
             std::mem::forget(xrc.domain.clone());
         } else if !xrc.gone.swap(true, Ordering::AcqRel) {
             self.context().engine().close_srq(xrc.number);

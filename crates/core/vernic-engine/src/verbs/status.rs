@@ -1,14 +1,14 @@
-//! What the process reports of an open device on request: counters, numbers of objects, queue
-//! pairs.
+//! The status text of an open device, which the process sends to others that ask: counters, numbers
+//! of objects, and queue pairs.
 //!
-//! Owns the text that [`StatusSocket`](vernic_io::StatusSocket) sends, and so the names under which
-//! the port's counters are shown. The text is made on request, from what the engine counts anyway,
-//! so it costs nothing until then. Called by the background thread.
+//! Owns the text that [`StatusSocket`](vernic_io::StatusSocket) sends, and so the names of the
+//! port's counters. The text is made when a process asks, from values that the engine counts
+//! anyway. Called by the background thread.
 //!
-//! Counters begin when the device is opened, and end with it. The port's counters are about
-//! packets, by the wire or by shared memory, headers included. Bytes that one process copies
-//! directly out of or into another process's memory (`direct_*`, `near_pulled_*`) travel in no
-//! packet. They are only in the other list, that of the device's counters.
+//! Counters begin at 0 when the device is opened. The port's counters count packets with their
+//! headers, by the wire or through shared memory. Bytes that one process copies directly into or
+//! out of another process's memory (`direct_*`, `near_pulled_*`) are not in packets. They are only
+//! among the device's counters.
 
 use std::fmt::Write as _;
 
@@ -22,7 +22,7 @@ use crate::progress::engine::Engine;
 use crate::qp::state::QpInner;
 use crate::support::events::lock;
 
-/// The port's counters: their names in `ports/1/counters`, the same as the kernel's.
+/// The names of the port's counters in `ports/1/counters`, which are those of the kernel.
 pub const PORT_COUNTERS: [&str; 6] = [
     "port_xmit_data",
     "port_rcv_data",
@@ -32,10 +32,10 @@ pub const PORT_COUNTERS: [&str; 6] = [
     "port_rcv_errors",
 ];
 
-/// The unit of `port_xmit_data` and `port_rcv_data`, in bytes.
+/// The unit in which `port_xmit_data` and `port_rcv_data` count, in bytes.
 const DATA_UNIT_BYTES: u64 = 4;
 
-/// The largest number of queue pairs listed, so that the text fits a socket's buffer.
+/// Largest number of queue pairs in the text, so that the text fits into a socket's buffer.
 const MAX_QPS: usize = 1000;
 
 impl DeviceCounters {
@@ -64,7 +64,7 @@ impl DeviceCounters {
 }
 
 impl Engine {
-    /// Returns totals since the device was opened. Waits for the lane.
+    /// Returns all counters. Waits for the lane.
     pub(crate) fn counters(&self) -> DeviceCounters {
         let mut total = self.own_counters();
         total.cm += self.cm.counters();
@@ -73,7 +73,7 @@ impl Engine {
         total
     }
 
-    /// Returns the counters that are read without a lock; the others are 0.
+    /// Returns the counters that can be read without a lock. All other counters are 0.
     pub(crate) fn own_counters(&self) -> DeviceCounters {
         let mut total = DeviceCounters::default();
         self.counts().add_to(&mut total);
@@ -83,7 +83,7 @@ impl Engine {
         total
     }
 
-    /// Returns the text of [`vernic_io::status`].
+    /// Returns the status text, in the format of [`vernic_io::status`].
     pub(crate) fn status(&self) -> String {
         let mut text = format!("device {}\npid {}\n", self.info().name, std::process::id());
         let counters = self.counters();
@@ -115,7 +115,7 @@ impl Engine {
         text
     }
 
-    /// Returns the number of queue pairs, and a line for each of the first [`MAX_QPS`].
+    /// Returns the number of queue pairs, and a line of text for each of the first [`MAX_QPS`].
     fn qp_rows(&self) -> (usize, String) {
         let mut rows = String::new();
         let qps: Vec<_> = self.with_lane(|lane| lane.table.iter().cloned().collect());

@@ -1,5 +1,5 @@
-//! Opening and closing queue pairs, XRC shared receive queues and multicast groups: changes of the
-//! lane's tables.
+//! Adds and removes entries of the lane's tables: queue pairs, XRC shared receive queues, and
+//! members of multicast groups.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,20 +17,21 @@ use crate::qp::xrc::XrcSrq;
 use crate::support::events::lock;
 
 impl Engine {
-    /// Gives a queue pair a number and puts it into the table.
+    /// Adds a queue pair to the table, under a number that is free.
     pub(crate) fn open_qp(
         &self,
         make: impl FnOnce(Qpn) -> Arc<QpInner>,
     ) -> Result<Arc<QpInner>, CreateError> {
         let (qp, new_slot) = self.with_lane(|lane| -> Result<_, CreateError> {
-            // `close` sets this flag before it takes the lane, so no queue pair is added after it.
+            // `close` sets this flag before it takes the lane, so no queue pair is added after
+            // that.
             if self.is_closed() {
                 return Err(CreateError::Closed);
             }
             let (open, slots) = (lane.table.len(), lane.table.slots());
             let qp = lane.table.insert(self.slots(), make);
-            // A queue pair is at most once in the doorbells, so with this capacity they never
-            // allocate on the data path.
+            // A queue pair is in the list of doorbells at most once. With this capacity the list
+            // never allocates on the data path.
             let mut doorbells = lock(&self.doorbells);
             let missing = lane.table.len().saturating_sub(doorbells.len());
             doorbells.reserve(missing);
@@ -42,20 +43,20 @@ impl Engine {
         lock(self.past_failures()).forget(qp.qpn);
         self.follow_slots();
         if new_slot {
-            // The background thread must watch the descriptors of the new process slot, where other
-            // processes may send queries.
+            // The background thread must watch the descriptors of the new process slot, because
+            // other processes may send queries there.
             self.waker().wake();
         }
         Ok(qp)
     }
 
-    /// Takes a queue pair out of the table and of every multicast group.
+    /// Removes a queue pair from the table, and from all multicast groups.
     pub(crate) fn close_qp(&self, qpn: Qpn) {
         let gone = self.with_lane(|lane| {
-            // A doorbell that the queue pair rang would bring it back to the ready list.
+            // The queue pair may have a doorbell, which would put it on the ready list again later.
             self.answer_doorbells(lane);
-            // The application has seen the messages that were received, so the peer must not be
-            // left waiting for their ACKs.
+            // The application has seen the messages that were received, so their ACKs are sent now;
+            // otherwise the peer would wait for them.
             lane.transmit_all(self, self.now());
             let mut at = 0;
             while let Some(group) = lane.groups.get_mut(at) {
@@ -68,11 +69,12 @@ impl Engine {
             }
             gone
         });
-        // Dropped outside the lane: this may be the last reference to its completion queues.
+        // Dropped without the lane, because this may be the last reference to its completion
+        // queues.
         drop(gone);
     }
 
-    /// Gives an XRC shared receive queue a number.
+    /// Adds an XRC shared receive queue to the table, under a number that is free.
     pub(crate) fn open_srq(
         &self,
         make: impl FnOnce(Srqn) -> XrcSrq,
@@ -80,7 +82,7 @@ impl Engine {
         self.with_lane(|lane| lane.srqs.insert(make))
     }
 
-    /// Takes an XRC shared receive queue out of the table, and away from the targets that use it.
+    /// Removes an XRC shared receive queue from the table, and from the targets that use it.
     pub(crate) fn close_srq(&self, number: Srqn) {
         let gone = self.with_lane(|lane| {
             let mut gone: Vec<_> = lane.srqs.remove(number).into_iter().collect();
@@ -92,11 +94,11 @@ impl Engine {
             }
             gone
         });
-        // Dropped outside the lane: this may be the last reference to its completion queue.
+        // Dropped without the lane, because this may be the last reference to its completion queue.
         drop(gone);
     }
 
-    /// Adds a queue pair to a multicast group; returns false if it was a member already.
+    /// Adds a queue pair to a multicast group. Returns false if it was a member already.
     pub(crate) fn attach_mcast(&self, qpn: Qpn, gid: Gid) -> Result<bool, McastError> {
         if !gid.is_multicast() {
             return Err(McastError::NotGroup(gid));
@@ -136,12 +138,12 @@ impl Engine {
             }
             Ok(true)
         })?;
-        // The link may have a new descriptor to watch.
+        // The link may have a new socket, which the background thread must watch.
         self.waker().wake();
         Ok(new)
     }
 
-    /// Takes a queue pair out of a multicast group.
+    /// Removes a queue pair from a multicast group.
     pub(crate) fn detach_mcast(&self, qpn: Qpn, gid: Gid) -> Result<(), McastError> {
         let missing = McastError::NotAttached { qpn, group: gid };
         self.with_lane(|lane| {
@@ -161,8 +163,8 @@ impl Engine {
     }
 }
 
-/// Whether a group spans a single interface, useful only for loopback of multicast (RFC 4291,
-/// section 2.7, erratum 3480). That is scope 1, with any flags.
+/// Whether a multicast group has interface-local scope (scope 1, with any flags). Packets to it
+/// never leave the host (RFC 4291, section 2.7, erratum 3480).
 fn is_interface_local(group: IpAddr) -> bool {
     matches!(group, IpAddr::V6(ip) if ip.octets()[1] & 0xF == 1)
 }
@@ -178,16 +180,16 @@ impl Group {
 }
 
 impl Lane {
-    /// Marks the groups that were joined on an address that is gone. The link has given up their
-    /// sockets. Their members stay attached.
+    /// Notes which groups were joined by an address that was removed. The link has closed their
+    /// sockets, but their members stay attached.
     pub(crate) fn leave_home(&mut self, local: LocalAddr) {
         for group in self.groups.iter_mut().filter(|group| group.local == Some(local)) {
             group.local = None;
         }
     }
 
-    /// Joins again the groups of a port that have lost their address, on the first of `locals` with
-    /// their IP version. That is the same address if it is back, otherwise another one.
+    /// Joins the groups of a port again that were joined by a removed address, by the first of
+    /// `locals` with the same IP version. If the removed address is back, that may be the same one.
     pub(crate) fn rejoin(&mut self, port: PortNum, locals: &[LocalAddr]) {
         let lost = |group: &&mut Group| group.port == port && group.local.is_none();
         for group in self.groups.iter_mut().filter(lost) {

@@ -1,7 +1,7 @@
-//! Send work requests as applications write them, and why one is refused.
+//! Send work requests, as applications write them, and the error for a refused one.
 //!
-//! These are plain descriptions that borrow everything. `handle.rs` converts them into the
-//! protocol's form, and `send_slots.rs` keeps their bytes.
+//! These types borrow everything from the application. `handle.rs` converts them to the protocol's
+//! form, and `send_slots.rs` copies what must be kept.
 
 use vernic_proto::{SendFlags, SendOp};
 use vernic_wire::{Qkey, Qpn, Srqn};
@@ -12,11 +12,11 @@ use crate::verbs::ah::Ah;
 /// The destination of a datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct Dest<'a> {
-    /// The address handle.
+    /// The address handle, which leads to the destination's host.
     pub ah: &'a Ah,
-    /// The queue pair there, or [`Qpn::MULTICAST`].
+    /// The queue pair at the destination, or [`Qpn::MULTICAST`].
     pub qpn: Qpn,
-    /// The queue key. If its top bit is set, the sending queue pair's own key is sent instead (IBTA
+    /// The queue key. If its highest bit is set, the queue pair sends its own key instead (IBTA
     /// 10.2.5).
     pub qkey: Qkey,
 }
@@ -24,27 +24,29 @@ pub struct Dest<'a> {
 /// A send work request.
 #[derive(Clone, Copy, Debug)]
 pub struct SendWr<'a> {
-    /// The application's id of the request.
+    /// The number by which the application knows the request. The completion returns it.
     pub wr_id: u64,
     /// The operation.
     pub op: SendOp,
-    /// The flags. `INLINE` is set by [`Payload::Inline`], whatever is given here.
+    /// The flags. `INLINE` follows from the kind of [`Payload`], whatever is given here.
     pub flags: SendFlags,
-    /// The local bytes.
+    /// The local memory of the request.
     pub payload: Payload<'a>,
     /// The destination, for UD only.
     pub dest: Option<Dest<'a>>,
-    /// The peer's shared receive queue, for XRC only. It takes the message, and its protection
-    /// domain contains the remote memory.
+    /// The peer's shared receive queue, for XRC only. The message takes a receive from this queue,
+    /// and the remote memory must be in the queue's protection domain.
     pub srqn: Option<Srqn>,
 }
 
-/// A refused request of a list of sends. The requests before it were queued and are on their way.
+/// A refused request in a list of send requests. The requests before it were queued and are being
+/// sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("send {index} of the list: {source}")]
 pub struct PostSendError {
-    /// The index of the refused request in the list, and so the number of requests queued.
+    /// Index of the refused request in the list, which is also the number of requests that were
+    /// queued.
     pub index: usize,
-    /// The reason.
+    /// The reason for which the request was refused.
     pub source: SendRefusal,
 }

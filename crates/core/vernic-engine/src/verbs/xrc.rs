@@ -1,15 +1,15 @@
-//! XRC (IBTA annex A14): domains, their shared receive queues by number, and the queue pairs of
-//! both ends of a connection.
+//! XRC (IBTA annex A14): domains, their shared receive queues, and the queue pairs at both ends of
+//! a connection.
 //!
-//! An initiator ([`Pd::create_xrc_ini`]) has only a send queue. A target ([`Xrcd::create_tgt`]) has
-//! no queue. Each request names a shared receive queue of the target's domain by its number
-//! ([`Srq::number`](crate::Srq::number)) and takes its receive from that queue. It completes on
-//! that queue's completion queue, with the target's number, and accesses memory of that queue's
-//! protection domain.
+//! An XRC initiator ([`Pd::create_xrc_ini`]) has only a send queue. An XRC target
+//! ([`Xrcd::create_tgt`]) has no queue. Each request names a shared receive queue of the target's
+//! domain by its number ([`Srq::number`](crate::Srq::number)). The request takes a receive of that
+//! queue, completes in that queue's completion queue under the target's QPN, and accesses memory of
+//! that queue's protection domain.
 //!
-//! Limits: a domain belongs to one open device in one process. All callers that open it by the same
-//! file share it within the device. Other processes, and other opens of the device, have domains of
-//! their own.
+//! Limits: an XRC domain exists within one open device of one process. Callers that open it by the
+//! same file share it only within that device. Other processes, and further opens of the device,
+//! have domains of their own.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -33,32 +33,32 @@ use crate::verbs::qp_init::Parts;
 use crate::verbs::srq::{Srq, SrqInit};
 use crate::verbs::xrc_domain::Domain;
 
-/// The options for opening a domain.
+/// The options for opening an XRC domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct XrcdOpen {
-    /// The file that identifies the domain. A domain without a file is private, and `create` must
-    /// be set.
+    /// The file that identifies the domain. A domain without a file cannot be opened again, so
+    /// `create` must be set for it.
     pub file: Option<XrcdFile>,
-    /// Create the domain if it does not exist (`O_CREAT`).
+    /// Creates the domain if it does not exist (`O_CREAT`).
     pub create: bool,
-    /// Fail if the domain exists (`O_EXCL`).
+    /// Makes the call fail if the domain exists (`O_EXCL`).
     pub exclusive: bool,
 }
 
-/// The reason why a domain, or a queue pair of a domain, was not opened.
+/// The reason for which an XRC domain, or a target in it, was not opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum XrcdError {
-    /// A private domain was to be opened without `create`.
+    /// Neither a file nor `create` was given.
     #[error("an XRC domain without a file can only be created: ask for that")]
     NotCreated,
-    /// No domain is open for the file.
+    /// No domain is open for the file, and `create` was not given.
     #[error("no XRC domain is open for device {}, inode {}: create it", .0.device, .0.inode)]
     NotThere(XrcdFile),
-    /// A domain is already open for the file, but `exclusive` asks for a new one.
+    /// A domain is open for the file already, and `exclusive` was given.
     #[error("an XRC domain is open for device {}, inode {} already", .0.device, .0.inode)]
     Exists(XrcdFile),
-    /// The device was opened before this process was forked.
+    /// The device was opened by the parent of this process, before a `fork`.
     #[error("the XRC domain was {ORPHAN}")]
     Orphan,
     /// The device was closed.
@@ -67,12 +67,12 @@ pub enum XrcdError {
     /// The device is an iWARP device, which has no XRC domains.
     #[error("{0} is an iWARP device, which has no XRC domains")]
     NotOnIwarp(String),
-    /// The domain has no such target.
+    /// The domain has no target with this number.
     #[error("{0} is no XRC target of this domain")]
     NoTarget(Qpn),
 }
 
-/// Returns the domain that a file identifies, if it is open.
+/// Returns the domain that a file identifies; `None` if it is not open.
 fn find(
     files: &HashMap<XrcdFile, Arc<dyn Any + Send + Sync>>,
     file: XrcdFile,
@@ -80,7 +80,7 @@ fn find(
     files.get(&file)?.clone().downcast().ok()
 }
 
-/// A handle of an XRC domain. Dropping the handle closes it.
+/// A handle of an XRC domain. Dropping it closes the handle.
 pub struct Xrcd {
     context: Arc<Context>,
     domain: Arc<Domain>,
@@ -95,7 +95,7 @@ impl fmt::Debug for Xrcd {
 }
 
 impl Context {
-    /// Opens the XRC domain that a file identifies, or makes a private domain (IBTA A14).
+    /// Opens the XRC domain that a file identifies, or creates one without a file (IBTA A14).
     ///
     /// # Errors
     /// [`XrcdError`].
@@ -146,7 +146,8 @@ impl Xrcd {
         &self.domain
     }
 
-    /// Creates a target, in Reset. A target has neither queues nor completion queues of its own.
+    /// Creates an XRC target, in the state Reset. A target has neither queues nor completion queues
+    /// of its own.
     ///
     /// # Errors
     /// [`CreateError::NoQpn`].
@@ -175,8 +176,8 @@ impl Xrcd {
     }
 
     /// Opens another handle of a target of this domain. The target is destroyed when
-    /// [`Qp::destroy`] was called for each handle, including that of its creation, or when no
-    /// reference is left.
+    /// [`Qp::destroy`] has been called for each handle, including the one from its creation, or
+    /// when no reference is left.
     ///
     /// # Errors
     /// [`XrcdError::NoTarget`].
@@ -195,8 +196,8 @@ impl Xrcd {
     /// Closes this handle.
     ///
     /// # Errors
-    /// [`Busy`] if this is the last handle of its domain while targets or shared receive queues
-    /// exist in the domain.
+    /// [`Busy`] if this is the last handle of the domain, and the domain has targets or shared
+    /// receive queues.
     pub fn destroy(&self) -> Result<(), Busy> {
         if self.context.is_orphan() {
             return Ok(());
@@ -218,7 +219,8 @@ impl Xrcd {
         Ok(())
     }
 
-    /// Uncounts this handle; returns the domain if this was the last handle of its file.
+    /// Decrements the number of handles. Returns the domain if this was the last handle of its
+    /// file.
     fn leave(
         &self,
         files: &mut HashMap<XrcdFile, Arc<dyn Any + Send + Sync>>,
@@ -232,35 +234,37 @@ impl Xrcd {
 impl Drop for Xrcd {
     fn drop(&mut self) {
         if self.context.is_orphan() {
-            // Never freed: a thread of the parent may have been using the domain.
+            // In a child of `fork`: the domain is not freed, because another thread of the parent
+            // may have been using it at the time of the fork.
             std::mem::forget(self.domain.clone());
         } else if !*self.closed.get_mut() {
-            // Targets and shared receive queues keep the domain alive, but no handle can be opened
-            // any more.
+            // Targets and shared receive queues keep the domain alive, but no handle of it can be
+            // opened any more.
             let gone = self.leave(&mut lock(self.context.engine().xrcds()));
             drop(gone);
         }
     }
 }
 
-/// The parameters for creating an initiator.
+/// The parameters for creating an XRC initiator.
 #[derive(Clone, Debug)]
 pub struct XrcIniInit {
     /// The completion queue of sends.
     pub send_cq: Arc<Cq>,
-    /// The sizes of the queue pair. Those of the receive queue are ignored, since there is none.
+    /// The sizes of the queue pair. The sizes of its receive queue are ignored, because it has
+    /// none.
     pub cap: QpCap,
-    /// Makes every send signaled, whatever its flags.
+    /// Makes every send request signaled, whatever its flags.
     pub signal_all: bool,
 }
 
 impl Pd {
-    /// Creates a shared receive queue of an XRC domain. Initiators name it by its
-    /// [`number`](Srq::number). Its receives complete on `cq`. Requests that name it access memory
-    /// of this protection domain (IBTA A14).
+    /// Creates a shared receive queue in an XRC domain. Requests of initiators name it by its
+    /// [`number`](Srq::number). Its receives complete in `cq`. Requests that name it may access
+    /// memory of this protection domain (IBTA A14).
     ///
     /// # Errors
-    /// [`CreateError`]: a limit exceeded, objects of other devices.
+    /// [`CreateError`] if a size exceeds its limit, or an object is of another device.
     pub fn create_xrc_srq(
         self: &Arc<Self>,
         init: SrqInit,
@@ -276,11 +280,11 @@ impl Pd {
 }
 
 impl Pd {
-    /// Creates an XRC initiator, in Reset.
+    /// Creates an XRC initiator, in the state Reset.
     ///
     /// # Errors
-    /// [`CreateError`]: a limit exceeded, a completion queue of another device, no queue pair
-    /// number left.
+    /// [`CreateError`] if a size exceeds its limit, the completion queue is of another device, or
+    /// no queue pair number is left.
     pub fn create_xrc_ini(self: &Arc<Self>, init: XrcIniInit) -> Result<Arc<Qp>, CreateError> {
         self.alive()?;
         let XrcIniInit { send_cq, cap, signal_all } = init;

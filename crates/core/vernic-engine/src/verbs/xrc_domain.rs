@@ -1,4 +1,4 @@
-//! The state that the handles of an XRC domain, its targets and its shared receive queues share.
+//! The state that all handles of an XRC domain share with its targets and shared receive queues.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -12,18 +12,18 @@ use crate::support::events::lock;
 use crate::verbs::context::Context;
 use crate::verbs::pd::Pd;
 
-/// The state that the handles of a domain share.
+/// The state of an XRC domain.
 #[derive(Debug)]
 pub(crate) struct Domain {
-    /// The protection domain of the targets, which must have one. It contains nothing that targets
-    /// could access.
+    /// A protection domain for the targets, because a queue pair must have one. It has no memory
+    /// that a target could access.
     pub(super) pd: Arc<Pd>,
-    /// The number of open handles. If the domain has a file, changed under the lock of the device's
-    /// files.
+    /// The number of open handles. If the domain belongs to a file, it changes only under the lock
+    /// of the device's table of files (`Engine::xrcds`).
     pub(super) handles: AtomicU32,
-    /// The number of targets and shared receive queues.
+    /// The number of targets and shared receive queues in the domain.
     pub(super) users: AtomicU32,
-    /// The open targets, of the type that `xrc.rs` downcasts to.
+    /// The targets that can be opened, as a type that `xrc.rs` downcasts.
     pub(super) targets: Mutex<HashMap<Qpn, Weak<dyn Any + Send + Sync>>>,
 }
 
@@ -37,7 +37,7 @@ impl Domain {
         })
     }
 
-    /// Returns the domain's id: that of its protection domain, which is never used again.
+    /// Returns the domain's id: the id of its protection domain, which no other domain ever gets.
     pub(crate) fn id(&self) -> PdId {
         self.pd.id()
     }
@@ -55,8 +55,8 @@ impl Domain {
         lock(&self.targets).remove(&qpn);
     }
 
-    /// Closes a handle of the target. Returns true if it was the last one; then the target can no
-    /// longer be opened.
+    /// Closes a handle of a target. Returns true if it was the last one. Then the target cannot be
+    /// opened any more.
     pub(crate) fn close_target(&self, qpn: Qpn, handles: &AtomicU32) -> bool {
         let mut targets = lock(&self.targets);
         let left = handles.load(Ordering::Acquire).saturating_sub(1);

@@ -57,7 +57,7 @@ fn what_cannot_be_meant_is_not_understood() {
     assert!(refused(
         &|named| (named.run.length, named.pieces[0].len) = (MAX_BYTES + 4096, MAX_BYTES)
     ));
-    // Sums that wrap.
+    // Lengths with a sum that wraps around.
     assert!(refused(&|named| {
         (named.pieces[0].len, named.pieces[1].len) = (u32::MAX, 4097);
         named.run.length = 4096;

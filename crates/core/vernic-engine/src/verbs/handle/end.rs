@@ -1,4 +1,4 @@
-//! How a queue pair ends: it is reset, destroyed, or dropped.
+//! The end of a queue pair: it is reset, destroyed or dropped.
 //!
 //! Called by `handle.rs` and by applications. `tables.rs` changes the entries of the lane's tables.
 
@@ -15,13 +15,13 @@ use crate::qp::xrc::Chosen;
 use crate::support::events::{Element, lock};
 
 impl Qp {
-    /// Destroys the queue pair: its number is free and none of its work completes any more. Its
-    /// completions are removed from its completion queues (IBTA 11.2.4.4).
+    /// Destroys the queue pair. From then on its number is free, and its work requests complete no
+    /// more. Its completions are removed from its completion queues (IBTA 11.2.4.4).
     ///
-    /// Completions of what an XRC target received stay in the completion queues of the shared
-    /// receive queues. If an XRC target was opened again
+    /// For an XRC target, completions of messages that it received stay in the completion queues of
+    /// the shared receive queues. If the target was opened again
     /// ([`Xrcd::open_tgt`](crate::Xrcd::open_tgt)), each call closes one handle, and only the last
-    /// destroys the target.
+    /// one destroys the target.
     ///
     /// # Errors
     /// [`Busy`] while the queue pair is attached to multicast groups.
@@ -41,8 +41,8 @@ impl Qp {
         }
     }
 
-    /// Clears the state outside the protocol machine when the queue pair enters Reset. The device
-    /// remembers `past`, the reason for a failure, if there was one.
+    /// Clears the state outside of the protocol machine, when the queue pair enters Reset. `past`
+    /// explains why the queue pair had failed, if it had; the device remembers it.
     pub(super) fn forget(&self, core: &mut QpCore, past: Option<Explanation>) {
         if let Some(past) = past {
             lock(self.engine().past_failures()).keep(past);
@@ -67,11 +67,11 @@ impl Qp {
         }
         let engine = self.engine();
         if let Some(domain) = &self.domain {
-            // Done before `close_qp` frees the number, because another target may get the same
-            // number afterwards.
+            // Done before `close_qp` frees the number, because afterwards a new target may get the
+            // same number.
             domain.forget_target(self.inner.qpn);
         }
-        // From here on no packet reaches the queue pair, and the lane has no reference to it.
+        // From here on, no packet reaches the queue pair, and the lane has no reference to it.
         engine.close_qp(self.inner.qpn);
         if self.inner.is_stream {
             let (qpn, now) = (self.inner.qpn, engine.now());
@@ -85,7 +85,7 @@ impl Qp {
             let mut core = lock(&self.inner.core);
             let attr = QpAttr::default();
             let past = self.inner.explanation(engine, &core);
-            // Reset can be entered from every state, and calls nothing of the host.
+            // Reset can be entered from every state. The machine calls nothing of its host then.
             let now = engine.now();
             self.inner.with_host(engine, now, &mut core, |machine, host| {
                 let _ = machine.modify(&attr, AttrMask::STATE, now, host);
@@ -111,7 +111,8 @@ impl Qp {
 impl Drop for Qp {
     fn drop(&mut self) {
         if self.context().is_orphan() {
-            // Never freed: a thread of the parent may have been using these objects.
+            // In a child of `fork`: these objects are not freed, because another thread of the
+            // parent may have been using them at the time of the fork.
             std::mem::forget((self.inner.clone(), self.engine.clone(), self.domain.clone()));
         }
         self.shut_down();

@@ -1,5 +1,4 @@
-//! A dropped region cannot be reached any more, whatever happens to its windows and in whatever
-//! order.
+//! Tests that a dropped region cannot be accessed any more, whatever state its windows are in.
 
 use std::sync::Barrier;
 
@@ -32,7 +31,7 @@ impl Room {
         window.bind(QP, self.mr.lkey(), 0, BYTES, Access::REMOTE_WRITE)
     }
 
-    /// Drops the region, as an application does that forgot its windows.
+    /// Drops the region while windows are bound to it.
     fn drop_region(self) -> HostBuffer {
         drop(self.mr);
         self.memory
@@ -43,7 +42,7 @@ fn open() -> Arc<Pd> {
     Context::open(Some("lo"), Config::default()).expect("lo can be opened").alloc_pd()
 }
 
-/// Returns the result that a peer's WRITE with this key would get.
+/// Returns the result of the checks of a peer's WRITE with this key.
 fn knock(pd: &Pd, rkey: Rkey) -> Result<(), Check> {
     let memory = &pd.context().engine().memory();
     memory
@@ -87,7 +86,7 @@ fn dropped_region_leaves_the_windows_over_other_regions_alone() {
     assert!(kept.mr.deregister().is_err(), "the window is still bound to it");
 }
 
-/// The window's entry is missing in the engine's map, as while another thread is about to free the
+/// The window's entry is missing in the engine's map, as it is while another thread frees the
 /// window.
 #[test]
 fn dropped_region_is_out_of_reach_even_if_a_window_over_it_is_half_freed() {
@@ -129,7 +128,7 @@ fn key_of_a_window_that_lost_its_region_is_no_other_windows() {
     let window = Mw::new(&pd, MwType::Type1).unwrap();
     room.bind(&window).unwrap();
     let _memory = room.drop_region();
-    // A freed key comes back after at most one and a half rounds through the smallest table.
+    // A freed key is used again after at most one and a half rounds through the smallest table.
     for _ in 0..2048 {
         let other = Mw::new(&pd, MwType::Type1).unwrap();
         assert_ne!(window_index(other.rkey()), window_index(window.rkey()));
@@ -143,14 +142,14 @@ fn dropped_window_takes_no_other_off_the_list() {
     let (first, second) =
         (Mw::new(&pd, MwType::Type2).unwrap(), Mw::new(&pd, MwType::Type2).unwrap());
     let index = window_index(first.rkey());
-    // A program confuses its windows.
+    // The program has confused the keys of its two windows.
     first.set_rkey(second.rkey());
     drop(first);
     assert!(is_listed(&pd, &second));
     assert!(!lock(pd.context().engine().windows()).contains_key(&index));
 }
 
-/// Changes the region as the C API does, where the caller vouches for the memory.
+/// Changes the region as the C API does, where the C program is responsible for the memory.
 fn rereg(mr: &Mr, change: MrChange<'_>) -> Result<(), CreateError> {
     // SAFETY: all ranges of these tests are of buffers that outlive the regions.
     unsafe { mr.rereg(change) }
