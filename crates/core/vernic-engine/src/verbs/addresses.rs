@@ -15,8 +15,8 @@ use crate::progress::engine::Engine;
 use crate::support::events::{AsyncEvent, Element, EventKind};
 
 impl Engine {
-    /// Updates GID table, MTU and state of each port from its netdev, and reports the changes to the
-    /// application.
+    /// Updates GID table, MTU and state of each port from its netdev, and reports the changes to
+    /// the application.
     pub(crate) fn refresh_addresses(&self) {
         let all = match netdev::list() {
             Ok(all) => all,
