@@ -1,5 +1,7 @@
 //! What a queue pair has in flight, as its destination window counts it.
 
+use vernic_proto::congestion::Tally;
+
 /// The packets that a queue pair has in flight. Protected by the queue pair's lock.
 #[derive(Debug, Default)]
 pub(crate) struct Flight {
@@ -7,8 +9,8 @@ pub(crate) struct Flight {
     /// sent on this path.
     pub(crate) window: Option<u8>,
     pub(crate) counted: u64,
-    /// Signs of loss that the window has counted.
-    pub(crate) losses: u64,
+    /// The events that the controller of the window has heard.
+    pub(crate) told: Tally,
 }
 
 impl Flight {
