@@ -100,6 +100,7 @@ pub use vernic_mem::{
     Access, AccessError, BindError, Check, DeregisterError, InlineData, MwType, PdError, PdId,
     RegisterError, Sge,
 };
+pub use vernic_proto::congestion;
 pub use vernic_proto::{
     AddressVector, AttrMask, Cause, DropReason, Failure, MwBind, PostError, QpAttr, QpCounters,
     QpState, QpType, Remote, RemoteRange, SendFlags, SendOp, Tag, Time, WcOpcode, WcStatus,

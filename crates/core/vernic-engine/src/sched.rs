@@ -27,6 +27,7 @@
 //! | `standing.rs` | the standing of a queue pair, and what follows an event |
 //! | `lists.rs` | the lists |
 //! | `windows.rs` | destination windows |
+//! | `control.rs` `destination_aimd.rs` | their congestion controllers |
 //! | `timers.rs` | the timer wheel |
 //!
 //! Owned by the lane. Limits: a queue pair waits for the window of its destination for 20 ms,
@@ -35,6 +36,7 @@
 
 use std::sync::Arc;
 
+use vernic_proto::congestion::Congestion;
 use vernic_proto::{QpState, Time};
 use vernic_wire::{Qpn, Service};
 
@@ -43,6 +45,8 @@ use crate::qp::machine::Machine;
 use crate::qp::state::{QpCore, QpInner};
 use crate::support::events::lock;
 
+mod control;
+mod destination_aimd;
 mod lists;
 mod standing;
 mod timers;
@@ -96,6 +100,11 @@ impl Scheduler {
             ack_due: None,
             packets: 0,
         }
+    }
+
+    /// Gives each destination window a congestion controller of the owner's.
+    pub(crate) fn set_destination_control(&mut self, make: impl Fn() -> Box<dyn Congestion>) {
+        self.windows.set_control(make);
     }
 
     /// Adds a queue pair that was opened.
@@ -175,7 +184,7 @@ impl Scheduler {
         let is_open = match core.side.flight.window {
             // Packets through a ring need no window: the ring itself says when it is full.
             _ if core.side.way.is_ring() => true,
-            Some(window) => self.windows.of(window).is_open(),
+            Some(window) => self.windows.of(window).is_open(now),
             None => false,
         };
         if is_open {
@@ -202,9 +211,14 @@ impl Scheduler {
         let Some(path) = &side.path else { return true };
         let flight = &mut side.flight;
         let went_back = flight.counted == 0 && machine.has_unacknowledged();
-        let number = *flight.window.get_or_insert_with(|| window_of(path));
+        let number = *flight.window.get_or_insert_with(|| {
+            // What was sent by other paths is none of this window's.
+            flight.told = machine.tally().copied().unwrap_or_default();
+            window_of(path)
+        });
         let window = self.windows.of(number);
-        if pass || went_back || window.is_alone(flight.counted) || window.is_open() {
+        let may = pass || went_back || window.is_alone(flight.counted) || window.is_open(now);
+        if may && !window.is_paced(now) {
             entry.since = None;
             return true;
         }

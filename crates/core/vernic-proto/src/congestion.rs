@@ -21,6 +21,21 @@
 //! requests that the owner carries out without packets; UC and UD, which nothing acknowledges, and
 //! iWARP, where TCP has a control of its own.
 //!
+//! # Queue pairs that share a controller
+//!
+//! A thousand queue pairs to one receiver fill it together, each of them with the least that its
+//! own window allows. An owner can therefore have one more controller for all that go to the same
+//! place. That controller is of the same trait: events of several queue pairs reach it, and
+//! `window` and `not_before` are of the sum of what they have in flight. Each queue pair keeps a
+//! [`Tally`] of what its own controller was told ([`Qp::tally`](crate::Qp::tally)), and the owner
+//! passes on what was added since the last time ([`Tally::pass_on`]). What differs:
+//!
+//! - Some packets, or some acknowledgements, may be told in one call, and before losses.
+//! - A window that queue pairs share limits them while one of them waits for room, which the owner
+//!   sees and the controller cannot: [`on_contention`](Congestion::on_contention) tells it. The
+//!   events of a time without contention are of queue pairs that their own windows govern.
+//! - `reset` is not called: a queue pair that ends leaves others behind.
+//!
 //! # A controller of one's own
 //!
 //! Implement [`Congestion`] and give it to [`Qp::with_congestion`](crate::Qp::with_congestion). To
@@ -35,8 +50,10 @@ use vernic_wire::Kind;
 use crate::time::Time;
 
 mod aimd;
+mod tally;
 
 use aimd::Aimd;
+pub use tally::Tally;
 
 /// A packet of a request that was handed out, or the packets of a [`Run`](crate::Run).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +73,8 @@ pub struct Acked {
     /// Sequence numbers that are now answered and were not before, READ responses among them; at
     /// least 1.
     pub packets: u32,
-    /// The window was at least half full: it limits sending, rather than the application.
+    /// The window was at least half full: it limits sending, rather than the application. Of a
+    /// window that queue pairs share: one of them waits for room.
     pub limited: bool,
     /// A round trip in nanoseconds, where this answer ends one that was timed: about one at a time.
     /// Packets that were repeated are not timed (Karn).
@@ -96,6 +114,11 @@ pub trait Congestion: fmt::Debug + Send {
     /// them again. Not called while a peer of this host is known to be there and merely silent.
     fn on_silence(&mut self, now: Time);
 
+    /// Whether a queue pair waits for room in the window that several share: told when that changes.
+    /// Not called of one queue pair's own controller, whose `Acked` says as much. A method of its
+    /// own, since losses and silence, too, mean another thing of a window that nobody waits for.
+    fn on_contention(&mut self, _contended: bool) {}
+
     /// Packets that may be in flight. The queue pair takes 1 for less, so that some answer can open
     /// the window again, and what it was created with
     /// ([`QpInit::max_window`](crate::QpInit::max_window)) for more. Lowering it calls nothing back
@@ -105,7 +128,8 @@ pub trait Congestion: fmt::Debug + Send {
 
     /// Time before which no further request leaves: pacing. A time that has come holds nothing
     /// back. A controller that paces returns a time from the beginning, and `None` never: each
-    /// packet then asks for an acknowledgement, since what follows it may be long in coming.
+    /// packet then asks for an acknowledgement, since what follows it may be long in coming. (Of
+    /// queue pairs that share the controller no packet is asked so.)
     /// [`Qp::next_deadline`](crate::Qp::next_deadline) includes it, so the packet
     /// leaves then, as late as the owner's timers are coarse. A controller sees to it that the time
     /// comes: nothing else ends the wait.

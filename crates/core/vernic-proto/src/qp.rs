@@ -19,7 +19,7 @@
 
 use vernic_wire::{Kind, Mtu, Packet, Pkey, Qpn, Service};
 
-use crate::congestion::{Congestion, Controller};
+use crate::congestion::{Congestion, Controller, Tally};
 use crate::cx::{Cx, QpInit};
 use crate::disposition::{Disposition, DropReason};
 use crate::error::PostError;
@@ -427,6 +427,13 @@ impl Qp {
     #[inline]
     pub fn packets_in_flight(&self) -> u64 {
         each!(&self.machine, m => m.packets_in_flight())
+    }
+
+    /// What congestion control was told since the queue pair was created; `None` of services that
+    /// have none.
+    #[inline]
+    pub fn tally(&self) -> Option<&Tally> {
+        each!(&self.machine, m => m.tally())
     }
 
     /// Requests of RC that have been started and not completed; none of other services.

@@ -18,6 +18,7 @@ use core::fmt;
 
 use vernic_wire::{Mtu, Packet};
 
+use crate::congestion::Tally;
 use crate::cx::Cx;
 use crate::direct::Direct;
 use crate::disposition::Disposition;
@@ -191,6 +192,11 @@ pub(crate) trait Transport: fmt::Debug {
     /// Packets that an acknowledgement or an answer is awaited for.
     fn packets_in_flight(&self) -> u64 {
         0
+    }
+
+    /// What congestion control was told, where there is such.
+    fn tally(&self) -> Option<&Tally> {
+        None
     }
 
     /// Requests that have been started and not completed.

@@ -1,5 +1,7 @@
 //! A queue pair's packets in flight, as its destination window counts them.
 
+use vernic_proto::congestion::Tally;
+
 /// A queue pair's share of its destination window: the packets in flight that the window counts for
 /// it. Protected by the queue pair's lock.
 #[derive(Debug, Default)]
@@ -8,8 +10,8 @@ pub(crate) struct Flight {
     /// pair has sent on this path.
     pub(crate) window: Option<u8>,
     pub(crate) counted: u64,
-    /// Signs of loss of this queue pair that the destination window has taken into account.
-    pub(crate) losses: u64,
+    /// The events that the controller of the window has heard.
+    pub(crate) told: Tally,
 }
 
 impl Flight {

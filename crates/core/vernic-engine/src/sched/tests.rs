@@ -1,9 +1,12 @@
 //! Tests of destination windows, and of the bounds of waiting.
 
-use vernic_proto::{AttrMask, QpAttr, SendFlags, SendOp};
-use vernic_wire::{PortNum, Qkey};
+use std::sync::{Mutex, MutexGuard};
 
-use super::windows::INITIAL;
+use vernic_proto::congestion::{Acked, Congestion, Sent};
+use vernic_proto::{AttrMask, QpAttr, SendFlags, SendOp};
+use vernic_wire::{Kind, PortNum, Qkey};
+
+use super::destination_aimd;
 use super::*;
 use crate::testing::{post_writes, rc_pair, ud_qp, without_background};
 use crate::{AddressVector, Config, Context, Cq, Dest, EMPTY_WC, Payload, Qp, QpCap, SendWr};
@@ -11,6 +14,8 @@ use crate::{AddressVector, Config, Context, Cq, Dest, EMPTY_WC, Payload, Qp, QpC
 /// The number of pairs, and the requests that each end of a pair may have outstanding.
 const PAIRS: usize = 100;
 const DEPTH: u32 = 16;
+/// The packets that may be in flight to one destination at first.
+const INITIAL: u64 = destination_aimd::INITIAL as u64;
 
 fn pairs(context: &Arc<Context>, cq: &Arc<Cq>) -> Vec<Arc<Qp>> {
     (0..PAIRS).flat_map(|_| rc_pair(context, cq, DEPTH)).collect()
@@ -163,6 +168,150 @@ fn queue_pairs_that_end_leave_nothing_of_theirs_in_flight() {
     let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
     qps.iter().for_each(|qp| qp.modify(&attr, AttrMask::STATE).unwrap());
     assert_eq!(totals(&context), (0, 0));
+}
+
+/// What a controller answers, and the sums of what it heard.
+#[derive(Debug, Default)]
+struct Script {
+    window: u32,
+    /// Packets keep the next back for so many nanoseconds.
+    gap: Option<u64>,
+    not_before: Option<Time>,
+    sent: u64,
+    again: u64,
+    acked: u64,
+    silences: u64,
+    contended: Vec<bool>,
+}
+
+/// A controller that does as its script says, and tells the script what it hears.
+#[derive(Clone, Debug)]
+struct Scripted(Arc<Mutex<Script>>);
+
+impl Scripted {
+    /// Makes it the controller of all destinations of a device.
+    fn of(context: &Context, window: u32, gap: Option<u64>) -> Self {
+        let not_before = gap.map(|_| Time(0));
+        let script = Script { window, gap, not_before, ..Script::default() };
+        let scripted = Self(Arc::new(Mutex::new(script)));
+        context.set_destination_control(|| Box::new(scripted.clone()));
+        scripted.script().contended.clear();
+        scripted
+    }
+
+    fn script(&self) -> MutexGuard<'_, Script> {
+        lock(&self.0)
+    }
+}
+
+impl Congestion for Scripted {
+    fn reset(&mut self) {
+        unreachable!("others share it");
+    }
+    fn on_sent(&mut self, now: Time, sent: Sent) {
+        let mut script = self.script();
+        script.sent += u64::from(sent.packets);
+        script.again += u64::from(sent.packets) * u64::from(sent.again);
+        script.not_before = script.gap.map(|gap| now + gap);
+    }
+    fn on_ack(&mut self, _: Time, acked: Acked) {
+        self.script().acked += u64::from(acked.packets);
+    }
+    fn on_loss(&mut self, _: Time) {}
+    fn on_mark(&mut self, _: Time, _: Kind) {}
+    fn on_cnp(&mut self, _: Time) {}
+    fn on_silence(&mut self, _: Time) {
+        self.script().silences += 1;
+    }
+    fn on_contention(&mut self, contended: bool) {
+        let mut script = self.script();
+        if script.contended.last() != Some(&contended) {
+            script.contended.push(contended);
+        }
+    }
+    fn window(&self) -> u32 {
+        self.script().window
+    }
+    fn not_before(&self) -> Option<Time> {
+        self.script().not_before
+    }
+}
+
+#[test]
+fn another_controller_may_bound_what_is_in_flight_to_a_destination() {
+    const WINDOW: u32 = 8;
+    let context = without_background();
+    let cq = context.create_cq(8192, None).unwrap();
+    let qps = pairs(&context, &cq);
+    let controller = Scripted::of(&context, WINDOW, None);
+    qps.iter().for_each(|qp| post_writes(qp, 1));
+    assert_eq!(totals(&context), (u64::from(WINDOW), qps.len() - WINDOW as usize));
+    assert_eq!(controller.script().sent, u64::from(WINDOW));
+
+    let mut left = qps.len();
+    while left != 0 {
+        left -= cq.poll(&mut [EMPTY_WC; 64]).unwrap();
+        assert!(totals(&context).0 <= u64::from(WINDOW));
+    }
+    assert_eq!(totals(&context), (0, 0));
+    let script = controller.script();
+    let all = qps.len() as u64;
+    assert_eq!((script.sent - script.again, script.acked), (all, all));
+    assert_eq!(script.contended, [true, false]);
+}
+
+#[test]
+fn a_controller_that_paces_keeps_every_queue_pair_back_until_its_time_has_come() {
+    // Longer than queue pairs wait for room, and than a test takes.
+    const GAP: u64 = 1000 * PATIENCE_NANOS;
+    let context = without_background();
+    let cq = context.create_cq(64, None).unwrap();
+    let qps = [rc_pair(&context, &cq, DEPTH), rc_pair(&context, &cq, DEPTH)].concat();
+    let controller = Scripted::of(&context, u32::MAX, Some(GAP));
+    // The first leaves, and then not even the queue pair that has all that is in flight may send.
+    post_writes(&qps[0], 1);
+    post_writes(&qps[0], 1);
+    qps.iter().skip(1).for_each(|qp| post_writes(qp, 1));
+    let engine = context.engine();
+    let all = qps.len() as u64 + 1;
+    for sent in 1..all {
+        let opens = controller.script().not_before.unwrap();
+        let before = Time(opens.nanos() - 1);
+        // Nor one whose timer fired.
+        let planned = engine.with_lane(|lane| {
+            lane.sched.exempt(qps[1].inner());
+            lane.sched.make_ready(qps[1].inner());
+            lane.transmit(engine, before);
+            lane.sched.windows.next_at(&lane.sched.entries, before)
+        });
+        assert_eq!((controller.script().sent, planned), (sent, Some(opens)));
+        engine.with_lane(|lane| lane.transmit(engine, opens));
+        assert_eq!(controller.script().sent, sent + 1);
+    }
+    assert_eq!(totals(&context), (all, 0));
+}
+
+#[test]
+fn a_controller_of_a_destination_hears_of_silence_and_of_what_is_sent_again() {
+    let mut config = Config::default();
+    config.set("device", "lo").unwrap();
+    config.set("fault", "loss=1").unwrap();
+    let context = Context::open(None, config).unwrap();
+    context.stop_background();
+    let cq = context.create_cq(64, None).unwrap();
+    let qps = rc_pair(&context, &cq, DEPTH);
+    let controller = Scripted::of(&context, 64, None);
+    post_writes(&qps[0], 3);
+    let engine = context.engine();
+    let due = lock(&qps[0].inner().core).machine.next_deadline().unwrap();
+    let mut at = due;
+    while controller.script().silences == 0 {
+        engine.with_lane(|lane| lane.fire_timers(engine, at));
+        at = at + PATIENCE_NANOS;
+    }
+    engine.with_lane(|lane| lane.transmit(engine, at));
+    let script = controller.script();
+    assert_eq!((script.sent, script.again, script.acked, script.silences), (6, 3, 0, 1));
 }
 
 /// A generator of random numbers (xorshift), so that a failure can be repeated with its seed.

@@ -8,9 +8,11 @@
 //! has requests waits its turn while there are as many as the destination's [`Window`] allows. It
 //! sends responses all the same. A queue pair that is alone never waits.
 //!
-//! The limit follows the path as a congestion window does. Loss takes 30 % off, at most once in
-//! [`SHRINK_NANOS`]. While a queue pair waits, the limit grows by an eighth each time that eight
-//! times its size has been acknowledged.
+//! The limit is that of a congestion controller, which all queue pairs of the destination share
+//! (`control.rs`): by default that of `destination_aimd.rs`, else one of the owner's. The
+//! controller hears the events of each of the queue pairs, as their own controllers do. A time
+//! before which nothing may leave ([`Congestion::not_before`]) holds every queue pair back, for all
+//! that is said of patience and retries below; what leaves when it has come is one turn.
 //!
 //! ```text
 //!   turn of a queue pair: admits? -- no --> waiting --- room, and its turn ---> turn
@@ -30,25 +32,16 @@
 //! Owned by the scheduler. Limits: [`DESTINATIONS`] windows; destinations beyond that share them.
 
 use vernic_io::TxPath;
-use vernic_proto::{QpState, Time};
+use vernic_proto::congestion::Congestion;
+use vernic_proto::{Qp, QpState, Time};
 
+use super::control::Control;
 use super::lists::{Entries, List, NONE};
 use super::standing::Standing;
-use crate::qp::machine::Machine;
 use crate::qp::state::QpCore;
 
 /// The number of windows of a device.
 const DESTINATIONS: usize = 256;
-/// Packets that may be in flight at first: as many messages of 64 bytes as a socket with the
-/// default buffer of 208 KiB takes, when they come in runs.
-pub(super) const INITIAL: u64 = 512;
-/// The size below which loss does not press a window, in packets: a full GSO run.
-const MIN: u64 = 64;
-/// The largest window in packets: more than a socket holds.
-const MAX: u64 = 1 << 16;
-/// The time in nanoseconds within which signs of loss are taken for one overrun.
-const SHRINK_NANOS: u64 = 1_000_000;
-
 /// How long a queue pair waits for room at most, in nanoseconds. This is some of the round trips of
 /// a thousand that take turns, and a fraction of an ACK timeout.
 pub(super) const PATIENCE_NANOS: u64 = 20_000_000;
@@ -66,11 +59,8 @@ pub(super) struct Windows {
 /// The window of one destination, or of several that share it.
 #[derive(Debug)]
 pub(super) struct Window {
-    limit: u64,
+    control: Control,
     in_flight: u64,
-    /// Packets acknowledged since the limit last grew, while a queue pair waited.
-    credit: u64,
-    shrunk_at: Option<Time>,
     waiting: List,
 }
 
@@ -81,6 +71,15 @@ impl Windows {
             self.all.resize_with(DESTINATIONS, Window::new);
         }
         &mut self.all[usize::from(window)]
+    }
+
+    /// Gives each window a controller of the owner's.
+    pub(super) fn set_control(&mut self, make: impl Fn() -> Box<dyn Congestion>) {
+        self.of(0);
+        for window in &mut self.all {
+            window.control = Control::Owners(make());
+            window.tell_contention();
+        }
     }
 
     /// Puts a queue pair that was refused on the list of its window.
@@ -96,34 +95,36 @@ impl Windows {
             entries.push(list, index, Standing::WaitsForWindow);
         }
         self.waiting += 1;
+        self.of(window).tell_contention();
     }
 
     /// Takes a queue pair off the list of its window.
     pub(super) fn unlink(&mut self, entries: &mut Entries, index: u32) {
         let Some(window) = entries.get(index).map(|entry| entry.window) else { return };
-        entries.unlink(&mut self.of(window).waiting, index);
+        let window = self.of(window);
+        entries.unlink(&mut window.waiting, index);
+        window.tell_contention();
         self.waiting -= 1;
     }
 
-    /// Counts what a queue pair has in flight, after anything that may have changed it.
+    /// Counts what a queue pair has in flight, and tells the controller of its events, after
+    /// anything that may have been one.
     #[inline]
     pub(super) fn note(&mut self, core: &mut QpCore, now: Time) {
         let QpCore { machine, side } = core;
         let Some(window) = side.flight.window else { return };
+        let Some(machine) = machine.packets() else { return };
+        let Some(tally) = machine.tally() else { return };
         let in_flight = in_flight(machine);
-        let losses = losses(machine);
         let flight = &mut side.flight;
-        if in_flight == flight.counted && losses == flight.losses {
+        if in_flight == flight.counted && !tally.has_signs_since(&flight.told) {
             return;
         }
         let window = self.of(window);
         window.in_flight = window.in_flight - flight.counted + in_flight;
-        if losses > flight.losses {
-            window.shrink(now);
-        } else {
-            window.grow(flight.counted.saturating_sub(in_flight));
-        }
-        (flight.counted, flight.losses) = (in_flight, losses);
+        flight.counted = in_flight;
+        let limited = !window.waiting.is_empty();
+        window.control.tell(&mut flight.told, tally, limited, now);
     }
 
     /// Forgets the `counted` packets in flight of a queue pair that is gone.
@@ -156,6 +157,7 @@ impl Windows {
                 continue;
             }
             let index = entries.pop(&mut window.waiting)?;
+            window.tell_contention();
             self.waiting -= 1;
             self.next = at + 1;
             return Some(index);
@@ -172,18 +174,28 @@ impl Windows {
 
 impl Window {
     const fn new() -> Self {
-        Self { limit: INITIAL, in_flight: 0, credit: 0, shrunk_at: None, waiting: List::EMPTY }
+        Self { control: Control::new(), in_flight: 0, waiting: List::EMPTY }
     }
 
     #[inline]
     fn has_room(&self) -> bool {
-        self.in_flight < self.limit
+        self.in_flight < self.control.window()
     }
 
     /// Whether every queue pair may send.
     #[inline]
-    pub(super) fn is_open(&self) -> bool {
-        self.has_room() && self.waiting.is_empty()
+    pub(super) fn is_open(&self, now: Time) -> bool {
+        self.has_room() && self.waiting.is_empty() && !self.is_paced(now)
+    }
+
+    /// Whether no queue pair may send, whatever it has waited or lost.
+    #[inline]
+    pub(super) fn is_paced(&self, now: Time) -> bool {
+        self.control.opens_at(now).is_some()
+    }
+
+    fn tell_contention(&mut self) {
+        self.control.on_contention(!self.waiting.is_empty());
     }
 
     /// Whether nothing is in flight but the `counted` packets of one queue pair.
@@ -199,47 +211,18 @@ impl Window {
             return None;
         }
         let since = entries.since(first).unwrap_or(now);
-        Some(if self.has_room() { now } else { since + PATIENCE_NANOS })
-    }
-
-    fn grow(&mut self, acknowledged: u64) {
-        if self.waiting.is_empty() {
-            return;
-        }
-        self.credit += acknowledged;
-        if self.credit >= 8 * self.limit {
-            self.credit = 0;
-            self.limit = (self.limit + self.limit / 8).min(MAX);
-        }
-    }
-
-    #[cold]
-    fn shrink(&mut self, now: Time) {
-        // A queue pair that is alone has its own congestion window.
-        if self.waiting.is_empty() || self.shrunk_at.is_some_and(|at| now.since(at) < SHRINK_NANOS)
-        {
-            return;
-        }
-        self.shrunk_at = Some(now);
-        self.credit = 0;
-        self.limit = (self.limit - self.limit / 10 * 3).max(MIN);
+        let at = if self.has_room() { now } else { since + PATIENCE_NANOS };
+        Some(self.control.opens_at(now).map_or(at, |opens| at.max(opens)))
     }
 }
 
 /// Returns how many packets of a machine wait for an acknowledgement.
 #[inline]
-fn in_flight(machine: &mut Machine) -> u64 {
-    match machine.packets() {
-        Some(qp) if matches!(qp.state(), QpState::Rts | QpState::Sqd) => qp.packets_in_flight(),
+fn in_flight(machine: &Qp) -> u64 {
+    match machine.state() {
+        QpState::Rts | QpState::Sqd => machine.packets_in_flight(),
         _ => 0,
     }
-}
-
-/// Returns how often a machine has noticed that something was lost.
-#[inline]
-fn losses(machine: &Machine) -> u64 {
-    let counters = machine.counters();
-    counters.sequence_naks_received + counters.implied_naks + counters.ack_timeouts
 }
 
 /// Returns the number of the window that a path counts in.

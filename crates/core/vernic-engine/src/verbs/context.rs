@@ -15,6 +15,7 @@ use vernic_io::{
     Link, LinkError, LinkFactory, LinkSetup, LocalAddr, NextHop, NoLink, Sleeper, StatusSocket,
     UdpFactory,
 };
+use vernic_proto::congestion::Congestion;
 use vernic_proto::{AddressVector, DropReason, QpState, Time};
 use vernic_wire::{Gid, Mtu, Pkey, PortNum, Qpn};
 
@@ -367,6 +368,17 @@ impl Context {
     /// progress.
     pub fn last_progress(&self) -> bool {
         !self.is_orphan() && self.engine().last_progress()
+    }
+
+    /// Gives each destination of the device a congestion controller that `make` returns, in place
+    /// of the default one: the controller bounds what all queue pairs of RC and XRC together have
+    /// in flight to one address and port. A turn of a queue pair is the unit of both its answers: a
+    /// queue pair that finds room, or the time come, sends up to 64 packets. Destinations beyond
+    /// 256 share controllers. Packets through shared memory are not governed.
+    pub fn set_destination_control(&self, make: impl Fn() -> Box<dyn Congestion>) {
+        if !self.is_orphan() {
+            self.engine().with_lane(|lane| lane.sched.set_destination_control(make));
+        }
     }
 
     /// Returns the time of the device: nanoseconds since it was opened.

@@ -16,7 +16,7 @@ mod send_tests;
 
 use vernic_wire::{Mtu, Packet};
 
-use crate::congestion::Controller;
+use crate::congestion::{Controller, Tally};
 use crate::cx::{Cx, QpInit};
 use crate::direct::{self, Direct};
 use crate::disposition::Disposition;
@@ -306,6 +306,11 @@ impl Transport for Rc {
     #[inline]
     fn packets_in_flight(&self) -> u64 {
         self.sq.in_flight()
+    }
+
+    #[inline]
+    fn tally(&self) -> Option<&Tally> {
+        Some(self.window.tally())
     }
 
     #[inline]

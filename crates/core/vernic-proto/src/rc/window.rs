@@ -5,7 +5,7 @@
 
 use vernic_wire::Kind;
 
-use crate::congestion::{Acked, Congestion, Controller, Sent};
+use crate::congestion::{Acked, Congestion, Controller, Sent, Tally};
 use crate::time::Time;
 
 #[derive(Debug)]
@@ -13,16 +13,24 @@ pub(crate) struct Window {
     controller: Controller,
     /// Packet whose acknowledgement is being timed, and when it left.
     sample: Option<(u64, Time)>,
+    /// What the controller was told.
+    tally: Tally,
 }
 
 impl Window {
     pub(crate) fn new(controller: Controller) -> Self {
-        Self { controller, sample: None }
+        Self { controller, sample: None, tally: Tally::default() }
     }
 
     pub(crate) fn reset(&mut self) {
         self.controller.reset();
         self.sample = None;
+    }
+
+    /// What the controller was told since the queue pair was created.
+    #[inline]
+    pub(crate) fn tally(&self) -> &Tally {
+        &self.tally
     }
 
     /// Packets that may be in flight.
@@ -55,6 +63,7 @@ impl Window {
         if !sent.again && self.sample.is_none() {
             self.sample = Some((seq, now));
         }
+        self.tally.sent(sent);
         self.controller.on_sent(now, sent);
     }
 
@@ -73,29 +82,35 @@ impl Window {
         if timed.is_some() {
             self.sample = None;
         }
-        self.controller.on_ack(now, Acked { packets, limited, round_trip: timed });
+        let acked = Acked { packets, limited, round_trip: timed };
+        self.tally.acked(acked);
+        self.controller.on_ack(now, acked);
         timed
     }
 
     /// A packet was lost; others got through.
     pub(crate) fn on_loss(&mut self, now: Time) {
+        self.tally.lost();
         self.controller.on_loss(now);
     }
 
     /// Nothing got through for a whole timeout.
     pub(crate) fn on_silence(&mut self, now: Time) {
+        self.tally.silent();
         self.controller.on_silence(now);
     }
 
     /// A packet of the peer came with the mark CE.
     #[cold]
     pub(crate) fn on_mark(&mut self, now: Time, kind: Kind) {
+        self.tally.marked(kind);
         self.controller.on_mark(now, kind);
     }
 
     /// The peer sent a congestion notification.
     #[cold]
     pub(crate) fn on_cnp(&mut self, now: Time) {
+        self.tally.notified();
         self.controller.on_cnp(now);
     }
 

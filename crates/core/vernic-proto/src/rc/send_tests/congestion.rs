@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use super::*;
-use crate::congestion::{Acked, Congestion, Sent};
+use crate::congestion::{Acked, Congestion, Sent, Tally};
 
 /// What the controller answers, and what it was told.
 #[derive(Debug, Default)]
@@ -68,6 +68,9 @@ impl Congestion for Scripted {
     }
     fn on_silence(&mut self, now: Time) {
         self.note(now, format_args!("silence"));
+    }
+    fn on_contention(&mut self, _: bool) {
+        unreachable!("a queue pair's own controller is told of no other queue pair");
     }
     fn window(&self) -> u32 {
         self.0.lock().unwrap().window
@@ -228,4 +231,53 @@ fn notifications_of_another_partition_or_for_an_unconnected_queue_pair_change_no
     assert_eq!(cnp(&mut s), Disposition::Drop(DropReason::Cnp));
     check(&c.told(), expect![""]);
     assert_eq!(s.qp.counters().cnps_received, 1);
+}
+
+#[test]
+fn a_shared_controller_hears_of_a_queue_pair_what_its_own_controller_hears() {
+    let (own, shared) = (Scripted::with(4), Scripted::with(64));
+    let mut s = start(&own);
+    let mut told = Tally::default();
+    // What reached either of them, the queue pair's own first.
+    let mut heard = |s: &Sender, limited| {
+        let tally = *s.qp.tally().unwrap();
+        tally.pass_on(&mut told, &mut shared.clone(), limited, s.now);
+        assert!(!tally.has_signs_since(&told));
+        [own.told(), shared.told()]
+    };
+    s.post(SendOp::Send, 3 * MTU);
+    s.drain();
+    let [own_heard, shared_heard] = heard(&s, false);
+    check(&own_heard, expect!["0 sent 1 268; 0 sent 1 268; 0 sent 1 268;"]);
+    check(&shared_heard, expect!["0 sent 3 804;"]);
+    s.pass(1_000);
+    s.ack(0);
+    s.nak(2, NakCode::PSN_SEQUENCE);
+    let [own_heard, shared_heard] = heard(&s, true);
+    check(
+        &own_heard,
+        expect!["1000 ack 1 Some(1000) limited; 1000 ack 1 None limited; 1000 loss;"],
+    );
+    check(&shared_heard, expect!["1000 ack 2 Some(1000) limited; 1000 loss;"]);
+    // A packet again, and a new one, in one turn.
+    s.post(read_at(0), 2 * MTU);
+    s.drain();
+    let [own_heard, shared_heard] = heard(&s, false);
+    check(&own_heard, expect!["1000 sent 1 268 again; 1000 sent 2 28;"]);
+    check(&shared_heard, expect!["1000 sent 1 268 again; 1000 sent 2 28;"]);
+    cnp(&mut s);
+    let mut response = Headers::new(Bth::new(Opcode::RC_ACK, Qpn::new(0x11), Psn::new(2)));
+    response.aeth = Some(Aeth { syndrome: Syndrome::ack(CreditCode::INVALID), msn: 0 });
+    s.answer_marked(response, &[], 3);
+    s.pass(AckTimeout::new(10).nanos().unwrap());
+    let [own_heard, shared_heard] = heard(&s, false);
+    check(
+        &own_heard,
+        expect!["1000 cnp; 1000 mark Ack; 1000 ack 1 None limited; 4195304 silence;"],
+    );
+    // Marks on acknowledgements say nothing of the path to the peer.
+    check(&shared_heard, expect!["4195304 ack 1 None; 4195304 silence; 4195304 cnp;"]);
+    // What was heard is not told twice, nor is it unheard by a reset.
+    s.modify(QpState::Reset, AttrMask::STATE, 0).unwrap();
+    assert_eq!(heard(&s, false), ["reset; ", ""]);
 }

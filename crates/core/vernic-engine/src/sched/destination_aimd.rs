@@ -1,0 +1,190 @@
+//! The default controller of a destination window: additive growth by acknowledgements, and less
+//! after loss.
+//!
+//! Both only while a queue pair waits. Where none does, the congestion windows of the queue pairs
+//! are what limits them, and follow the path by themselves.
+
+use vernic_proto::Time;
+use vernic_proto::congestion::{Acked, Congestion, Sent};
+use vernic_wire::Kind;
+
+/// The first window in packets: as many messages of 64 bytes as a socket with the default buffer of
+/// 208 KiB takes, when they come in runs.
+pub(super) const INITIAL: u32 = 512;
+/// The size below which loss does not press a window, in packets: a full GSO run.
+const MIN: u32 = 64;
+/// The largest window in packets: more than a socket holds.
+const MAX: u32 = 1 << 16;
+/// The time in nanoseconds within which signs of loss are taken for one overrun: some round trips
+/// of queue pairs that take turns.
+const SHRINK_NANOS: u64 = 1_000_000;
+/// How many windows must be acknowledged before the window grows: so many that the queue pairs
+/// which wait have had turns with the last size.
+const GROWTH_WINDOWS: u32 = 8;
+/// The part of the window by which it grows: less than half of what one loss takes off.
+const GROWTH_PART: u32 = 8;
+
+/// The controller; see the module documentation.
+#[derive(Debug)]
+pub(super) struct DestinationAimd {
+    /// Packets that may be in flight.
+    size: u32,
+    /// Packets acknowledged since the size last changed, while a queue pair waited.
+    credit: u32,
+    shrunk_at: Option<Time>,
+    contended: bool,
+}
+
+impl DestinationAimd {
+    pub(super) const fn new() -> Self {
+        Self { size: INITIAL, credit: 0, shrunk_at: None, contended: false }
+    }
+
+    fn grow(&mut self, packets: u32) {
+        self.credit = self.credit.saturating_add(packets);
+        if self.credit >= GROWTH_WINDOWS * self.size {
+            self.credit = 0;
+            self.size = (self.size + self.size / GROWTH_PART).min(MAX);
+        }
+    }
+
+    #[cold]
+    fn shrink(&mut self, now: Time) {
+        if !self.contended || self.shrunk_at.is_some_and(|at| now.since(at) < SHRINK_NANOS) {
+            return;
+        }
+        self.shrunk_at = Some(now);
+        self.credit = 0;
+        self.size = (self.size - self.size / 10 * 3).max(MIN);
+    }
+}
+
+impl Congestion for DestinationAimd {
+    fn reset(&mut self) {
+        *self = Self { contended: self.contended, ..Self::new() };
+    }
+
+    #[inline]
+    fn on_sent(&mut self, _: Time, _: Sent) {}
+
+    #[inline]
+    fn on_ack(&mut self, _: Time, acked: Acked) {
+        if acked.limited {
+            self.grow(acked.packets);
+        }
+    }
+
+    fn on_loss(&mut self, now: Time) {
+        self.shrink(now);
+    }
+
+    fn on_mark(&mut self, _: Time, _: Kind) {}
+
+    fn on_cnp(&mut self, _: Time) {}
+
+    fn on_silence(&mut self, now: Time) {
+        self.shrink(now);
+    }
+
+    fn on_contention(&mut self, contended: bool) {
+        self.contended = contended;
+    }
+
+    #[inline]
+    fn window(&self) -> u32 {
+        self.size
+    }
+
+    #[inline]
+    fn not_before(&self) -> Option<Time> {
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An event of a destination, at a time in nanoseconds.
+    enum Event {
+        Acked(u32),
+        Lost(u64),
+        Silent(u64),
+        Marked,
+        Notified,
+        Contended(bool),
+    }
+    use Event::{Acked as Ack, Contended, Lost, Marked, Notified, Silent};
+
+    /// Returns the window after each of the events.
+    fn windows(events: &[Event]) -> Vec<u32> {
+        let mut aimd = DestinationAimd::new();
+        let mut limited = false;
+        let mut after = |event: &Event| {
+            match *event {
+                Ack(packets) => {
+                    aimd.on_ack(Time(0), Acked { packets, limited, round_trip: None });
+                }
+                Lost(at) => aimd.on_loss(Time(at)),
+                Silent(at) => aimd.on_silence(Time(at)),
+                Marked => aimd.on_mark(Time(0), Kind::ReadResponse),
+                Notified => aimd.on_cnp(Time(0)),
+                Contended(contended) => {
+                    limited = contended;
+                    aimd.on_contention(contended);
+                }
+            }
+            aimd.window()
+        };
+        events.iter().map(&mut after).collect()
+    }
+
+    #[test]
+    fn window_follows_acknowledgements_and_losses_while_a_queue_pair_waits() {
+        let eight = GROWTH_WINDOWS * INITIAL;
+        let table: &[(&str, &[Event], &[u32])] = &[
+            ("nobody waits", &[Ack(10 * eight), Lost(5), Silent(2_000_000)], &[512, 512, 512]),
+            (
+                "eight windows are acknowledged",
+                &[Contended(true), Ack(eight - 1), Ack(1), Ack(8 * 576)],
+                &[512, 512, 576, 648],
+            ),
+            (
+                "some of them while nobody waits",
+                &[
+                    Contended(true),
+                    Ack(eight - 1),
+                    Contended(false),
+                    Ack(9),
+                    Contended(true),
+                    Ack(1),
+                ],
+                &[512, 512, 512, 512, 512, 576],
+            ),
+            (
+                "one overrun",
+                &[Contended(true), Lost(5), Lost(6), Silent(1_000_004), Silent(1_000_005)],
+                &[512, 359, 359, 359, 254],
+            ),
+            (
+                "loss forgets what was acknowledged",
+                &[Contended(true), Ack(eight - 1), Lost(5), Ack(8 * 359 - 1), Ack(1)],
+                &[512, 512, 359, 359, 403],
+            ),
+            ("marks", &[Contended(true), Marked, Notified], &[512, 512, 512]),
+        ];
+        for (name, events, expected) in table {
+            assert_eq!(windows(events), *expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn window_never_leaves_its_bounds() {
+        let losses = (1..20).map(|n| Lost(n * SHRINK_NANOS));
+        let events: Vec<_> = std::iter::once(Contended(true)).chain(losses).collect();
+        assert_eq!(windows(&events).last(), Some(&MIN));
+        let acks = (0..100).map(|_| Ack(GROWTH_WINDOWS * MAX));
+        let events: Vec<_> = std::iter::once(Contended(true)).chain(acks).collect();
+        assert_eq!(windows(&events).last(), Some(&MAX));
+    }
+}
