@@ -174,7 +174,7 @@ impl Scheduler {
     pub(crate) fn admits(&mut self, qp: &Arc<QpInner>, core: &mut QpCore, now: Time) -> bool {
         let is_open = match core.side.flight.window {
             // Packets through a ring need no window: the ring itself says when it is full.
-            _ if core.side.way.is_ring() => true,
+            _ if core.side.peer.way().is_ring() => true,
             Some(window) => self.windows.of(window).is_open(),
             None => false,
         };
@@ -199,7 +199,7 @@ impl Scheduler {
             entry.since = None;
             return true;
         }
-        let Some(path) = &side.path else { return true };
+        let Some(path) = side.peer.path() else { return true };
         let flight = &mut side.flight;
         let went_back = flight.counted == 0 && machine.has_unacknowledged();
         let number = *flight.window.get_or_insert_with(|| window_of(path));

@@ -22,8 +22,8 @@ impl Device {
             Found::NotHere => return,
             Found::Perhaps => None,
             // The peer is in this process: it ends with this process, or in order.
-            Found::Here(process) if process.pid == std::process::id() => return,
-            Found::Here(process) => Some(process.pid),
+            Found::Here(process) if process.pid() == std::process::id() => return,
+            Found::Here(process) => Some(process.pid()),
         };
         let mut list = lock(&self.watch().list);
         let was_planned = list.due.is_some();
@@ -38,7 +38,7 @@ impl Device {
     /// Returns what was found out about a process by asking it.
     pub(crate) fn host_process(&self, process: &PeerProcess) -> HostProcess {
         let page = process.intake.and_then(|id| self.slots().intake_of(id));
-        HostProcess { pid: process.pid, page }
+        HostProcess::new(process.pid, page)
     }
 
     /// Plans to connect to the process `pid` of this host, unless that was done. The slot's own

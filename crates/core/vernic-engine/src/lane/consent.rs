@@ -22,7 +22,6 @@ use crate::lane::core::Lane;
 use crate::local::guests::writes;
 use crate::local::messages::{Denial, Offer, Told};
 use crate::local::tickets::{Consent, Ticket};
-use crate::local::way::Way;
 use crate::qp::state::{QpCore, QpInner, takes_requests};
 use crate::support::events::lock;
 
@@ -94,15 +93,15 @@ impl Lane {
         // The peer may have been too busy to say that it is of this host when the queue pair went
         // to RTR. A queue pair that only responds has no timeout at which it would ask again.
         if !machine.has_unacknowledged()
-            && let Some(path) = &side.path
+            && let Some(path) = side.peer.path()
             && let Some((path, process)) = engine.straighten(path, asker)
         {
-            self.near.found.push((Slot::of(asker), process.pid));
-            side.go_straight(engine, path, asker, process);
+            self.near.found.push((Slot::of(asker), process.pid()));
+            side.peer.go_straight(engine, path, asker, process);
         }
         // The kernel decides which process has the peer's slot, not the message of the peer that
         // asks.
-        let path = side.path.as_ref().filter(|_| side.way.requests != Way::Barred);
+        let path = side.peer.path().filter(|_| !side.peer.way().is_barred());
         let peer = path.and_then(|path| self.near.neighbour_of(path, asker));
         if peer != Some(from) {
             return Err(Denial::NotConnected);
@@ -196,7 +195,8 @@ impl Lane {
             Some(true) => {}
         }
         for qp in self.table.iter() {
-            let tickets = &mut lock(&qp.core).side.tickets;
+            let mut core = lock(&qp.core);
+            let tickets = core.side.peer.tickets_mut();
             if tickets.guest().is_some_and(|guest| guest.neighbour.id() == from) {
                 tickets.end_closed();
             }
@@ -237,7 +237,8 @@ impl Lane {
         consent: Option<Consent>,
     ) -> bool {
         let Some(qp) = self.table.find(asker) else { return false };
-        let tickets = &mut lock(&qp.core).side.tickets;
+        let mut core = lock(&qp.core);
+        let tickets = core.side.peer.tickets_mut();
         let connected = tickets.guest().is_some_and(|guest| guest.neighbour.id() == from);
         connected && consent.is_some_and(|consent| tickets.answer(rkey, consent))
     }
@@ -245,7 +246,7 @@ impl Lane {
     fn is_asked_by(&self, from: NeighbourId, asker: Qpn) -> bool {
         let Some(qp) = self.table.find(asker) else { return false };
         let core = lock(&qp.core);
-        core.side.tickets.guest().is_some_and(|guest| guest.neighbour.id() == from)
+        core.side.peer.tickets().guest().is_some_and(|guest| guest.neighbour.id() == from)
     }
 }
 

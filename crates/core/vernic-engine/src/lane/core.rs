@@ -170,13 +170,13 @@ impl Lane {
                     engine.counts().timer_fired(&before, core.machine.counters());
                     self.told_silent.note(engine, qp.qpn, &core, now);
                     let peer = core.machine.attr().dest_qpn;
-                    let path = core.side.path.as_ref();
+                    let path = core.side.peer.path();
                     let straight = path.and_then(|path| engine.straighten(path, peer));
                     if let Some((path, process)) = straight {
                         if engine.near().is_some() {
-                            self.near.found.push((Slot::of(peer), process.pid));
+                            self.near.found.push((Slot::of(peer), process.pid()));
                         }
-                        core.side.go_straight(engine, path, peer, process);
+                        core.side.peer.go_straight(engine, path, peer, process);
                     }
                     self.sched.exempt(qp);
                 }

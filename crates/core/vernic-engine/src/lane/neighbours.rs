@@ -9,7 +9,6 @@ use crate::device::opened::Device;
 use crate::lane::core::Lane;
 use crate::lane::watch::fail_orphan;
 use crate::local::rings::Peer;
-use crate::local::way::{QpWay, Way};
 use crate::qp::state::QpSide;
 use crate::sched::Event as QpEvent;
 use crate::support::events::lock;
@@ -54,10 +53,7 @@ impl Lane {
             if !leads_to(&core.side, core.machine.attr().dest_qpn, id, &peer) {
                 continue;
             }
-            let way = &mut core.side.way;
-            let used = way.requests == Way::Ring(id) || way.answers == Some(id);
-            *way = QpWay { requests: Way::Barred, process: way.process, ..QpWay::default() };
-            core.side.tickets.connect(None);
+            let used = core.side.peer.lose(id);
             if used && !in_order {
                 failed += 1;
                 fail_orphan(engine, qp, &mut core, srqs, now);
@@ -82,9 +78,8 @@ impl Lane {
 /// Whether a connected queue pair is connected to the local peer `id`, and not to another process
 /// that has since taken one of its slots.
 fn leads_to(side: &QpSide, dest: Qpn, id: NeighbourId, peer: &Peer) -> bool {
-    side.way.requests == Way::Ring(id)
-        || side.way.answers == Some(id)
-        || side.way.process == Some(peer.neighbour.pid()) && peer.slots.contains(&Slot::of(dest))
+    side.peer.way().uses(id)
+        || side.peer.pid() == Some(peer.neighbour.pid()) && peer.slots.contains(&Slot::of(dest))
 }
 
 #[cfg(test)]

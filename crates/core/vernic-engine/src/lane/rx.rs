@@ -20,7 +20,6 @@ use crate::device::opened::Device;
 use crate::lane::core::{Group, Lane};
 use crate::local::pull::{BYTES_PER_LOOK, Lender, Named, Pull};
 use crate::local::rings::Origin;
-use crate::local::way::Way;
 use crate::qp::source::Sender;
 use crate::qp::state::{QpCore, QpInner};
 use crate::qp::table::QpTable;
@@ -307,17 +306,18 @@ impl<'a, 'p> Demux<'a, 'p> {
                 IpAddr::V4(_) => PACKET_TYPE_IPV4,
                 IpAddr::V6(_) => PACKET_TYPE_IPV6,
             };
-        } else if let Some((peer, local)) = core.side.peer {
-            if packet.meta.src != peer || packet.meta.dst != local {
+        } else if let Some(matches) = core.side.peer.has_addresses(packet.meta.src, packet.meta.dst)
+        {
+            if !matches {
                 return Err(DropReason::WrongSource);
             }
             if self.via.is_none() {
-                if core.side.way.excludes_link(is_request) {
+                if core.side.peer.way().excludes_link(is_request) {
                     return Err(DropReason::WrongWay);
                 }
                 // The sender of a congestion notification chooses its port freely, so that port
                 // teaches nothing.
-                if !core.side.source.is_peer(is_request, packet.meta.flow)
+                if !core.side.peer.has_port(is_request, packet.meta.flow)
                     && parsed.info().service != Service::Cnp
                 {
                     sender = identify(self.engine, qp, core, packet, parsed, self.now)?;
@@ -329,15 +329,12 @@ impl<'a, 'p> Demux<'a, 'p> {
             machine.handle_packet(now, parsed, &meta, host)
         });
         if sender != Sender::Peer && disposition == Disposition::Accepted {
-            core.side.source.learn(sender, is_request, packet.meta.flow, qp.qpn);
+            core.side.peer.learn_port(sender, is_request, packet.meta.flow, qp.qpn);
         }
         // A packet that the machine did not take says nothing of where the peer is.
         if !matches!(disposition, Disposition::Drop(_)) && qp.service != Service::Ud {
             let via = self.via.as_ref().map(Origin::id);
-            let way = &mut core.side.way;
-            if !is_request {
-                way.is_answered = via.is_some_and(|id| way.requests == Way::Ring(id));
-            } else if way.answers != via {
+            if core.side.peer.note_arrival(is_request, via) {
                 choose_answers(engine, core, self.via.as_mut());
             }
         }
@@ -389,7 +386,7 @@ impl<'a, 'p> Demux<'a, 'p> {
     fn let_go(&mut self) {
         let Some(Held { qp, mut core, requests, heard }) = self.held.take() else { return };
         if heard {
-            core.side.heard = Some(self.now);
+            core.side.peer.note_heard(self.now);
         }
         self.sched.after(self.engine, qp, &mut core, Event::Packets { requests }, self.now);
     }
@@ -411,13 +408,9 @@ fn identify(
     }
     let is_request = parsed.info().is_request();
     let QpCore { machine, side } = core;
-    match side.source.admit(is_request, now) {
-        Some(Sender::Stranger) if !machine.is_credible(parsed) => {}
-        Some(sender) => return Ok(sender),
-        None => {}
-    }
-    side.source.tell(is_request, packet.meta.flow, qp.qpn);
-    Err(DropReason::WrongPort)
+    let from = (is_request, packet.meta.flow);
+    let sender = side.peer.identify(from, qp.qpn, now, || machine.is_credible(parsed));
+    sender.ok_or(DropReason::WrongPort)
 }
 
 /// Chooses the route of responses after a request has come by another route than the one before.
@@ -426,10 +419,10 @@ fn identify(
 #[cold]
 fn choose_answers(engine: &Device, core: &mut QpCore, via: Option<&mut Origin<'_>>) {
     let QpCore { machine, side } = core;
-    side.way.answers = None;
-    let (Some(via), Some(path)) = (via, &mut side.path) else { return };
+    side.peer.answer_through(None);
+    let (Some(via), Some(path)) = (via, side.peer.path()) else { return };
     let peer = machine.attr().dest_qpn;
-    if side.way.requests == Way::Barred || !via.has(peer) {
+    if side.peer.way().is_barred() || !via.has(peer) {
         return;
     }
     if !path.is_local() {
@@ -439,13 +432,13 @@ fn choose_answers(engine: &Device, core: &mut QpCore, via: Option<&mut Origin<'_
             return;
         }
         if let Some((better, process)) = engine.straighten(path, peer) {
-            via.found(peer, process.pid);
+            via.found(peer, process.pid());
             if machine.packets().is_some_and(|machine| !machine.has_unacknowledged()) {
-                side.go_straight(engine, better, peer, process);
+                side.peer.go_straight(engine, better, peer, process);
             }
         }
     }
-    side.way.answers = Some(via.id());
+    side.peer.answer_through(Some(via.id()));
 }
 
 /// Returns what a packet counts under UDP backpressure. Senders do not count packets to the shared

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex};
 use vernic_io::host::Intake;
 use vernic_io::host::Slot;
 use vernic_proto::Time;
+use vernic_wire::Qpn;
 
 use crate::support::events::lock;
 
@@ -27,10 +28,32 @@ pub(crate) const GRACE_NANOS: u64 = 50_000_000;
 /// A process of this host that a path leads to.
 #[derive(Clone, Debug)]
 pub(crate) struct HostProcess {
-    /// The process id; 0 if the process is of a PID namespace that cannot be seen.
-    pub(crate) pid: u32,
+    pid: u32,
     /// The receiver page of the process.
-    pub(crate) page: Option<Arc<Intake>>,
+    page: Option<Arc<Intake>>,
+}
+
+impl HostProcess {
+    pub(crate) fn new(pid: u32, page: Option<Arc<Intake>>) -> Self {
+        Self { pid, page }
+    }
+
+    /// Returns the process id; 0 if the process is of a PID namespace that cannot be seen.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Whether the process has left in order.
+    pub(crate) fn has_left(&self) -> bool {
+        self.page.as_ref().is_some_and(|page| page.has_left())
+    }
+
+    /// Whether the process, and its queue pair `qpn`, are there as far as is known.
+    pub(crate) fn has(&self, qpn: Qpn) -> bool {
+        let Some(page) = &self.page else { return true };
+        // The page says nothing of queue pairs beyond the process's first slot.
+        !page.has_left() && page.answers(qpn).unwrap_or(true)
+    }
 }
 
 /// The process that a path leads to, as far as is known.
@@ -42,6 +65,16 @@ pub(crate) enum Found {
     Perhaps,
     /// No process of this host.
     NotHere,
+}
+
+impl Found {
+    /// Returns the process of this host, if it is known.
+    pub(crate) fn process(&self) -> Option<&HostProcess> {
+        match self {
+            Self::Here(process) => Some(process),
+            Self::Perhaps | Self::NotHere => None,
+        }
+    }
 }
 
 /// A process of this host, or one that may be.

@@ -89,7 +89,7 @@ impl Engine {
         }
         let gone = self.with_lane(|lane| {
             lane.guests.close(self.memory());
-            lane.table.iter().for_each(|qp| lock(&qp.core).side.tickets.connect(None));
+            lane.table.iter().for_each(|qp| lock(&qp.core).side.peer.end_grants());
             std::mem::replace(&mut lane.near, Near::new())
         });
         drop(gone);

@@ -90,7 +90,8 @@ impl Engine {
                 Lookup::Here(process) => {
                     let process = self.host_process(&process);
                     self.with_lane(|lane| lane.name_process(known, &process));
-                    lock(&self.watch().list).add(Watched { pid: Some(process.pid), ..known }, now);
+                    lock(&self.watch().list)
+                        .add(Watched { pid: Some(process.pid()), ..known }, now);
                 }
             }
         }
@@ -103,7 +104,7 @@ impl Engine {
         let used: HashSet<_> = self.with_lane(|lane| {
             let connected = |qp: &Arc<QpInner>| {
                 let core = lock(&qp.core);
-                core.side.path.map(|path| (path.remote().to_ip(), slot_of_peer(&core)))
+                core.side.peer.path().map(|path| (path.remote().to_ip(), slot_of_peer(&core)))
             };
             lane.table.iter().filter_map(connected).collect()
         });

@@ -329,7 +329,7 @@ impl Host for QpHost<'_> {
 
     #[cold]
     fn live_peer_patience(&mut self, attr: &QpAttr) -> u64 {
-        self.side.live_peer_patience(self.engine.config(), attr)
+        self.side.peer.patience(self.engine.config(), attr)
     }
 
     fn flush_recv(&mut self, current: Option<RecvWqe>) {
@@ -373,10 +373,11 @@ impl Host for QpHost<'_> {
     fn failure(&mut self, failure: Failure) {
         self.side.failure = Some(failure);
         self.engine.counts().qp_failures.add(1);
-        let circumstances = self.engine.circumstances(self.side.path, &failure.cause);
+        let circumstances =
+            self.engine.circumstances(self.side.peer.path().copied(), &failure.cause);
         tracing::warn!(
             qpn = %self.qp.qpn,
-            path = self.side.path.map(tracing::field::display),
+            path = self.side.peer.path().map(tracing::field::display),
             status = %failure.status,
             wr_id = failure.wr_id,
             psn = %failure.psn,

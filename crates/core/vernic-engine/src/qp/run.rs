@@ -120,15 +120,15 @@ impl QpInner {
     pub(crate) fn explanation(&self, engine: &Device, core: &QpCore) -> Option<Explanation> {
         let side = &core.side;
         let failure = side.failure?;
-        let peer_qpn = side.path.map(|_| core.machine.attr().dest_qpn);
-        let (qpn, service, path) = (self.qpn, self.service, side.path);
+        let peer_qpn = side.peer.path().map(|_| core.machine.attr().dest_qpn);
+        let (qpn, service, path) = (self.qpn, self.service, side.peer.path().copied());
         let mut circumstances = engine.circumstances(path, &failure.cause);
         if let Cause::AckTimeout { .. } = failure.cause {
             let (config, attr) = (&engine.config(), core.machine.attr());
             let floor_us = config.ack_timeout_floor_us;
             let is_lifted = attr.timeout.nanos().is_some_and(|nanos| nanos < floor_us * 1000);
             circumstances.floor_us = is_lifted.then_some(floor_us);
-            circumstances.live_peer = side.live_peer(config, attr);
+            circumstances.live_peer = side.peer.live_peer(config, attr);
         }
         let stream = side.stream;
         Some(Explanation { qpn, service, path, peer_qpn, stream, failure, circumstances })

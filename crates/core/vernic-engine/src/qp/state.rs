@@ -6,26 +6,19 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use vernic_io::host::Intake;
-use vernic_io::{Address, Peer, TxPath};
 use vernic_mem::{PdId, RevocationToken};
-use vernic_proto::{Failure, QpAttr, QpState, QpType, Time};
+use vernic_proto::{Failure, QpState, QpType, Time};
 use vernic_wire::{Qpn, Service};
 
-use crate::config::Config;
-use crate::device::explanation::LivePeer;
 use crate::device::opened::Device;
 use crate::device::path::Resolved;
-use crate::local::tickets::QpTickets;
-use crate::local::watch::{Found, HostProcess};
-use crate::local::way::QpWay;
 use crate::qp::ack_hold::AckHold;
 use crate::qp::completions::CqRing;
 use crate::qp::flight::Flight;
 use crate::qp::machine::Machine;
+use crate::qp::peer::QpPeer;
 use crate::qp::recv_queue::{CurrentRecv, RecvQueue, SharedRecv};
 use crate::qp::send_slots::SendSlots;
-use crate::qp::source::Source;
 use crate::qp::xrc::Chosen;
 
 /// Everything of a queue pair that changes while it runs.
@@ -42,26 +35,14 @@ pub(crate) struct QpSide {
     pub(crate) current: CurrentRecv,
     /// The shared receive queues of an XRC target.
     pub(crate) chosen: Chosen,
-    /// The path to the peer of a connected service, from RTR on.
-    pub(crate) path: Option<TxPath>,
-    /// The routes of packets: by the wire or through memory.
-    pub(crate) way: QpWay,
-    /// The receiver page of the process of this host that the queue pair is connected to.
-    pub(crate) page: Option<Arc<Intake>>,
-    /// The addresses that packets of a connected service must have: the peer's and our own.
-    pub(crate) peer: Option<(Address, Address)>,
-    /// The UDP ports that the peer sends from.
-    pub(crate) source: Source,
+    /// The peer of a connected service.
+    pub(crate) peer: QpPeer,
     /// The addresses of an iWARP connection, present or past: our own and the peer's.
     pub(crate) stream: Option<(SocketAddr, SocketAddr)>,
     pub(crate) failure: Option<Failure>,
     pub(crate) ack: AckHold,
     pub(crate) timer: TimerEntries,
     pub(crate) flight: Flight,
-    /// The time at which a packet of the peer was last taken.
-    pub(crate) heard: Option<Time>,
-    /// The grants of a peer on this host.
-    pub(crate) tickets: QpTickets,
     /// The revocation token in messages of which the peer copies the payload; `None` without such.
     pub(crate) send_gate: Option<RevocationToken>,
     /// Whether a completion was lost to a full completion queue: the queue pair must go to error.
@@ -78,94 +59,17 @@ impl QpSide {
         }
     }
 
-    /// Connects the queue pair to a peer that was not heard yet. Grants of the local peer on the
-    /// last path are of no use any more. The caller ends the grants that were given to that peer
-    /// here.
-    pub(crate) fn set_path(&mut self, resolved: &Resolved) {
-        self.tickets.connect(None);
-        self.path = Some(resolved.path);
-        (self.way, self.page) = (QpWay::default(), None);
-        if let Found::Here(process) = &resolved.found {
-            self.set_process(process);
-        }
-        self.peer = Some((resolved.peer, resolved.local));
-        self.source = Source::default();
+    /// Connects the queue pair to a peer that was not heard yet. The caller ends the grants that
+    /// were given to the peer before it.
+    pub(crate) fn connect(&mut self, resolved: &Resolved) {
+        self.peer.connect(resolved);
         self.flight.path_changed();
     }
 
-    /// Changes the path to the same peer, as in SQD. What goes through memory still does, whatever
-    /// path is underneath: once the peer has heard this queue pair through memory, it takes nothing
-    /// by the link.
+    /// Changes the path to the same peer, as in SQD.
     pub(crate) fn change_path(&mut self, resolved: &Resolved) {
-        let ends = (resolved.peer, resolved.local);
-        let (Some(old), true) = (self.path, self.peer == Some(ends)) else {
-            return self.set_path(resolved);
-        };
-        match (&resolved.found, self.way.process) {
-            (Found::Here(process), before) if before.is_none_or(|pid| pid == process.pid) => {
-                self.path = Some(resolved.path);
-                self.set_process(process);
-            }
-            (Found::Here(_), _) => return self.set_path(resolved),
-            // The peer did not say in time that it is of this host, but that is known.
-            (_, Some(_)) => {
-                self.path = Some(match old.peer() {
-                    Peer::Remote => resolved.path,
-                    Peer::LocalProcess(process) => resolved.path.to_process(process),
-                });
-            }
-            (_, None) => self.path = Some(resolved.path),
-        }
-        self.tickets.renew();
+        self.peer.change_path(resolved);
         self.flight.path_changed();
-        self.heard = None;
-    }
-}
-
-impl QpSide {
-    /// Returns how long a silent peer is waited for, in nanoseconds: as long as its process and its
-    /// queue pair are known to be there. `Engine::look_after_peers` finds out that the process is
-    /// gone.
-    pub(crate) fn live_peer_patience(&self, config: &Config, attr: &QpAttr) -> u64 {
-        let is_there = match (&self.page, self.way.process) {
-            (_, None) => false,
-            (None, Some(_)) => true,
-            // The page says nothing of queue pairs beyond the process's first slot.
-            (Some(page), _) => !page.has_left() && page.answers(attr.dest_qpn).unwrap_or(true),
-        };
-        // Without retries the application wants to hear of a loss. A ring loses nothing.
-        let is_repaired = attr.retry_cnt != 0 || self.way.is_ring();
-        // If packets are lost on purpose, the user wants to see the result.
-        match is_there && is_repaired && config.fault.is_empty() {
-            true => u64::from(config.live_peer_timeout_s) * 1_000_000_000,
-            false => 0,
-        }
-    }
-
-    /// Returns the peer's process, if it is waited for.
-    pub(crate) fn live_peer(&self, config: &Config, attr: &QpAttr) -> Option<LivePeer> {
-        let pid = self.way.process.filter(|_| self.live_peer_patience(config, attr) != 0)?;
-        Some(LivePeer::look(pid, config.live_peer_timeout_s))
-    }
-
-    /// Switches to the local path: the path to the queue pair's `peer` was found to lead to this
-    /// process of this host.
-    pub(crate) fn go_straight(
-        &mut self,
-        engine: &Device,
-        path: TxPath,
-        peer: Qpn,
-        to: HostProcess,
-    ) {
-        self.path = Some(path);
-        self.set_process(&to);
-        engine.watch_peer(path.remote().to_ip(), peer, &Found::Here(to));
-    }
-
-    /// Notes that the queue pair is connected to this process of this host.
-    pub(crate) fn set_process(&mut self, process: &HostProcess) {
-        self.way.process = Some(process.pid);
-        self.page.clone_from(&process.page);
     }
 }
 

@@ -95,7 +95,7 @@ impl QpTable {
     /// to reach the peer. Locks the queue pair's core.
     pub(crate) fn heard(&self, qpn: Qpn) -> Option<Heard> {
         let core = lock(&self.find(qpn)?.core);
-        let (at, attr) = (core.side.heard?, core.machine.attr());
+        let (at, attr) = (core.side.peer.heard()?, core.machine.attr());
         let wait = attr.timeout.nanos().unwrap_or(u64::MAX);
         let patience = wait.saturating_mul(u64::from(attr.retry_cnt) + 1);
         Some(Heard { at, patience })

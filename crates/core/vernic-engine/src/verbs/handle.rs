@@ -26,17 +26,15 @@ use crate::device::explanation::Explanation;
 use crate::device::limits::MAX_SGE;
 use crate::device::listing::Transport;
 use crate::error::{CreateError, McastError, ModifyError};
-use crate::local::tickets::QpTickets;
-use crate::local::way::QpWay;
 use crate::progress::engine::Engine;
 use crate::qp::ack_hold::AckHold;
 use crate::qp::cap::QpCap;
 use crate::qp::flight::Flight;
 use crate::qp::machine::Machine;
 use crate::qp::payload::{Payload, SendRefusal};
+use crate::qp::peer::QpPeer;
 use crate::qp::recv_queue::{CurrentRecv, PostRecvError, RecvQueue, RecvRefusal, RecvWr};
 use crate::qp::send_slots::SendSlots;
-use crate::qp::source::Source;
 use crate::qp::state::{Mark, QpCore, QpInner, QpSide, TimerEntries};
 use crate::qp::xrc::Chosen;
 use crate::support::events::lock;
@@ -148,18 +146,12 @@ impl Qp {
                 slots,
                 current: CurrentRecv::with_sges(recv_sges),
                 chosen: Chosen::default(),
-                path: None,
-                way: QpWay::default(),
-                page: None,
-                peer: None,
-                source: Source::default(),
+                peer: QpPeer::default(),
                 stream: None,
                 failure: None,
                 ack: AckHold::default(),
                 timer: TimerEntries::default(),
                 flight: Flight::default(),
-                heard: None,
-                tickets: QpTickets::default(),
                 send_gate: None,
                 cq_failed: false,
             };
@@ -273,7 +265,7 @@ impl Qp {
     }
     /// Returns the path to the peer of a connected service, from RTR on.
     pub fn path(&self) -> Option<TxPath> {
-        self.look(|core| core.side.path).flatten()
+        self.look(|core| core.side.peer.path().copied()).flatten()
     }
 
     /// Runs `look` on the queue pair's core, under its lock; returns `None` on an orphan.
@@ -352,7 +344,7 @@ impl Qp {
             self.forget(&mut core, past);
         } else if let Some(resolved) = &resolved {
             match core.machine.state() {
-                QpState::Rtr => core.side.set_path(resolved),
+                QpState::Rtr => core.side.connect(resolved),
                 _ => core.side.change_path(resolved),
             }
         }

@@ -73,7 +73,7 @@ fn place(
     let counts = &engine.counts().direct;
     let attr = core.machine.attr();
     let (state, target) = (attr.state, attr.dest_qpn);
-    let (tickets, rkey) = (&mut core.side.tickets, to.rkey);
+    let (tickets, rkey) = (core.side.peer.tickets_mut(), to.rkey);
     if state != QpState::Rts {
         return Placed::Not;
     }

@@ -162,11 +162,11 @@ impl Engine {
 
 fn near_route(near: &Near, qp: &QpInner) -> Route {
     let core = lock(&qp.core);
-    let Some(path) = core.side.path else { return Route::Wire(WhyWire::NotConnected) };
+    let Some(path) = core.side.peer.path() else { return Route::Wire(WhyWire::NotConnected) };
     let shared = |id| near.peer(id).map(|peer| peer.neighbour.pid());
     let dest = core.machine.attr().dest_qpn;
-    let known = near.neighbour_of(&path, dest);
-    match core.side.way.requests {
+    let known = near.neighbour_of(path, dest);
+    match core.side.peer.way().requests() {
         Way::Ring(id) => {
             shared(id).map_or(Route::Wire(WhyWire::Gone), |pid| Route::SharedMemory { pid })
         }

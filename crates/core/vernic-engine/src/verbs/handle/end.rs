@@ -9,7 +9,7 @@ use vernic_proto::{AttrMask, QpAttr};
 use super::Qp;
 use crate::device::explanation::Explanation;
 use crate::error::Busy;
-use crate::local::way::QpWay;
+use crate::qp::peer::QpPeer;
 use crate::qp::state::{QpCore, QpSide};
 use crate::qp::xrc::Chosen;
 use crate::support::events::{Element, lock};
@@ -47,12 +47,9 @@ impl Qp {
         if let Some(past) = past {
             lock(self.engine().past_failures()).keep(past);
         }
-        let QpSide { path, way, page, peer, stream, failure, chosen, tickets, heard, .. } =
-            &mut core.side;
-        (*path, *way, *page) = (None, QpWay::default(), None);
-        (*peer, *stream, *failure) = (None, None, None);
-        *heard = None;
-        tickets.connect(None);
+        let QpSide { peer, stream, failure, chosen, .. } = &mut core.side;
+        (*stream, *failure) = (None, None);
+        *peer = QpPeer::default();
         *chosen = Chosen::default();
         self.inner.rq.clear();
         self.inner.cqs().for_each(|cq| cq.purge(self.inner.qpn));
