@@ -123,7 +123,7 @@ impl QpHost<'_> {
     /// which the request names.
     #[inline]
     fn remote_pd(&self) -> PdId {
-        self.side.chosen.named.as_ref().map_or(self.qp.pd, |srq| srq.pd)
+        self.side.filling.remote_pd(self.qp.pd)
     }
 
     fn flushed_recv(&self, wr_id: u64) -> Completion {
@@ -238,52 +238,23 @@ impl Host for QpHost<'_> {
 
     #[inline]
     fn select_srq(&mut self, srqn: Srqn) -> Result<(), SrqFault> {
-        let named = &mut self.side.chosen.named;
-        // Destroying a queue also removes it from `named`.
-        if named.as_ref().is_some_and(|srq| srq.number == srqn) {
-            return Ok(());
-        }
-        let srq = self.srqs.and_then(|srqs| srqs.find(srqn)).ok_or(SrqFault::Unknown)?;
-        if Some(srq.domain) != self.qp.domain {
-            return Err(SrqFault::WrongDomain);
-        }
-        *named = Some(srq.clone());
-        Ok(())
+        self.side.filling.select(srqn, self.qp.domain, self.srqs)
     }
 
     #[inline]
     fn take_recv(&mut self) -> Option<RecvWqe> {
-        if let Some(srq) = &self.side.chosen.named {
-            let taken = srq.queue.take(&mut self.side.current)?;
-            if taken.limit_reached {
-                self.engine.events().push(AsyncEvent::srq_limit(srq.id));
-            }
-            self.side.chosen.taken = Some(srq.clone());
-            return Some(taken.wqe);
-        }
-        let Some(srq) = &self.qp.srq else {
-            return self.qp.rq.take(&mut self.side.current).map(|taken| taken.wqe);
-        };
-        let taken = srq.queue.take(&mut self.side.current)?;
-        if taken.limit_reached {
-            self.engine.events().push(AsyncEvent::srq_limit(srq.id));
-        }
-        Some(taken.wqe)
+        self.side.filling.take(&self.qp.receives, self.engine.events())
     }
 
     #[inline]
     fn recv_credits(&mut self) -> Option<u32> {
-        if self.qp.srq.is_some() { None } else { Some(self.qp.rq.len()) }
+        self.qp.receives.credits()
     }
 
     #[inline]
     fn scatter_recv(&mut self, offset: u64, data: &[u8]) -> Result<(), AccessFault> {
-        let pd = self.side.chosen.taken.as_ref().map_or(self.qp.recv_pd, |srq| srq.pd);
-        let current = &mut self.side.current;
-        self.engine
-            .memory()
-            .write_local(pd, &current.sges, &mut current.cursor, offset, data)
-            .map_err(fault)
+        let (pd, sges, cursor) = self.side.filling.list(&self.qp.receives);
+        self.engine.memory().write_local(pd, sges, cursor, offset, data).map_err(fault)
     }
 
     fn name_payload(
@@ -303,11 +274,9 @@ impl Host for QpHost<'_> {
 
     fn pull_recv(&mut self, offset: u64, run: Run) -> Result<(), PullFault> {
         let Some(Pull { named, lender }) = self.pull else { return Err(PullFault::Unreachable) };
-        let pd = self.side.chosen.taken.as_ref().map_or(self.qp.recv_pd, |srq| srq.pd);
         let (memory, counters) = (&self.engine.memory(), &self.engine.counts());
-        let current = &mut self.side.current;
-        let pulled = lender
-            .pull(named, |from| memory.pull(pd, &current.sges, &mut current.cursor, offset, from));
+        let (pd, sges, cursor) = self.side.filling.list(&self.qp.receives);
+        let pulled = lender.pull(named, |from| memory.pull(pd, sges, cursor, offset, from));
         match pulled {
             Ok(()) => {
                 counters.near_pulled_runs.add(1);
@@ -336,10 +305,7 @@ impl Host for QpHost<'_> {
         if let Some(wqe) = current {
             self.complete_recv(self.flushed_recv(wqe.wr_id));
         }
-        if self.qp.srq.is_some() {
-            return;
-        }
-        while let Some(wr_id) = self.qp.rq.take_id() {
+        while let Some(wr_id) = self.qp.receives.take_id() {
             self.complete_recv(self.flushed_recv(wr_id));
         }
     }
@@ -357,11 +323,8 @@ impl Host for QpHost<'_> {
 
     #[inline]
     fn complete_recv(&mut self, completion: Completion) {
-        // A receive of an XRC queue that was destroyed meanwhile completes nowhere.
-        let taken = self.side.chosen.taken.take();
-        if let Some(cq) = taken.as_ref().map(|srq| &srq.cq).or(self.qp.recv_cq.as_ref()) {
-            self.side.cq_failed |= !cq.push(self.stamped(completion));
-        }
+        let completion = self.stamped(completion);
+        self.side.cq_failed |= !self.side.filling.complete(&self.qp.receives, completion);
     }
 
     fn event(&mut self, event: QpEvent) {

@@ -17,9 +17,8 @@ use crate::qp::completions::CqRing;
 use crate::qp::flight::Flight;
 use crate::qp::machine::Machine;
 use crate::qp::peer::QpPeer;
-use crate::qp::recv_queue::{CurrentRecv, RecvQueue, SharedRecv};
+use crate::qp::receives::{Filling, Receives};
 use crate::qp::send_slots::SendSlots;
-use crate::qp::xrc::Chosen;
 
 /// Everything of a queue pair that changes while it runs.
 #[derive(Debug)]
@@ -32,9 +31,7 @@ pub(crate) struct QpCore {
 #[derive(Debug)]
 pub(crate) struct QpSide {
     pub(crate) slots: SendSlots,
-    pub(crate) current: CurrentRecv,
-    /// The shared receive queues of an XRC target.
-    pub(crate) chosen: Chosen,
+    pub(crate) filling: Filling,
     /// The peer of a connected service.
     pub(crate) peer: QpPeer,
     /// The addresses of an iWARP connection, present or past: our own and the peer's.
@@ -158,15 +155,12 @@ pub(crate) struct QpInner {
     /// Whether the queue pair is of an iWARP device.
     pub(crate) is_stream: bool,
     pub(crate) pd: PdId,
-    pub(crate) recv_pd: PdId,
     /// The XRC domain of a target.
     pub(crate) domain: Option<PdId>,
     /// The completion queue of sends. XRC targets have neither completion queue, and initiators
     /// have none of receives.
     pub(crate) send_cq: Option<Arc<CqRing>>,
-    pub(crate) recv_cq: Option<Arc<CqRing>>,
-    pub(crate) srq: Option<SharedRecv>,
-    pub(crate) rq: RecvQueue,
+    pub(crate) receives: Receives,
     pub(crate) core: Mutex<QpCore>,
     /// The state that the queue pair shares with the scheduler.
     pub(crate) mark: Mark,
@@ -177,7 +171,16 @@ pub(crate) struct QpInner {
 impl QpInner {
     /// Returns the completion queues, that of sends first.
     pub(crate) fn cqs(&self) -> impl Iterator<Item = &Arc<CqRing>> {
-        self.send_cq.iter().chain(&self.recv_cq)
+        self.send_cq.iter().chain(self.receives.cq())
+    }
+
+    /// Clears what the protocol machine leaves to its owner, when the queue pair enters Reset.
+    pub(crate) fn forget(&self, side: &mut QpSide) {
+        side.peer = QpPeer::default();
+        side.filling.reset();
+        (side.stream, side.failure) = (None, None);
+        self.receives.clear();
+        self.cqs().for_each(|cq| cq.purge(self.qpn));
     }
 
     pub(crate) fn has_state(&self, state: QpState) -> bool {

@@ -10,10 +10,9 @@ use vernic_mem::PdId;
 use vernic_wire::Srqn;
 
 use super::completions::CqRing;
-use super::recv_queue::RecvQueue;
+use super::recv_queue::SharedRecv;
 use crate::device::limits::MAX_SRQ;
 use crate::error::CreateError;
-use crate::support::events::SrqId;
 
 /// Numbers that wait before the first of them is used again. So late requests for a destroyed queue
 /// find none, rather than another queue.
@@ -22,23 +21,52 @@ const FREED_NUMBERS: usize = 1024;
 /// A shared receive queue as targets see it.
 #[derive(Debug)]
 pub(crate) struct XrcSrq {
-    pub(crate) number: Srqn,
-    pub(crate) id: SrqId,
+    number: Srqn,
     /// The XRC domain.
-    pub(crate) domain: PdId,
+    domain: PdId,
     /// The protection domain of its receives, and of the memory that requests for it reach.
-    pub(crate) pd: PdId,
-    pub(crate) cq: Arc<CqRing>,
-    pub(crate) queue: Arc<RecvQueue>,
+    pd: PdId,
+    cq: Arc<CqRing>,
+    receives: SharedRecv,
 }
 
-/// The shared receive queues that a target uses at present.
-#[derive(Debug, Default)]
-pub(crate) struct Chosen {
-    /// The queue of the request under way.
-    pub(crate) named: Option<Arc<XrcSrq>>,
-    /// The queue of the receive being filled.
-    pub(crate) taken: Option<Arc<XrcSrq>>,
+impl XrcSrq {
+    /// Returns the queue of this number, in an XRC `domain`. `pd` is the protection domain of its
+    /// receives, and of the memory that requests for it reach.
+    pub(crate) fn new(
+        number: Srqn,
+        domain: PdId,
+        pd: PdId,
+        cq: Arc<CqRing>,
+        receives: SharedRecv,
+    ) -> Self {
+        Self { number, domain, pd, cq, receives }
+    }
+
+    #[inline]
+    pub(crate) fn number(&self) -> Srqn {
+        self.number
+    }
+
+    #[inline]
+    pub(super) fn domain(&self) -> PdId {
+        self.domain
+    }
+
+    #[inline]
+    pub(super) fn pd(&self) -> PdId {
+        self.pd
+    }
+
+    #[inline]
+    pub(super) fn cq(&self) -> &Arc<CqRing> {
+        &self.cq
+    }
+
+    #[inline]
+    pub(super) fn receives(&self) -> &SharedRecv {
+        &self.receives
+    }
 }
 
 /// Shared receive queues by number. Owned by the lane.

@@ -312,9 +312,8 @@ impl QpHost<'_> {
         let len = u64::from(len);
         match target {
             Target::Recv { offset } => {
-                let pd = self.qp.recv_pd;
-                let current = &mut self.side.current;
-                access.write_local(pd, &current.sges, &mut current.cursor, (offset, len), take)
+                let (pd, list, cursor) = self.side.filling.list(&self.qp.receives);
+                access.write_local(pd, list, cursor, (offset, len), take)
             }
             Target::Write { rkey, addr } => {
                 access.write_remote(self.qp.pd, self.qp.qpn, rkey, (addr, len), take)

@@ -33,10 +33,10 @@ use crate::qp::flight::Flight;
 use crate::qp::machine::Machine;
 use crate::qp::payload::{Payload, SendRefusal};
 use crate::qp::peer::QpPeer;
-use crate::qp::recv_queue::{CurrentRecv, PostRecvError, RecvQueue, RecvRefusal, RecvWr};
+use crate::qp::receives::{Filling, Receives};
+use crate::qp::recv_queue::{PostRecvError, RecvQueue, RecvRefusal, RecvWr};
 use crate::qp::send_slots::SendSlots;
 use crate::qp::state::{Mark, QpCore, QpInner, QpSide, TimerEntries};
-use crate::qp::xrc::Chosen;
 use crate::support::events::lock;
 use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
@@ -126,7 +126,14 @@ impl Qp {
             None if shared_rq => MAX_SGE,
             None => cap.max_recv_sge,
         };
-        let recv_pd = srq.as_ref().map_or(pd.id(), |srq| srq.pd().id());
+        let recv_ring = recv_cq.as_ref().map(|cq| cq.ring().clone());
+        let receives = match &srq {
+            Some(srq) => Receives::shared(srq.shared(), srq.pd().id(), recv_ring),
+            None => {
+                let queue = RecvQueue::new(own_wrs, cap.max_recv_sge);
+                Receives::own(queue, pd.id(), recv_ring)
+            }
+        };
         let inner = engine.open_qp(|qpn| {
             let init = vernic_proto::QpInit {
                 qpn,
@@ -144,8 +151,7 @@ impl Qp {
             let slots = SendSlots::new(machine.send_slots(), &cap, service);
             let side = QpSide {
                 slots,
-                current: CurrentRecv::with_sges(recv_sges),
-                chosen: Chosen::default(),
+                filling: Filling::with_sges(recv_sges),
                 peer: QpPeer::default(),
                 stream: None,
                 failure: None,
@@ -161,12 +167,9 @@ impl Qp {
                 service,
                 is_stream,
                 pd: pd.id(),
-                recv_pd,
                 domain: domain.as_ref().map(|domain| domain.id()),
                 send_cq: send_cq.as_ref().map(|cq| cq.ring().clone()),
-                recv_cq: recv_cq.as_ref().map(|cq| cq.ring().clone()),
-                srq: srq.as_ref().map(|srq| srq.shared()),
-                rq: RecvQueue::new(own_wrs, cap.max_recv_sge),
+                receives,
                 core: Mutex::new(QpCore { machine, side }),
                 mark: Mark::new(),
                 state: AtomicU8::new(QpState::Reset as u8),
@@ -483,7 +486,7 @@ impl Qp {
         if self.context().is_orphan() {
             return refuse(RecvRefusal::Orphan);
         }
-        if self.inner.srq.is_some() {
+        if self.inner.receives.is_shared() {
             return refuse(RecvRefusal::Shared);
         }
         if self.inner.service == Service::Xrc {
@@ -495,7 +498,7 @@ impl Qp {
         if self.inner.has_state(QpState::Reset) {
             return refuse(RecvRefusal::State(QpState::Reset));
         }
-        let result = self.inner.rq.post(wrs);
+        let result = self.inner.receives.post(wrs);
         self.flush_recvs_if_error();
         result.map(drop)
     }
@@ -597,7 +600,7 @@ impl Qp {
 
     /// Flushes the receive queue, just posted to, if the queue pair is in the Error state.
     fn flush_recvs_if_error(&self) {
-        if self.inner.srq.is_none() && self.inner.has_state(QpState::Error) {
+        if !self.inner.receives.is_shared() && self.inner.has_state(QpState::Error) {
             let engine = self.engine();
             let mut core = lock(&self.inner.core);
             if core.machine.state() == QpState::Error {

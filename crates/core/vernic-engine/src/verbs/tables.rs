@@ -85,10 +85,7 @@ impl Engine {
         let gone = self.with_lane(|lane| {
             let mut gone: Vec<_> = lane.srqs.remove(number).into_iter().collect();
             for qp in lane.table.iter().filter(|qp| qp.qp_type == QpType::XrcTgt) {
-                let chosen = &mut lock(&qp.core).side.chosen;
-                for place in [&mut chosen.named, &mut chosen.taken] {
-                    gone.extend(place.take_if(|srq| srq.number == number));
-                }
+                gone.extend(lock(&qp.core).side.filling.remove_queue(number));
             }
             gone
         });

@@ -9,9 +9,7 @@ use vernic_proto::{AttrMask, QpAttr};
 use super::Qp;
 use crate::device::explanation::Explanation;
 use crate::error::Busy;
-use crate::qp::peer::QpPeer;
-use crate::qp::state::{QpCore, QpSide};
-use crate::qp::xrc::Chosen;
+use crate::qp::state::QpCore;
 use crate::support::events::{Element, lock};
 
 impl Qp {
@@ -47,12 +45,7 @@ impl Qp {
         if let Some(past) = past {
             lock(self.engine().past_failures()).keep(past);
         }
-        let QpSide { peer, stream, failure, chosen, .. } = &mut core.side;
-        (*stream, *failure) = (None, None);
-        *peer = QpPeer::default();
-        *chosen = Chosen::default();
-        self.inner.rq.clear();
-        self.inner.cqs().for_each(|cq| cq.purge(self.inner.qpn));
+        self.inner.forget(&mut core.side);
     }
 
     fn shut_down(&self) {
