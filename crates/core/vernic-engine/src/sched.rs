@@ -191,7 +191,7 @@ impl Scheduler {
         let Some(machine) = machine.packets() else { return true };
         // Flushing is no sending.
         let sends = matches!(machine.state(), QpState::Rts | QpState::Sqd);
-        let acknowledged = matches!(qp.service, Service::Rc | Service::Xrc);
+        let acknowledged = matches!(qp.service(), Service::Rc | Service::Xrc);
         let Some(entry) = self.entries.get(qp.mark.index()) else { return true };
         let waited = entry.since.is_some_and(|since| now.since(since) >= PATIENCE_NANOS);
         let pass = std::mem::take(&mut entry.pass) || waited;
@@ -256,7 +256,7 @@ impl Scheduler {
         now: Time,
     ) {
         qp.publish_state(device, core);
-        self.timers.arm(qp.qpn, core);
+        self.timers.arm(qp.qpn(), core);
         self.windows.note(core, now);
         let index = qp.mark.index();
         let Some(entry) = self.entries.get(index) else { return };

@@ -108,7 +108,7 @@ impl Lane {
         }
         let rights = rights_of(qp, machine.attr().access);
         // Granted under the queue pair's lock, under which its revocation word is cleared, too.
-        let grant = engine.memory().grant(visitor, qp.pd, qp.qpn, rkey).map_err(|error| {
+        let grant = engine.memory().grant(visitor, qp.pd(), qp.qpn(), rkey).map_err(|error| {
             tracing::debug!(qpn = %target, %rkey, %error, "no access for another process");
             match error {
                 GrantError::Check(_) | GrantError::Rights => Denial::Refused,
@@ -253,7 +253,7 @@ impl Lane {
 /// Returns what a queue pair's own rights (`ibv_access_flags`) permit. Only RC permits anything:
 /// its acknowledgements say when nothing sent before is in flight any more.
 fn rights_of(qp: &QpInner, access: u32) -> Access {
-    let service = match qp.qp_type {
+    let service = match qp.qp_type() {
         QpType::Rc => Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
         _ => Access::empty(),
     };

@@ -168,7 +168,7 @@ impl Lane {
                         machine.handle_timeout(now, host);
                     });
                     engine.counts().timer_fired(&before, core.machine.counters());
-                    self.told_silent.note(engine, qp.qpn, &core, now);
+                    self.told_silent.note(engine, qp.qpn(), &core, now);
                     let peer = core.machine.attr().dest_qpn;
                     let path = core.side.peer.path();
                     let straight = path.and_then(|path| engine.straighten(path, peer));

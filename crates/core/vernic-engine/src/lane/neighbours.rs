@@ -48,7 +48,7 @@ impl Lane {
         let pid = peer.neighbour.pid();
         let mut failed = 0;
         let Self { table, srqs, sched, .. } = self;
-        for qp in table.iter().filter(|qp| qp.service != Service::Ud) {
+        for qp in table.iter().filter(|qp| qp.service() != Service::Ud) {
             let mut core = lock(&qp.core);
             if !leads_to(&core.side, core.machine.attr().dest_qpn, id, &peer) {
                 continue;

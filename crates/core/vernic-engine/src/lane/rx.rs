@@ -284,7 +284,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         parsed: &Packet<'_>,
         pull: Option<Pull<'_>>,
     ) -> Result<(), DropReason> {
-        if self.held.as_ref().is_none_or(|held| held.qp.qpn != qpn) {
+        if self.held.as_ref().is_none_or(|held| held.qp.qpn() != qpn) {
             let qp = self.table.find(qpn).ok_or(DropReason::UnknownQpn)?;
             self.let_go();
             self.held = Some(Held { qp, core: lock(&qp.core), requests: false, heard: false });
@@ -295,7 +295,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         let mut sender = Sender::Peer;
         let run = pull.map(|pull| pull.named.run);
         let mut meta = RxMeta { grh: None, ecn: packet.meta.traffic_class & 3, sl: 0, run };
-        if qp.service == Service::Ud {
+        if qp.service() == Service::Ud {
             // Queue pairs of other services receive from their peers alone, which were checked
             // against this setting when they were connected.
             if !self.engine.config().peers.contains(packet.meta.src.ip()) {
@@ -329,10 +329,10 @@ impl<'a, 'p> Demux<'a, 'p> {
             machine.handle_packet(now, parsed, &meta, host)
         });
         if sender != Sender::Peer && disposition == Disposition::Accepted {
-            core.side.peer.learn_port(sender, is_request, packet.meta.flow, qp.qpn);
+            core.side.peer.learn_port(sender, is_request, packet.meta.flow, qp.qpn());
         }
         // A packet that the machine did not take says nothing of where the peer is.
-        if !matches!(disposition, Disposition::Drop(_)) && qp.service != Service::Ud {
+        if !matches!(disposition, Disposition::Drop(_)) && qp.service() != Service::Ud {
             let via = self.via.as_ref().map(Origin::id);
             if core.side.peer.note_arrival(is_request, via) {
                 choose_answers(engine, core, self.via.as_mut());
@@ -409,7 +409,7 @@ fn identify(
     let is_request = parsed.info().is_request();
     let QpCore { machine, side } = core;
     let from = (is_request, packet.meta.flow);
-    let sender = side.peer.identify(from, qp.qpn, now, || machine.is_credible(parsed));
+    let sender = side.peer.identify(from, qp.qpn(), now, || machine.is_credible(parsed));
     sender.ok_or(DropReason::WrongPort)
 }
 

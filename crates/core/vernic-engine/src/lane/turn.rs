@@ -164,8 +164,8 @@ fn switches(machine: &mut Qp, host: &mut QpHost<'_>, routes: &Routes<'_>) -> boo
         let is_repaired = attr.timeout != AckTimeout::INFINITE && attr.retry_cnt != 0;
         return is_repaired && !machine.is_repeating();
     }
-    tracing::debug!(qpn = %host.qp.qpn, neighbour = %id, "packets go through memory from now on");
-    let is_rc = host.qp.qp_type == QpType::Rc;
+    tracing::debug!(qpn = %host.qp.qpn(), neighbour = %id, "packets go through memory from now on");
+    let is_rc = host.qp.qp_type() == QpType::Rc;
     let guest = routes.guests.get(id).filter(|_| is_rc).cloned();
     host.side.peer.switch_to(id, guest);
     false

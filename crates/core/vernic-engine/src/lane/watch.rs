@@ -22,7 +22,7 @@ pub(crate) fn slot_of_peer(core: &QpCore) -> Slot {
 impl Lane {
     /// Notes in queue pairs which process serves the address of their peer.
     pub(crate) fn name_process(&mut self, known: Watched, process: &HostProcess) {
-        for qp in self.table.iter().filter(|qp| qp.service != Service::Ud) {
+        for qp in self.table.iter().filter(|qp| qp.service() != Service::Ud) {
             let mut core = lock(&qp.core);
             let at = core.side.peer.path().map(|path| (path.remote().to_ip(), slot_of_peer(&core)));
             if at == Some((known.ip, known.slot)) && core.side.peer.pid().is_none() {
@@ -48,7 +48,7 @@ impl Lane {
         }
         let (mut failed, mut left) = (0, 0);
         let Self { table, srqs, sched, .. } = self;
-        for qp in table.iter().filter(|qp| qp.service != Service::Ud) {
+        for qp in table.iter().filter(|qp| qp.service() != Service::Ud) {
             let mut core = lock(&qp.core);
             if core.side.peer.pid() != pid || slot_of_peer(&core) != slot {
                 continue;

@@ -119,7 +119,7 @@ pub(crate) fn turn(machine: &mut Qp, host: &mut QpHost<'_>, now: Time) -> (Turn,
 /// Carries out the next `part` bytes of a request, if there is a grant for it.
 #[inline]
 fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time) -> Step {
-    let (engine, pd, own) = (host.engine, host.qp.pd, host.qp.qpn);
+    let (engine, pd, own) = (host.engine, host.qp.pd(), host.qp.qpn());
     let counts = &engine.counts().direct;
     let rkey = direct.remote.rkey;
     let (tickets, slots) = (host.side.peer.tickets_mut(), &mut host.side.slots);

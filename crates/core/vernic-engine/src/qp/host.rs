@@ -92,7 +92,7 @@ const fn mem_access(need: RemoteAccess) -> vernic_mem::RemoteAccess {
 
 impl QpHost<'_> {
     fn bind_window(&self, bind: &MwBind) -> Result<(), AccessFault> {
-        let refused = |error| bind_fault(self.qp.qpn, bind, error);
+        let refused = |error| bind_fault(self.qp.qpn(), bind, error);
         let index = window_index(bind.mw);
         if window_index(bind.new_rkey) != index {
             let (key, window) = (bind.new_rkey, bind.mw);
@@ -102,8 +102,8 @@ impl QpHost<'_> {
         let handle = window.ok_or_else(|| refused(BindError::UnknownHandle))?;
         let access = Access::from_bits_retain(bind.access);
         let request = Bind {
-            qp_pd: self.qp.pd,
-            qpn: self.qp.qpn,
+            qp_pd: self.qp.pd(),
+            qpn: self.qp.qpn(),
             lkey: bind.mr,
             addr: bind.addr,
             len: bind.length,
@@ -123,7 +123,7 @@ impl QpHost<'_> {
     /// which the request names.
     #[inline]
     fn remote_pd(&self) -> PdId {
-        self.side.filling.remote_pd(self.qp.pd)
+        self.side.filling.remote_pd(self.qp.pd())
     }
 
     fn flushed_recv(&self, wr_id: u64) -> Completion {
@@ -133,7 +133,7 @@ impl QpHost<'_> {
             opcode: WcOpcode::Recv,
             byte_len: 0,
             tag: Tag::None,
-            qpn: self.qp.qpn,
+            qpn: self.qp.qpn(),
             src_qpn: Qpn::SMI,
             solicited: false,
             grh: false,
@@ -146,18 +146,21 @@ impl QpHost<'_> {
 impl Host for QpHost<'_> {
     #[inline]
     fn gather(&mut self, slot: u32, offset: u32, buf: &mut [u8]) -> Result<(), AccessFault> {
-        self.side.slots.gather(self.engine.memory(), self.qp.pd, slot, offset, buf).map_err(fault)
+        self.side.slots.gather(self.engine.memory(), self.qp.pd(), slot, offset, buf).map_err(fault)
     }
 
     #[inline]
     fn scatter_response(&mut self, slot: u32, offset: u32, data: &[u8]) -> Result<(), AccessFault> {
-        self.side.slots.scatter(self.engine.memory(), self.qp.pd, slot, offset, data).map_err(fault)
+        self.side
+            .slots
+            .scatter(self.engine.memory(), self.qp.pd(), slot, offset, data)
+            .map_err(fault)
     }
 
     fn local_op(&mut self, wqe: &SendWqe) -> Result<(), AccessFault> {
         match &wqe.op {
             SendOp::LocalInv(rkey) => {
-                let invalidated = self.engine.memory().invalidate_local(self.qp.pd, *rkey);
+                let invalidated = self.engine.memory().invalidate_local(self.qp.pd(), *rkey);
                 invalidated.map_err(|e| invalidate_fault(*rkey, e))
             }
             SendOp::BindMw(bind) => self.bind_window(bind),
@@ -175,7 +178,7 @@ impl Host for QpHost<'_> {
     ) -> Result<(), AccessFault> {
         self.engine
             .memory()
-            .check_remote(self.remote_pd(), self.qp.qpn, rkey, addr, len, mem_access(need))
+            .check_remote(self.remote_pd(), self.qp.qpn(), rkey, addr, len, mem_access(need))
             .map_err(fault)
     }
 
@@ -183,7 +186,7 @@ impl Host for QpHost<'_> {
     fn write_remote(&mut self, rkey: Rkey, addr: u64, data: &[u8]) -> Result<(), AccessFault> {
         self.engine
             .memory()
-            .write_remote(self.remote_pd(), self.qp.qpn, rkey, addr, data)
+            .write_remote(self.remote_pd(), self.qp.qpn(), rkey, addr, data)
             .map_err(fault)
     }
 
@@ -191,12 +194,12 @@ impl Host for QpHost<'_> {
     fn read_remote(&mut self, rkey: Rkey, addr: u64, buf: &mut [u8]) -> Result<(), AccessFault> {
         self.engine
             .memory()
-            .read_remote(self.remote_pd(), self.qp.qpn, rkey, addr, buf)
+            .read_remote(self.remote_pd(), self.qp.qpn(), rkey, addr, buf)
             .map_err(fault)
     }
 
     fn atomic(&mut self, rkey: Rkey, addr: u64, op: AtomicOp) -> Result<u64, AccessFault> {
-        let (memory, pd, qpn) = (&self.engine.memory(), self.remote_pd(), self.qp.qpn);
+        let (memory, pd, qpn) = (&self.engine.memory(), self.remote_pd(), self.qp.qpn());
         match op {
             AtomicOp::CmpSwap { compare, swap } => {
                 memory.atomic_cmp_swap(pd, qpn, rkey, addr, compare, swap)
@@ -209,7 +212,7 @@ impl Host for QpHost<'_> {
     fn atomic_write(&mut self, rkey: Rkey, addr: u64, data: [u8; 8]) -> Result<(), AccessFault> {
         self.engine
             .memory()
-            .atomic_write_8(self.remote_pd(), self.qp.qpn, rkey, addr, data)
+            .atomic_write_8(self.remote_pd(), self.qp.qpn(), rkey, addr, data)
             .map_err(fault)
     }
 
@@ -225,14 +228,14 @@ impl Host for QpHost<'_> {
         let range = (len != 0).then_some((addr, len));
         self.engine
             .memory()
-            .flush(self.remote_pd(), self.qp.qpn, rkey, range, placement)
+            .flush(self.remote_pd(), self.qp.qpn(), rkey, range, placement)
             .map_err(fault)
     }
 
     fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault> {
         self.engine
             .memory()
-            .invalidate_remote(self.remote_pd(), self.qp.qpn, rkey)
+            .invalidate_remote(self.remote_pd(), self.qp.qpn(), rkey)
             .map_err(|e| invalidate_fault(rkey, e))
     }
 
@@ -243,17 +246,17 @@ impl Host for QpHost<'_> {
 
     #[inline]
     fn take_recv(&mut self) -> Option<RecvWqe> {
-        self.side.filling.take(&self.qp.receives, self.engine.events())
+        self.side.filling.take(self.qp.receives(), self.engine.events())
     }
 
     #[inline]
     fn recv_credits(&mut self) -> Option<u32> {
-        self.qp.receives.credits()
+        self.qp.receives().credits()
     }
 
     #[inline]
     fn scatter_recv(&mut self, offset: u64, data: &[u8]) -> Result<(), AccessFault> {
-        let (pd, sges, cursor) = self.side.filling.list(&self.qp.receives);
+        let (pd, sges, cursor) = self.side.filling.list(self.qp.receives());
         self.engine.memory().write_local(pd, sges, cursor, offset, data).map_err(fault)
     }
 
@@ -264,18 +267,15 @@ impl Host for QpHost<'_> {
         run: Run,
         buf: &mut [u8],
     ) -> Result<Option<usize>, AccessFault> {
-        let (memory, pd, qpn) = (&self.engine.memory(), self.qp.pd, self.qp.qpn);
-        let gate = &mut self.side.send_gate;
-        *gate = gate.or_else(|| memory.send_token(qpn));
-        let Some(pass) = *gate else { return Ok(None) };
-        let named = self.side.slots.name((memory, pd), slot, offset, run, pass).map_err(fault)?;
+        let (memory, pd, qpn) = (&self.engine.memory(), self.qp.pd(), self.qp.qpn());
+        let named = self.side.slots.name((memory, pd), qpn, slot, offset, run).map_err(fault)?;
         Ok(named.and_then(|named| named.emit(buf)))
     }
 
     fn pull_recv(&mut self, offset: u64, run: Run) -> Result<(), PullFault> {
         let Some(Pull { named, lender }) = self.pull else { return Err(PullFault::Unreachable) };
         let (memory, counters) = (&self.engine.memory(), &self.engine.counts());
-        let (pd, sges, cursor) = self.side.filling.list(&self.qp.receives);
+        let (pd, sges, cursor) = self.side.filling.list(self.qp.receives());
         let pulled = lender.pull(named, |from| memory.pull(pd, sges, cursor, offset, from));
         match pulled {
             Ok(()) => {
@@ -305,7 +305,7 @@ impl Host for QpHost<'_> {
         if let Some(wqe) = current {
             self.complete_recv(self.flushed_recv(wqe.wr_id));
         }
-        while let Some(wr_id) = self.qp.receives.take_id() {
+        while let Some(wr_id) = self.qp.receives().take_id() {
             self.complete_recv(self.flushed_recv(wr_id));
         }
     }
@@ -314,32 +314,34 @@ impl Host for QpHost<'_> {
     fn complete_send(&mut self, completion: Completion) {
         if completion.status != WcStatus::Success {
             // The access ends before the application hears of the completion.
-            self.side.close_send_gate(self.engine, self.qp.qpn);
+            self.side.slots.revoke_sends(self.engine.memory(), self.qp.qpn());
         }
         if let Some(cq) = &self.qp.send_cq {
-            self.side.cq_failed |= !cq.push(self.stamped(completion));
+            let fits = cq.push(self.stamped(completion));
+            self.side.note_completion(fits);
         }
     }
 
     #[inline]
     fn complete_recv(&mut self, completion: Completion) {
         let completion = self.stamped(completion);
-        self.side.cq_failed |= !self.side.filling.complete(&self.qp.receives, completion);
+        let fits = self.side.filling.complete(self.qp.receives(), completion);
+        self.side.note_completion(fits);
     }
 
     fn event(&mut self, event: QpEvent) {
         self.engine
             .events()
-            .push(AsyncEvent { kind: event.into(), element: Element::Qp(self.qp.qpn) });
+            .push(AsyncEvent { kind: event.into(), element: Element::Qp(self.qp.qpn()) });
     }
 
     fn failure(&mut self, failure: Failure) {
-        self.side.failure = Some(failure);
+        self.side.note_failure(failure);
         self.engine.counts().qp_failures.add(1);
         let circumstances =
             self.engine.circumstances(self.side.peer.path().copied(), &failure.cause);
         tracing::warn!(
-            qpn = %self.qp.qpn,
+            qpn = %self.qp.qpn(),
             path = self.side.peer.path().map(tracing::field::display),
             status = %failure.status,
             wr_id = failure.wr_id,

@@ -27,17 +27,17 @@ impl QpInner {
     #[cold]
     fn change_state(&self, engine: &Device, core: &mut QpCore, state: u8) {
         self.state.store(state, Ordering::SeqCst);
-        engine.slots().set_answering(self.qpn, takes_requests(core.machine.state()));
+        engine.slots().set_answering(self.qpn(), takes_requests(core.machine.state()));
         if !takes_requests(core.machine.state()) {
             engine.watch().note_change();
         }
         if !matches!(core.machine.state(), QpState::Rts | QpState::Sqd) {
-            core.side.close_send_gate(engine, self.qpn);
+            core.side.slots.revoke_sends(engine.memory(), self.qpn());
         }
         if !takes_requests(core.machine.state()) {
             // Code that must know that no process is inside the memory any more waits for that
             // later, without the lock.
-            engine.memory().revoke_qp(self.qpn);
+            engine.memory().revoke_qp(self.qpn());
         }
         // The machine flushed when it entered Error. A receive that was posted after that and
         // before the store saw a state that takes receives. A receive posted after the store
@@ -85,7 +85,7 @@ impl QpInner {
     ) -> T {
         let mut host = QpHost { engine, srqs, pull, now, qp: self, side: &mut core.side };
         let result = f(&mut core.machine, &mut host);
-        if core.side.cq_failed {
+        if core.side.has_lost_completion() {
             self.fail_for_cq(engine, now, core);
         }
         result
@@ -94,7 +94,7 @@ impl QpInner {
     /// Fails the queue pair because a completion did not fit its queue (IBTA 11.6.3.1).
     #[cold]
     fn fail_for_cq(&self, engine: &Device, now: Time, core: &mut QpCore) {
-        core.side.cq_failed = false;
+        core.side.forget_lost_completion();
         let state = core.machine.state();
         if matches!(state, QpState::Reset | QpState::Init | QpState::Error) {
             return;
@@ -105,7 +105,7 @@ impl QpInner {
         host.event(vernic_proto::QpEvent::Fatal);
         // Error can be entered from every state.
         let _ = core.machine.modify(&attr, AttrMask::STATE, now, &mut host);
-        core.side.cq_failed = false;
+        core.side.forget_lost_completion();
         self.publish_state(engine, core);
     }
 }
@@ -119,9 +119,9 @@ impl QpInner {
     /// Returns why the queue pair failed, if it has since the last reset.
     pub(crate) fn explanation(&self, engine: &Device, core: &QpCore) -> Option<Explanation> {
         let side = &core.side;
-        let failure = side.failure?;
+        let failure = side.failure()?;
         let peer_qpn = side.peer.path().map(|_| core.machine.attr().dest_qpn);
-        let (qpn, service, path) = (self.qpn, self.service, side.peer.path().copied());
+        let (qpn, service, path) = (self.qpn(), self.service(), side.peer.path().copied());
         let mut circumstances = engine.circumstances(path, &failure.cause);
         if let Cause::AckTimeout { .. } = failure.cause {
             let (config, attr) = (&engine.config(), core.machine.attr());
@@ -130,7 +130,7 @@ impl QpInner {
             circumstances.floor_us = is_lifted.then_some(floor_us);
             circumstances.live_peer = side.peer.live_peer(config, attr);
         }
-        let stream = side.stream;
+        let stream = side.stream();
         Some(Explanation { qpn, service, path, peer_qpn, stream, failure, circumstances })
     }
 }

@@ -6,11 +6,10 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use vernic_mem::{PdId, RevocationToken};
+use vernic_mem::PdId;
 use vernic_proto::{Failure, QpState, QpType, Time};
 use vernic_wire::{Qpn, Service};
 
-use crate::device::opened::Device;
 use crate::device::path::Resolved;
 use crate::qp::ack_hold::AckHold;
 use crate::qp::completions::CqRing;
@@ -35,24 +34,27 @@ pub(crate) struct QpSide {
     /// The peer of a connected service.
     pub(crate) peer: QpPeer,
     /// The addresses of an iWARP connection, present or past: our own and the peer's.
-    pub(crate) stream: Option<(SocketAddr, SocketAddr)>,
-    pub(crate) failure: Option<Failure>,
+    stream: Option<(SocketAddr, SocketAddr)>,
+    failure: Option<Failure>,
     pub(crate) ack: AckHold,
     pub(crate) timer: TimerEntries,
     pub(crate) flight: Flight,
-    /// The revocation token in messages of which the peer copies the payload; `None` without such.
-    pub(crate) send_gate: Option<RevocationToken>,
-    /// Whether a completion was lost to a full completion queue: the queue pair must go to error.
-    pub(crate) cq_failed: bool,
+    has_lost_completion: bool,
 }
 
 impl QpSide {
-    /// Revokes the peer's access to messages that it has not copied yet: the application may change
-    /// them from now on.
-    #[inline]
-    pub(crate) fn close_send_gate(&mut self, engine: &Device, qpn: Qpn) {
-        if self.send_gate.take().is_some() {
-            engine.memory().revoke_send(qpn);
+    /// Returns the side of a queue pair in Reset. Its receives have at most `recv_sges` entries.
+    pub(crate) fn new(slots: SendSlots, recv_sges: u32) -> Self {
+        Self {
+            slots,
+            filling: Filling::with_sges(recv_sges),
+            peer: QpPeer::default(),
+            stream: None,
+            failure: None,
+            ack: AckHold::default(),
+            timer: TimerEntries::default(),
+            flight: Flight::default(),
+            has_lost_completion: false,
         }
     }
 
@@ -67,6 +69,41 @@ impl QpSide {
     pub(crate) fn change_path(&mut self, resolved: &Resolved) {
         self.peer.change_path(resolved);
         self.flight.path_changed();
+    }
+
+    /// Sets the addresses of an iWARP connection: our own and the peer's.
+    pub(crate) fn set_stream(&mut self, ends: Option<(SocketAddr, SocketAddr)>) {
+        self.stream = ends;
+    }
+
+    /// Returns the addresses of an iWARP connection, present or past: our own and the peer's.
+    pub(crate) fn stream(&self) -> Option<(SocketAddr, SocketAddr)> {
+        self.stream
+    }
+
+    pub(super) fn note_failure(&mut self, failure: Failure) {
+        self.failure = Some(failure);
+    }
+
+    /// Returns the failure of the queue pair, if it has failed since the last reset.
+    pub(super) fn failure(&self) -> Option<Failure> {
+        self.failure
+    }
+
+    /// Notes whether a completion fits its completion queue. If not, it is lost.
+    #[inline]
+    pub(super) fn note_completion(&mut self, fits: bool) {
+        self.has_lost_completion |= !fits;
+    }
+
+    /// Whether a completion was lost to a full completion queue: the queue pair must go to error.
+    #[inline]
+    pub(super) fn has_lost_completion(&self) -> bool {
+        self.has_lost_completion
+    }
+
+    pub(super) fn forget_lost_completion(&mut self) {
+        self.has_lost_completion = false;
     }
 }
 
@@ -149,26 +186,77 @@ impl Mark {
 /// A queue pair as the lane sees it.
 #[derive(Debug)]
 pub(crate) struct QpInner {
-    pub(crate) qpn: Qpn,
-    pub(crate) qp_type: QpType,
-    pub(crate) service: Service,
+    qpn: Qpn,
+    qp_type: QpType,
+    service: Service,
     /// Whether the queue pair is of an iWARP device.
     pub(crate) is_stream: bool,
-    pub(crate) pd: PdId,
+    pd: PdId,
     /// The XRC domain of a target.
-    pub(crate) domain: Option<PdId>,
+    pub(super) domain: Option<PdId>,
     /// The completion queue of sends. XRC targets have neither completion queue, and initiators
     /// have none of receives.
-    pub(crate) send_cq: Option<Arc<CqRing>>,
-    pub(crate) receives: Receives,
+    pub(super) send_cq: Option<Arc<CqRing>>,
+    receives: Receives,
     pub(crate) core: Mutex<QpCore>,
     /// The state that the queue pair shares with the scheduler.
     pub(crate) mark: Mark,
     /// Copy of the machine's state for posting receives without the core.
-    pub(crate) state: AtomicU8,
+    pub(super) state: AtomicU8,
 }
 
 impl QpInner {
+    /// Returns a queue pair in Reset. It is of a protection domain, and an XRC target of an XRC
+    /// `domain` besides.
+    pub(crate) fn new(
+        qpn: Qpn,
+        qp_type: QpType,
+        (pd, domain): (PdId, Option<PdId>),
+        send_cq: Option<Arc<CqRing>>,
+        receives: Receives,
+        machine: Machine,
+        side: QpSide,
+    ) -> Self {
+        Self {
+            qpn,
+            qp_type,
+            service: qp_type.service(),
+            is_stream: matches!(machine, Machine::Stream(_)),
+            pd,
+            domain,
+            send_cq,
+            receives,
+            core: Mutex::new(QpCore { machine, side }),
+            mark: Mark::new(),
+            state: AtomicU8::new(QpState::Reset as u8),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    #[inline]
+    pub(crate) fn qp_type(&self) -> QpType {
+        self.qp_type
+    }
+
+    #[inline]
+    pub(crate) fn service(&self) -> Service {
+        self.service
+    }
+
+    #[inline]
+    pub(crate) fn pd(&self) -> PdId {
+        self.pd
+    }
+
+    #[inline]
+    pub(crate) fn receives(&self) -> &Receives {
+        &self.receives
+    }
+
     /// Returns the completion queues, that of sends first.
     pub(crate) fn cqs(&self) -> impl Iterator<Item = &Arc<CqRing>> {
         self.send_cq.iter().chain(self.receives.cq())

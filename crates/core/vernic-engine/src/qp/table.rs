@@ -116,7 +116,7 @@ impl QpTable {
         let (page, index) = self.take_number(slots)?;
         let page = &mut self.pages[page];
         let qp = make(page.slot.qpn(index));
-        if let Some(place) = page.place(qp.qpn) {
+        if let Some(place) = page.place(qp.qpn()) {
             page.qps[place] = Some(qp.clone());
         }
         self.open += 1;

@@ -186,10 +186,10 @@ fn check_standings(context: &Context, now: Time, seed: u64) {
             let core = lock(&qp.core);
             let has_work = core.machine.wants_requests() || core.machine.wants_responses();
             // All doorbells were answered when the lane was taken.
-            assert!(!has_work || standing != Standing::Idle, "seed {seed}: {} is idle", qp.qpn);
+            assert!(!has_work || standing != Standing::Idle, "seed {seed}: {} is idle", qp.qpn());
             let since = lane.sched.entries.since(qp.mark.index());
             let waited = since.map_or(0, |since| now.since(since));
-            assert!(waited < 2 * PATIENCE_NANOS, "seed {seed}: {} waited {waited} ns", qp.qpn);
+            assert!(waited < 2 * PATIENCE_NANOS, "seed {seed}: {} waited {waited} ns", qp.qpn());
         }
     });
 }

@@ -13,8 +13,8 @@
 //! queue pair out of the table, so the lane never sees a queue pair whose `Qp` is gone.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, MutexGuard};
 
 use vernic_io::TxPath;
 use vernic_proto::{
@@ -27,16 +27,13 @@ use crate::device::limits::MAX_SGE;
 use crate::device::listing::Transport;
 use crate::error::{CreateError, McastError, ModifyError};
 use crate::progress::engine::Engine;
-use crate::qp::ack_hold::AckHold;
 use crate::qp::cap::QpCap;
-use crate::qp::flight::Flight;
 use crate::qp::machine::Machine;
 use crate::qp::payload::{Payload, SendRefusal};
-use crate::qp::peer::QpPeer;
-use crate::qp::receives::{Filling, Receives};
+use crate::qp::receives::Receives;
 use crate::qp::recv_queue::{PostRecvError, RecvQueue, RecvRefusal, RecvWr};
 use crate::qp::send_slots::SendSlots;
-use crate::qp::state::{Mark, QpCore, QpInner, QpSide, TimerEntries};
+use crate::qp::state::{QpCore, QpInner, QpSide};
 use crate::support::events::lock;
 use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
@@ -78,7 +75,7 @@ enum Pushed {
 
 impl fmt::Debug for Qp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Qp({:?} {})", self.inner.qp_type, self.inner.qpn)
+        write!(f, "Qp({:?} {})", self.inner.qp_type(), self.inner.qpn())
     }
 }
 
@@ -149,31 +146,10 @@ impl Qp {
             machine.set_port_mtu(engine.port().active_mtu());
             machine.set_ack_floor(engine.config().ack_timeout_floor_us * 1000);
             let slots = SendSlots::new(machine.send_slots(), &cap, service);
-            let side = QpSide {
-                slots,
-                filling: Filling::with_sges(recv_sges),
-                peer: QpPeer::default(),
-                stream: None,
-                failure: None,
-                ack: AckHold::default(),
-                timer: TimerEntries::default(),
-                flight: Flight::default(),
-                send_gate: None,
-                cq_failed: false,
-            };
-            Arc::new(QpInner {
-                qpn,
-                qp_type,
-                service,
-                is_stream,
-                pd: pd.id(),
-                domain: domain.as_ref().map(|domain| domain.id()),
-                send_cq: send_cq.as_ref().map(|cq| cq.ring().clone()),
-                receives,
-                core: Mutex::new(QpCore { machine, side }),
-                mark: Mark::new(),
-                state: AtomicU8::new(QpState::Reset as u8),
-            })
+            let side = QpSide::new(slots, recv_sges);
+            let domains = (pd.id(), domain.as_ref().map(|domain| domain.id()));
+            let send_ring = send_cq.as_ref().map(|cq| cq.ring().clone());
+            Arc::new(QpInner::new(qpn, qp_type, domains, send_ring, receives, machine, side))
         })?;
         pd.hold();
         inner.cqs().for_each(|cq| cq.hold());
@@ -203,15 +179,15 @@ impl Qp {
 
     /// Returns the queue pair number.
     pub fn qpn(&self) -> Qpn {
-        self.inner.qpn
+        self.inner.qpn()
     }
     /// Returns the type of the queue pair.
     pub fn qp_type(&self) -> QpType {
-        self.inner.qp_type
+        self.inner.qp_type()
     }
     /// Returns the service of the queue pair.
     pub fn service(&self) -> Service {
-        self.inner.service
+        self.inner.service()
     }
     /// Returns the protection domain. An XRC target has the one of its XRC domain, which contains
     /// no memory.
@@ -290,7 +266,7 @@ impl Qp {
     /// # Errors
     /// [`ModifyError`].
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyError> {
-        let qpn = self.inner.qpn;
+        let qpn = self.inner.qpn();
         if self.context().is_orphan() {
             return Err(ModifyError::Orphan);
         }
@@ -312,7 +288,7 @@ impl Qp {
             engine.check_mtu(attr.path_mtu).map_err(path_error)?;
         }
         // The path of an iWARP queue pair is that of its TCP connection.
-        let connected = self.inner.service != Service::Ud && !self.inner.is_stream;
+        let connected = self.inner.service() != Service::Ud && !self.inner.is_stream;
         let resolved = if connected && mask.contains(AttrMask::AV) {
             let peer = match mask.contains(AttrMask::DEST_QPN) {
                 true => attr.dest_qpn,
@@ -376,7 +352,7 @@ impl Qp {
     /// Whether this is an iWARP queue pair that came to RTS by a state change alone, without a
     /// connection.
     fn lacks_connection(&self, core: &QpCore) -> bool {
-        self.inner.is_stream && core.machine.state() == QpState::Rts && core.side.stream.is_none()
+        self.inner.is_stream && core.machine.state() == QpState::Rts && core.side.stream().is_none()
     }
 
     /// Queues sends in order and starts them. Inline data is copied now; other data is read when
@@ -486,10 +462,10 @@ impl Qp {
         if self.context().is_orphan() {
             return refuse(RecvRefusal::Orphan);
         }
-        if self.inner.receives.is_shared() {
+        if self.inner.receives().is_shared() {
             return refuse(RecvRefusal::Shared);
         }
-        if self.inner.service == Service::Xrc {
+        if self.inner.service() == Service::Xrc {
             return refuse(RecvRefusal::NoQueue);
         }
         if self.gone.load(Ordering::Acquire) {
@@ -498,7 +474,7 @@ impl Qp {
         if self.inner.has_state(QpState::Reset) {
             return refuse(RecvRefusal::State(QpState::Reset));
         }
-        let result = self.inner.receives.post(wrs);
+        let result = self.inner.receives().post(wrs);
         self.flush_recvs_if_error();
         result.map(drop)
     }
@@ -509,7 +485,7 @@ impl Qp {
     /// # Errors
     /// [`McastError`].
     pub fn attach_mcast(&self, group: Gid) -> Result<(), McastError> {
-        let (qpn, service) = (self.inner.qpn, self.inner.service);
+        let (qpn, service) = (self.inner.qpn(), self.inner.service());
         if self.context().is_orphan() {
             return Err(McastError::Orphan);
         }
@@ -530,7 +506,7 @@ impl Qp {
         if self.context().is_orphan() {
             return Err(McastError::Orphan);
         }
-        self.engine().detach_mcast(self.inner.qpn, group)?;
+        self.engine().detach_mcast(self.inner.qpn(), group)?;
         self.groups.fetch_sub(1, Ordering::AcqRel);
         Ok(())
     }
@@ -553,7 +529,7 @@ impl Qp {
             return Err(SendRefusal::Destroyed);
         }
         let QpCore { machine, side } = core;
-        if !self.inner.qp_type.sends() {
+        if !self.inner.qp_type().sends() {
             return Err(PostError::NoSendQueue.into());
         }
         if machine.send_room() == 0 {
@@ -570,7 +546,7 @@ impl Qp {
         if self.signal_all {
             flags |= SendFlags::SIGNALED;
         }
-        let dest = match (&wr.dest, self.inner.service) {
+        let dest = match (&wr.dest, self.inner.service()) {
             (Some(dest), Service::Ud) => {
                 // The domains are compared by address: domains of two devices may have equal
                 // numbers.
@@ -600,7 +576,7 @@ impl Qp {
 
     /// Flushes the receive queue, just posted to, if the queue pair is in the Error state.
     fn flush_recvs_if_error(&self) {
-        if !self.inner.receives.is_shared() && self.inner.has_state(QpState::Error) {
+        if !self.inner.receives().is_shared() && self.inner.has_state(QpState::Error) {
             let engine = self.engine();
             let mut core = lock(&self.inner.core);
             if core.machine.state() == QpState::Error {

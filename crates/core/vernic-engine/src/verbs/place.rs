@@ -56,7 +56,7 @@ impl Qp {
         // Only the holder of the lane accesses a local peer's memory.
         engine.with_free_lane(|now| {
             let mut core = lock(&inner.core);
-            placed = place(engine, inner.qpn, &mut core, (to, len), now, fill);
+            placed = place(engine, inner.qpn(), &mut core, (to, len), now, fill);
         });
         placed
     }

@@ -141,7 +141,7 @@ impl Engine {
     fn route(&self, qp: &QpInner) -> Route {
         match self.why_wire() {
             Some(why) => Route::Wire(why),
-            None if qp.service == Service::Ud => Route::Wire(WhyWire::Datagrams),
+            None if qp.service() == Service::Ud => Route::Wire(WhyWire::Datagrams),
             None => self.told(self.with_lane(|lane| near_route(&lane.near, qp)), qp),
         }
     }
@@ -176,7 +176,7 @@ fn near_route(near: &Near, qp: &QpInner) -> Route {
         // UC switches to the ring once the peer has taken all that was sent to it by UDP: see the
         // head of `local/rings.rs`.
         Way::Wire => match known.and_then(|id| near.peer(id)) {
-            Some(peer) if qp.service == Service::Uc && peer.datagrams => {
+            Some(peer) if qp.service() == Service::Uc && peer.datagrams => {
                 Route::SharedMemory { pid: peer.neighbour.pid() }
             }
             _ => Route::Wire(WhyWire::NotYet),

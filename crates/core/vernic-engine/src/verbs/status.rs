@@ -126,7 +126,7 @@ impl Engine {
 
 fn row(qp: &QpInner, rows: &mut String) {
     let QpAttr { state, dest_qpn, rq_psn, sq_psn, .. } = *lock(&qp.core).machine.attr();
-    let (number, kind) = (qp.qpn.value(), qp.qp_type as u8);
+    let (number, kind) = (qp.qpn().value(), qp.qp_type() as u8);
     let (dest, rq_psn, sq_psn) = (dest_qpn.value(), rq_psn.value(), sq_psn.value());
     let _ = writeln!(rows, "qp {number} {kind} {} {dest} {rq_psn} {sq_psn}", state as u8);
 }

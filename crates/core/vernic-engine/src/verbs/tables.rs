@@ -39,7 +39,7 @@ impl Engine {
             lane.sched.add(&qp);
             Ok((qp, lane.table.slots() != slots))
         })?;
-        lock(self.past_failures()).forget(qp.qpn);
+        lock(self.past_failures()).forget(qp.qpn());
         self.follow_slots();
         if new_slot {
             // The background thread must watch the descriptors of the new process slot, where other
@@ -84,7 +84,7 @@ impl Engine {
     pub(crate) fn close_srq(&self, number: Srqn) {
         let gone = self.with_lane(|lane| {
             let mut gone: Vec<_> = lane.srqs.remove(number).into_iter().collect();
-            for qp in lane.table.iter().filter(|qp| qp.qp_type == QpType::XrcTgt) {
+            for qp in lane.table.iter().filter(|qp| qp.qp_type() == QpType::XrcTgt) {
                 gone.extend(lock(&qp.core).side.filling.remove_queue(number));
             }
             gone

@@ -59,12 +59,12 @@ impl Qp {
         if let Some(domain) = &self.domain {
             // Done before `close_qp` frees the number, because another target may get the same
             // number afterwards.
-            domain.forget_target(self.inner.qpn);
+            domain.forget_target(self.inner.qpn());
         }
         // From here on no packet reaches the queue pair, and the lane has no reference to it.
-        engine.close_qp(self.inner.qpn);
+        engine.close_qp(self.inner.qpn());
         if self.inner.is_stream {
-            let (qpn, now) = (self.inner.qpn, engine.now());
+            let (qpn, now) = (self.inner.qpn(), engine.now());
             engine.with_lane(|lane| {
                 if let Some(streams) = &mut lane.streams {
                     streams.remove(engine, qpn, now);
@@ -83,9 +83,9 @@ impl Qp {
             self.inner.publish_state(engine, &mut core);
             self.forget(&mut core, past);
         }
-        engine.memory().unbind_qp_windows(self.inner.qpn);
+        engine.memory().unbind_qp_windows(self.inner.qpn());
         engine.memory().wait_for_revocations();
-        let element = Element::Qp(self.inner.qpn);
+        let element = Element::Qp(self.inner.qpn());
         engine.events().purge(|event| event.element != element);
         self.inner.cqs().for_each(|cq| cq.release());
         if let Some(srq) = &self.srq {
