@@ -2,6 +2,7 @@
 
 pub(crate) mod consent;
 pub(crate) mod core;
+mod groups;
 pub(crate) mod gsi;
 pub(crate) mod neighbours;
 pub(crate) mod pacer;

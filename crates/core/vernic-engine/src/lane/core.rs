@@ -16,12 +16,12 @@ use std::sync::Arc;
 
 use vernic_io::host::Intake;
 use vernic_io::host::Slot;
-use vernic_io::{Link, LocalAddr, Nanos, RxBatch, TxLanes};
+use vernic_io::{Link, Nanos, RxBatch, TxLanes};
 use vernic_proto::Time;
-use vernic_wire::{Gid, Qpn};
 
 use crate::cm::CmShared;
 use crate::device::opened::Device;
+use crate::lane::groups::Groups;
 use crate::lane::gsi::Gsi;
 use crate::lane::pacer::{self, Pacer};
 use crate::lane::silence::ToldSilent;
@@ -47,16 +47,6 @@ const STUCK_NANOS: u64 = 1_000_000;
 /// Timers that one call fires at most.
 const TIMERS_PER_CALL: usize = 256;
 
-/// A multicast group that queue pairs of this device receive from.
-#[derive(Debug)]
-pub(crate) struct Group {
-    pub(crate) gid: Gid,
-    /// The address on whose netdev it is joined; `None` while the device has none of its IP
-    /// version.
-    pub(crate) local: Option<LocalAddr>,
-    pub(crate) members: Vec<Qpn>,
-}
-
 /// The lane of a device; see the module documentation.
 pub(crate) struct Lane {
     pub(crate) link: Box<dyn Link>,
@@ -74,7 +64,7 @@ pub(crate) struct Lane {
     /// last saw there when nothing came.
     pub(crate) intake: Option<Arc<Intake>>,
     pub(super) intake_seen: (u64, u64),
-    pub(crate) groups: Vec<Group>,
+    pub(crate) groups: Groups,
     pub(crate) gsi: Gsi,
     /// Local peers that access memory of this process without packets, or whose memory this process
     /// so accesses.
@@ -107,7 +97,7 @@ impl Lane {
             near: Near::new(),
             intake: device.slots().intake().cloned(),
             intake_seen: (0, 0),
-            groups: Vec::new(),
+            groups: Groups::default(),
             gsi: Gsi::new(cm),
             guests: Guests::default(),
             told_silent: ToldSilent::default(),

@@ -17,7 +17,8 @@ use vernic_wire::{Packet, Qpn, Service};
 
 use crate::device::grh;
 use crate::device::opened::Device;
-use crate::lane::core::{Group, Lane};
+use crate::lane::core::Lane;
+use crate::lane::groups::Groups;
 use crate::local::pull::{BYTES_PER_LOOK, Lender, Named, Pull};
 use crate::local::rings::Origin;
 use crate::qp::source::Sender;
@@ -196,7 +197,7 @@ struct Demux<'a, 'p> {
     now: Time,
     table: &'a QpTable,
     srqs: &'a SrqTable,
-    groups: &'a [Group],
+    groups: &'a Groups,
     sched: &'a mut Scheduler,
     held: Option<Held<'a>>,
     /// Packets for QP1: handled when no queue pair is held. Allocates, off the data path.
@@ -370,9 +371,8 @@ impl<'a, 'p> Demux<'a, 'p> {
         parsed: &Packet<'_>,
     ) -> Result<(), DropReason> {
         let gid = packet.meta.dst.gid();
-        let group = self.groups.iter().find(|group| group.gid == gid);
-        let group = group.ok_or(DropReason::NotAttached)?;
-        for &member in &group.members {
+        let groups = self.groups;
+        for &member in groups.members(gid).ok_or(DropReason::NotAttached)? {
             // A refusal counts for that member alone; the others still get the packet.
             if let Err(reason) = self.deliver(member, packet, parsed, None) {
                 self.engine.drop_from(packet.meta.src, reason);

@@ -9,7 +9,6 @@ use vernic_wire::Mtu;
 
 use crate::device::gid::GidChanges;
 use crate::device::listing::Transport;
-use crate::lane::core::Lane;
 use crate::progress::engine::Engine;
 use crate::support::events::{AsyncEvent, Element, EventKind};
 use crate::verbs::context::PORT;
@@ -82,14 +81,6 @@ impl Engine {
 
     fn port_event(&self, kind: EventKind) {
         self.events().push(AsyncEvent { kind, element: Element::Port(PORT) });
-    }
-}
-
-impl Lane {
-    /// Ends the use of an address that is gone.
-    fn lose_address(&mut self, local: LocalAddr) {
-        self.link.deactivate(local);
-        self.leave_home(local);
     }
 }
 

@@ -130,7 +130,7 @@ impl Lane {
     /// sockets had no room for. Returns the objects that the caller must drop.
     fn put_down(&mut self) -> (Box<dyn Link>, Pacer, Option<Arc<Intake>>) {
         self.tx.clear();
-        self.groups.iter_mut().for_each(|group| group.local = None);
+        self.groups.forget_homes();
         let closed: Box<dyn Link> = Box::new(ClosedLink::after(self.link.as_ref()));
         let link = std::mem::replace(&mut self.link, closed);
         let pacer = std::mem::replace(&mut self.pacer, Pacer::new(false));

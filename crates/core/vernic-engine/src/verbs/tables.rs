@@ -4,13 +4,10 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use vernic_io::LocalAddr;
 use vernic_proto::QpType;
 use vernic_wire::{Gid, Qpn, Srqn};
 
-use crate::device::limits::{MAX_MCAST_GROUPS, MAX_MCAST_QPS};
 use crate::error::{CreateError, McastError};
-use crate::lane::core::{Group, Lane};
 use crate::progress::engine::Engine;
 use crate::qp::state::QpInner;
 use crate::qp::xrc::XrcSrq;
@@ -57,11 +54,7 @@ impl Engine {
             // The application has seen the messages that were received, so the peer must not be
             // left waiting for their ACKs.
             lane.transmit_all(self, self.now());
-            let mut at = 0;
-            while let Some(group) = lane.groups.get_mut(at) {
-                group.members.retain(|&member| member != qpn);
-                if group.members.is_empty() { leave(lane, at) } else { at += 1 }
-            }
+            lane.groups.remove_all(lane.link.as_mut(), qpn);
             let gone = lane.table.remove(qpn);
             if let Some(qp) = &gone {
                 lane.sched.remove(qp);
@@ -109,24 +102,7 @@ impl Engine {
         let local =
             self.port().gids().iter().map(|row| row.local).find(|l| l.ip.is_ipv4() == ip.is_ipv4());
         let local = local.ok_or(McastError::NoAddress(gid))?;
-        let new = self.with_lane(|lane| {
-            if lane.table.find(qpn).is_none() {
-                return Err(McastError::Destroyed(qpn));
-            }
-            let groups = lane.groups.len();
-            match lane.groups.iter_mut().find(|group| group.gid == gid) {
-                Some(group) if group.members.contains(&qpn) => return Ok(false),
-                Some(group) => group.add(qpn)?,
-                None if groups >= MAX_MCAST_GROUPS as usize => {
-                    return Err(McastError::Full { limit: MAX_MCAST_GROUPS });
-                }
-                None => {
-                    lane.link.join(local, ip)?;
-                    lane.groups.push(Group { gid, local: Some(local), members: vec![qpn] });
-                }
-            }
-            Ok(true)
-        })?;
+        let new = self.with_lane(|lane| lane.attach(qpn, gid, local))?;
         // The link may have a new descriptor to watch.
         self.waker().wake();
         Ok(new)
@@ -134,20 +110,7 @@ impl Engine {
 
     /// Takes a queue pair out of a multicast group.
     pub(crate) fn detach_mcast(&self, qpn: Qpn, gid: Gid) -> Result<(), McastError> {
-        let missing = McastError::NotAttached { qpn, group: gid };
-        self.with_lane(|lane| {
-            let at = lane.groups.iter().position(|group| group.gid == gid);
-            let Some(at) = at else { return Err(missing) };
-            let members = &mut lane.groups[at].members;
-            let Some(place) = members.iter().position(|&member| member == qpn) else {
-                return Err(missing);
-            };
-            members.swap_remove(place);
-            if members.is_empty() {
-                leave(lane, at);
-            }
-            Ok(())
-        })
+        self.with_lane(|lane| lane.detach(qpn, gid))
     }
 }
 
@@ -155,49 +118,6 @@ impl Engine {
 /// section 2.7, erratum 3480). That is scope 1, with any flags.
 fn is_interface_local(group: IpAddr) -> bool {
     matches!(group, IpAddr::V6(ip) if ip.octets()[1] & 0xF == 1)
-}
-
-impl Group {
-    fn add(&mut self, qpn: Qpn) -> Result<(), McastError> {
-        if self.members.len() >= MAX_MCAST_QPS as usize {
-            return Err(McastError::GroupFull { group: self.gid, limit: MAX_MCAST_QPS });
-        }
-        self.members.push(qpn);
-        Ok(())
-    }
-}
-
-impl Lane {
-    /// Marks the groups that were joined on an address that is gone. The link has given up their
-    /// sockets. Their members stay attached.
-    pub(crate) fn leave_home(&mut self, local: LocalAddr) {
-        for group in self.groups.iter_mut().filter(|group| group.local == Some(local)) {
-            group.local = None;
-        }
-    }
-
-    /// Joins again the groups that have lost their address, on the first of `locals` with their IP
-    /// version. That is the same address if it is back, otherwise another one.
-    pub(crate) fn rejoin(&mut self, locals: &[LocalAddr]) {
-        for group in self.groups.iter_mut().filter(|group| group.local.is_none()) {
-            let ip = group.gid.to_ip();
-            let home = locals.iter().find(|local| local.ip.is_ipv4() == ip.is_ipv4());
-            let Some(&local) = home else { continue };
-            match self.link.join(local, ip) {
-                Ok(()) => group.local = Some(local),
-                Err(error) => {
-                    tracing::warn!(group = %group.gid, %local, %error, "multicast group not joined again");
-                }
-            }
-        }
-    }
-}
-
-fn leave(lane: &mut Lane, at: usize) {
-    let group = lane.groups.swap_remove(at);
-    if let Some(local) = group.local {
-        lane.link.leave(local, group.gid.to_ip());
-    }
 }
 
 #[cfg(test)]
@@ -209,16 +129,5 @@ mod tests {
         let is = |ip: &str| is_interface_local(ip.parse().unwrap());
         assert!(is("ff01::1") && is("ff11:0:2:c985::"));
         assert!(!is("ff02::1") && !is("ff0e::1") && !is("239.1.1.1"));
-    }
-
-    #[test]
-    fn a_group_takes_members_up_to_the_limit_that_the_device_tells() {
-        let group = Gid::from_ip([239, 77, 1, 3].into());
-        let mut joined = Group { gid: group, local: None, members: Vec::new() };
-        (0..MAX_MCAST_QPS).for_each(|n| joined.add(Qpn::new(2 + n)).unwrap());
-        let error = joined.add(Qpn::new(1)).unwrap_err();
-        assert!(matches!(error, McastError::GroupFull { limit: MAX_MCAST_QPS, .. }), "{error}");
-        joined.members.pop();
-        joined.add(Qpn::new(1)).unwrap();
     }
 }

@@ -152,8 +152,7 @@ fn a_multicast_group_works_again_when_its_address_has_gone_and_returned() {
     let group = Gid::from_ip(group_ip(5));
     poster.qp.attach_mcast(group).unwrap();
     engine.with_lane(|lane| {
-        lane.link.deactivate(row.local);
-        lane.leave_home(row.local);
+        lane.lose_address(row.local);
     });
     engine.port().gids().remove(row.local);
     engine.refresh_addresses();
@@ -176,7 +175,7 @@ fn a_multicast_group_moves_to_another_address_when_its_own_has_gone_for_good() {
     engine.port().gids().update(engine.info().netdev_index, &[passing]);
     let group = Gid::from_ip(group_ip(6));
     poster.qp.attach_mcast(group).unwrap();
-    let home = || engine.with_lane(|lane| lane.groups[0].local);
+    let home = || engine.with_lane(|lane| lane.first_home());
     assert_eq!(home(), Some(passing));
     engine.refresh_addresses();
     assert_eq!(home(), Some(row.local));
