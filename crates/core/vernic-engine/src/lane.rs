@@ -1,6 +1,7 @@
 //! The lane: receiving, sending, timers, acknowledgements, and QP1.
 
 pub(crate) mod consent;
+mod control;
 pub(crate) mod core;
 mod groups;
 pub(crate) mod gsi;

@@ -9,7 +9,6 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use vernic_io::host::Slot;
 use vernic_io::neighbour::NeighbourId;
 use vernic_mem::{
     Access, Grant, GrantError, LivenessWord, RevocationToken, SharedRange, permit_ptrace,
@@ -96,7 +95,7 @@ impl Lane {
             && let Some(path) = side.peer.path()
             && let Some((path, process)) = engine.straighten(path, asker)
         {
-            self.near.found.push((Slot::of(asker), process.pid()));
+            self.near.note_found(asker, process.pid());
             side.peer.go_straight(engine, path, asker, process);
         }
         // The kernel decides which process has the peer's slot, not the message of the peer that

@@ -15,7 +15,6 @@
 use std::sync::Arc;
 
 use vernic_io::host::Intake;
-use vernic_io::host::Slot;
 use vernic_io::{Link, Nanos, RxBatch, TxLanes};
 use vernic_proto::Time;
 
@@ -49,26 +48,26 @@ const TIMERS_PER_CALL: usize = 256;
 
 /// The lane of a device; see the module documentation.
 pub(crate) struct Lane {
-    pub(crate) link: Box<dyn Link>,
-    pub(crate) tx: TxLanes,
+    pub(super) link: Box<dyn Link>,
+    pub(super) tx: TxLanes,
     pub(super) rx: RxBatch,
-    pub(crate) table: QpTable,
+    pub(super) table: QpTable,
     /// XRC shared receive queues.
-    pub(crate) srqs: SrqTable,
+    pub(super) srqs: SrqTable,
     /// The scheduler: it says which queue pair has its turn next.
-    pub(crate) sched: Scheduler,
-    pub(crate) pacer: Pacer,
+    pub(super) sched: Scheduler,
+    pub(super) pacer: Pacer,
     /// Rings that are shared with processes of this host.
-    pub(crate) near: Near,
+    pub(super) near: Near,
     /// The receiver page of this process, which says how much is in flight to it, and what the lane
     /// last saw there when nothing came.
-    pub(crate) intake: Option<Arc<Intake>>,
+    pub(super) intake: Option<Arc<Intake>>,
     pub(super) intake_seen: (u64, u64),
-    pub(crate) groups: Groups,
-    pub(crate) gsi: Gsi,
+    pub(super) groups: Groups,
+    pub(super) gsi: Gsi,
     /// Local peers that access memory of this process without packets, or whose memory this process
     /// so accesses.
-    pub(crate) guests: Guests,
+    pub(super) guests: Guests,
     /// Connections, of an iWARP device.
     pub(crate) streams: Option<Streams>,
     /// Processes that were reported to users as silent.
@@ -112,7 +111,7 @@ impl Lane {
         if self.tx.is_blocked() {
             return Some(now + RETRY_NANOS);
         }
-        if self.sched.has_ready() || self.gsi.pending || self.near.is_pending() {
+        if self.sched.has_ready() || self.gsi.is_pending() || self.near.is_pending() {
             return Some(now);
         }
         let link = self.link.deadline().map(|Nanos(n)| Time(n));
@@ -164,7 +163,7 @@ impl Lane {
                     let straight = path.and_then(|path| engine.straighten(path, peer));
                     if let Some((path, process)) = straight {
                         if engine.near().is_some() {
-                            self.near.found.push((Slot::of(peer), process.pid()));
+                            self.near.note_found(peer, process.pid());
                         }
                         core.side.peer.go_straight(engine, path, peer, process);
                     }

@@ -34,7 +34,7 @@ impl Group {
 
 /// The groups of a lane.
 #[derive(Debug, Default)]
-pub(crate) struct Groups(Vec<Group>);
+pub(super) struct Groups(Vec<Group>);
 
 impl Groups {
     /// Returns the members of a group; `None` if it has none.
@@ -80,7 +80,7 @@ impl Groups {
     }
 
     /// Removes a queue pair that is closed from every group.
-    pub(crate) fn remove_all(&mut self, link: &mut dyn Link, qpn: Qpn) {
+    pub(super) fn remove_all(&mut self, link: &mut dyn Link, qpn: Qpn) {
         let mut at = 0;
         while let Some(group) = self.0.get_mut(at) {
             group.members.retain(|&member| member != qpn);
@@ -96,7 +96,7 @@ impl Groups {
     }
 
     /// Notes that the link has given up the sockets of all groups.
-    pub(crate) fn forget_homes(&mut self) {
+    pub(super) fn forget_homes(&mut self) {
         self.0.iter_mut().for_each(|group| group.local = None);
     }
 }

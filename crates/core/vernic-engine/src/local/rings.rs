@@ -177,7 +177,7 @@ pub(crate) struct Near {
     stage: Stage,
     trouble: Trouble,
     /// Processes of this host that a path was found to lead to, to be connected to.
-    pub(crate) found: Vec<(Slot, u32)>,
+    found: Vec<(Slot, u32)>,
     /// When the last packet came out of a ring.
     last_packet: Option<Time>,
     looked_at_link: Time,
@@ -218,6 +218,16 @@ impl Near {
     /// Returns the peers that broke the rules, to be expelled.
     pub(crate) fn take_broken(&mut self) -> Vec<NeighbourId> {
         std::mem::take(&mut self.trouble.broken)
+    }
+
+    /// Takes the processes of this host that a path was found to lead to, to be connected to.
+    pub(crate) fn take_found(&mut self) -> Vec<(Slot, u32)> {
+        std::mem::take(&mut self.found)
+    }
+
+    /// Notes that the slot of a queue pair's peer belongs to a process of this host.
+    pub(crate) fn note_found(&mut self, peer: Qpn, pid: u32) {
+        self.found.push((Slot::of(peer), pid));
     }
 
     /// Returns when to try again to wake a peer that could not be woken.

@@ -106,7 +106,7 @@ impl Engine {
                 let core = lock(&qp.core);
                 core.side.peer.path().map(|path| (path.remote().to_ip(), slot_of_peer(&core)))
             };
-            lane.table.iter().filter_map(connected).collect()
+            lane.table().iter().filter_map(connected).collect()
         });
         let mut list = lock(&self.watch().list);
         if list.added == added {

@@ -22,7 +22,7 @@ fn post(qps: &[Arc<Qp>]) {
 
 /// Returns the packets in flight, and the number of queue pairs that wait.
 fn totals(context: &Context) -> (u64, usize) {
-    context.engine().with_lane(|lane| lane.sched.window_totals())
+    context.engine().with_lane(|lane| lane.sched().window_totals())
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn nobody_waits_for_long_behind_what_is_never_acknowledged() {
     post(&qps);
     let (_, waiting) = totals(&context);
     let (early, late) = context.engine().with_lane(|lane| {
-        let sched = &mut lane.sched;
+        let sched = lane.sched();
         sched.let_in(before + (PATIENCE_NANOS - 1));
         let early = sched.ready_len();
         // The next poll is planned for the end of the wait.
@@ -141,9 +141,9 @@ fn queue_pairs_whose_neighbour_is_gone_leave_nothing_of_theirs_in_flight() {
     assert_ne!(totals(&context).0, 0);
     let engine = context.engine();
     engine.with_lane(|lane| {
-        let ids: Vec<_> = lane.near.places.clone();
+        let ids: Vec<_> = lane.near_mut().places.clone();
         ids.iter().for_each(|&at| {
-            lane.near.break_off(at, &vernic_io::neighbour::RingBroken::Position);
+            lane.near_mut().break_off(at, &vernic_io::neighbour::RingBroken::Position);
         });
     });
     engine.serve_neighbours();
@@ -181,13 +181,14 @@ impl Chance {
 /// turn, and that none has waited for a window for twice [`PATIENCE_NANOS`].
 fn check_standings(context: &Context, now: Time, seed: u64) {
     context.engine().with_lane(|lane| {
-        for qp in lane.table.iter() {
-            let standing = lane.sched.standing_of(qp);
+        let qps: Vec<_> = lane.table().iter().cloned().collect();
+        for qp in &qps {
+            let standing = lane.sched().standing_of(qp);
             let core = lock(&qp.core);
             let has_work = core.machine.wants_requests() || core.machine.wants_responses();
             // All doorbells were answered when the lane was taken.
             assert!(!has_work || standing != Standing::Idle, "seed {seed}: {} is idle", qp.qpn());
-            let since = lane.sched.entries.since(qp.mark.index());
+            let since = lane.sched().entries.since(qp.mark.index());
             let waited = since.map_or(0, |since| now.since(since));
             assert!(waited < 2 * PATIENCE_NANOS, "seed {seed}: {} waited {waited} ns", qp.qpn());
         }

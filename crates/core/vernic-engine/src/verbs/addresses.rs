@@ -54,7 +54,7 @@ impl Engine {
         }
         let packets = self.info().transport == Transport::Roce;
         for &local in changes.added.iter().filter(|_| packets) {
-            if let Err(error) = self.with_lane(|lane| lane.link.activate(local)) {
+            if let Err(error) = self.with_lane(|lane| lane.activate(local)) {
                 tracing::debug!(%local, %error, "address not usable (yet)");
                 self.port().gids().remove(local);
             }

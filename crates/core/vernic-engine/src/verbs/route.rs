@@ -142,7 +142,7 @@ impl Engine {
         match self.why_wire() {
             Some(why) => Route::Wire(why),
             None if qp.service() == Service::Ud => Route::Wire(WhyWire::Datagrams),
-            None => self.told(self.with_lane(|lane| near_route(&lane.near, qp)), qp),
+            None => self.told(self.with_lane(|lane| near_route(lane.near(), qp)), qp),
         }
     }
 

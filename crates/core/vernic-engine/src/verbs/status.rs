@@ -68,7 +68,7 @@ impl Engine {
     pub(crate) fn counters(&self) -> DeviceCounters {
         let mut total = self.own_counters();
         total.cm += self.cm.counters();
-        total.link += self.with_lane(|lane| lane.link.counters());
+        total.link += self.with_lane(|lane| lane.link().counters());
         total.neighbours += self.near().map(NearControl::counters).unwrap_or_default();
         total
     }
@@ -118,7 +118,7 @@ impl Engine {
     /// Returns the number of queue pairs, and a line for each of the first [`MAX_QPS`].
     fn qp_rows(&self) -> (usize, String) {
         let mut rows = String::new();
-        let qps: Vec<_> = self.with_lane(|lane| lane.table.iter().cloned().collect());
+        let qps: Vec<_> = self.with_lane(|lane| lane.table().iter().cloned().collect());
         qps.iter().take(MAX_QPS).for_each(|qp| row(qp, &mut rows));
         (qps.len(), rows)
     }

@@ -4,7 +4,6 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use vernic_proto::QpType;
 use vernic_wire::{Gid, Qpn, Srqn};
 
 use crate::error::{CreateError, McastError};
@@ -24,17 +23,15 @@ impl Engine {
             if self.is_closed() {
                 return Err(CreateError::Closed);
             }
-            let (open, slots) = (lane.table.len(), lane.table.slots());
-            let qp = lane.table.insert(self.slots(), make);
+            let slots = lane.table().slots();
+            let qp = lane.open_qp(self.slots(), make);
             // A queue pair is at most once in the doorbells, so with this capacity they never
             // allocate on the data path.
             let mut doorbells = lock(&self.doorbells);
-            let missing = lane.table.len().saturating_sub(doorbells.len());
+            let missing = lane.table().len().saturating_sub(doorbells.len());
             doorbells.reserve(missing);
             drop(doorbells);
-            let qp = qp.map_err(|source| CreateError::NoQpn { open, source })?;
-            lane.sched.add(&qp);
-            Ok((qp, lane.table.slots() != slots))
+            Ok((qp?, lane.table().slots() != slots))
         })?;
         lock(self.past_failures()).forget(qp.qpn());
         self.follow_slots();
@@ -54,12 +51,7 @@ impl Engine {
             // The application has seen the messages that were received, so the peer must not be
             // left waiting for their ACKs.
             lane.transmit_all(self, self.now());
-            lane.groups.remove_all(lane.link.as_mut(), qpn);
-            let gone = lane.table.remove(qpn);
-            if let Some(qp) = &gone {
-                lane.sched.remove(qp);
-            }
-            gone
+            lane.close_qp(qpn)
         });
         // Dropped outside the lane: this may be the last reference to its completion queues.
         drop(gone);
@@ -70,18 +62,12 @@ impl Engine {
         &self,
         make: impl FnOnce(Srqn) -> XrcSrq,
     ) -> Result<Arc<XrcSrq>, CreateError> {
-        self.with_lane(|lane| lane.srqs.insert(make))
+        self.with_lane(|lane| lane.open_srq(make))
     }
 
     /// Takes an XRC shared receive queue out of the table, and away from the targets that use it.
     pub(crate) fn close_srq(&self, number: Srqn) {
-        let gone = self.with_lane(|lane| {
-            let mut gone: Vec<_> = lane.srqs.remove(number).into_iter().collect();
-            for qp in lane.table.iter().filter(|qp| qp.qp_type() == QpType::XrcTgt) {
-                gone.extend(lock(&qp.core).side.filling.remove_queue(number));
-            }
-            gone
-        });
+        let gone = self.with_lane(|lane| lane.close_srq(number));
         // Dropped outside the lane: this may be the last reference to its completion queue.
         drop(gone);
     }
