@@ -8,6 +8,7 @@ use vernic_io::host::{PeerProcess, Slot};
 use vernic_proto::{DropReason, ErrorClass};
 use vernic_wire::Qpn;
 
+use crate::counters::Counted;
 use crate::device::alarms::Offence;
 use crate::device::opened::Device;
 use crate::local::control::MAX_WANTED;
@@ -72,7 +73,7 @@ impl Device {
         self.counts().drop_packet(reason);
         if let Some(offence) = Offence::of_drop(reason) {
             if offence == Offence::BadKey {
-                self.counts().bad_keys.add(1);
+                self.counts().note(Counted::BadKey);
             }
             self.note_offence(src.ip(), offence);
         }
@@ -81,10 +82,10 @@ impl Device {
     /// Counts a request that was refused for good.
     #[cold]
     pub(crate) fn note_nak(&self, src: Address, class: ErrorClass) {
-        self.counts().fatal_naks_sent.add(1);
+        self.counts().note(Counted::FatalNakSent);
         self.note_offence(src.ip(), Offence::FatalNak);
         if Offence::is_of_key(class) {
-            self.counts().bad_keys.add(1);
+            self.counts().note(Counted::BadKey);
             self.note_offence(src.ip(), Offence::BadKey);
         }
     }

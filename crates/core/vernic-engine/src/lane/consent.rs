@@ -67,7 +67,7 @@ impl Lane {
             None => false,
         };
         if !understood {
-            engine.counts().direct.bad_messages.add(1);
+            engine.counts().direct.note_bad_message();
         }
     }
 
@@ -133,18 +133,15 @@ impl Lane {
             let reachable = grant.share.is_some() || permit_ptrace(neighbour.pid());
             reachable.then_some((grant, access, file)).ok_or(Denial::Unreachable)
         });
+        counts.note_answer(consent.is_ok());
         let told = match &consent {
             Ok((grant, access, read_only)) => {
-                counts.granted.add(1);
                 let writable = || grant.share.as_ref().map(SharedRange::file);
                 let file = read_only.as_ref().map(AsFd::as_fd).or_else(writable);
                 let offer = offer_of(grant, *access);
                 neighbour.tell(&Told::Offer { asker, rkey, offer }.emit(), file)
             }
-            Err(why) => {
-                counts.denied.add(1);
-                neighbour.tell(&Told::Deny { asker, rkey, why: *why }.emit(), None)
-            }
+            Err(why) => neighbour.tell(&Told::Deny { asker, rkey, why: *why }.emit(), None),
         };
         if let Err(error) = told {
             // The peer asks again after a while.

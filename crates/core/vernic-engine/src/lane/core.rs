@@ -4,7 +4,8 @@
 //! tables of queue pairs and XRC shared receive queues, the ready list, the timer wheel and the
 //! multicast groups of a device. The lane is behind one mutex in
 //! [`Engine`](crate::progress::engine::Engine), which data-path threads only try to lock. Receiving
-//! is in `rx.rs`, sending in `tx.rs`, QP1 in `gsi.rs`; this file holds what all of these need.
+//! is in `rx.rs`, sending in `tx.rs`, QP1 in `gsi.rs`, what the control path asks in `control.rs`;
+//! this file holds what all of these need.
 //!
 //! Lock order: lane, then a queue pair's core, then a receive or completion queue; lane, then the
 //! machine of communication management (`cm.rs`), and no queue pair beside it.

@@ -15,6 +15,7 @@ use vernic_io::{Door, Icrc, Nanos, RxPacket};
 use vernic_proto::{Disposition, DropReason, RxMeta, Time};
 use vernic_wire::{Packet, Qpn, Service};
 
+use crate::counters::Counted;
 use crate::device::grh;
 use crate::device::opened::Device;
 use crate::lane::core::Lane;
@@ -169,8 +170,8 @@ impl Lane {
         reader.release();
         near.give_buffer(buffer);
         sched.count_received(count);
-        engine.counts().near_rx_packets.add(count as u64);
-        engine.counts().near_rx_bytes.add(total);
+        engine.counts().add(Counted::NearRxPacket, count as u64);
+        engine.counts().add(Counted::NearRxByte, total);
         if let Some(error) = broken {
             near.break_off(place, &error);
         }
@@ -222,7 +223,7 @@ impl<'a, 'p> Demux<'a, 'p> {
             return self.handle_cnp(packet, &parsed);
         }
         if packet.meta.is_congestion_experienced() {
-            self.engine.counts().ecn_marked.add(1);
+            self.engine.counts().note(Counted::EcnMarked);
         }
         self.paced += paced_cost(packet, service);
         let qpn = parsed.dest_qpn();
@@ -240,7 +241,7 @@ impl<'a, 'p> Demux<'a, 'p> {
     /// sent it. The notification counts as a drop, for nothing else is done with it.
     #[cold]
     fn handle_cnp(&mut self, packet: &RxPacket<'p>, parsed: &Packet<'_>) -> Result<(), DropReason> {
-        self.engine.counts().cnps.add(1);
+        self.engine.counts().note(Counted::Cnp);
         let qpn = parsed.dest_qpn();
         self.table.find(qpn).ok_or(DropReason::Cnp)?;
         self.deliver(qpn, packet, parsed, None)
@@ -264,14 +265,14 @@ impl<'a, 'p> Demux<'a, 'p> {
         // the rest is refused.
         let may = parsed.info().is_request() && self.pulled < BYTES_PER_LOOK;
         let (Some(named), Some(lender), true) = (named, self.lender, may) else {
-            counters.near_pulls_refused.add(1);
+            counters.note(Counted::NearPullRefused);
             return Err(DropReason::RunRefused);
         };
         self.pulled += u64::from(named.run.length);
         let pull = Pull { named: &named, lender };
         let result = self.deliver(parsed.dest_qpn(), packet, &parsed, Some(pull));
         if result == Err(DropReason::RunRefused) {
-            counters.near_pulls_refused.add(1);
+            counters.note(Counted::NearPullRefused);
         }
         result
     }
@@ -342,14 +343,14 @@ impl<'a, 'p> Demux<'a, 'p> {
         let counters = &engine.counts();
         match disposition {
             Disposition::Accepted => self.accepted += 1,
-            Disposition::Duplicate => counters.duplicates.add(1),
+            Disposition::Duplicate => counters.note(Counted::Duplicate),
             Disposition::Nak(class) => {
-                counters.naks_sent.add(1);
+                counters.note(Counted::NakSent);
                 if class.row().fatal {
                     engine.note_nak(packet.meta.src, class);
                 }
             }
-            Disposition::Rnr => counters.rnr_naks_sent.add(1),
+            Disposition::Rnr => counters.note(Counted::RnrNakSent),
             Disposition::Drop(reason) => return Err(reason),
         }
         *heard = true;

@@ -5,6 +5,7 @@ use vernic_wire::{AckTimeout, Service};
 
 use super::plan::{self, Direct, Part};
 use super::routes::{Datagrams, Room, Route, Routes};
+use crate::counters::Counted;
 use crate::local::pull::LIMITS;
 use crate::local::rings::Near;
 use crate::local::way::Way;
@@ -125,7 +126,7 @@ fn write(
             Room::Free(room) => room,
             Room::Batch => break,
             Room::Receiver if is_wanted(part, machine) => {
-                host.engine.counts().near_full_turns.add(1);
+                host.engine.counts().note(Counted::NearFullTurn);
                 return Turn::Backpressured;
             }
             Room::Later if is_wanted(part, machine) => return Turn::Backpressured,

@@ -8,7 +8,7 @@ use vernic_mem::{GrantedProcess, Memory, permit_ptrace};
 use vernic_wire::{Qpn, Rkey};
 
 use super::messages::Told;
-use crate::counters::DirectCounts;
+use crate::counters::{DirectCounts, RevocationCounts};
 
 /// A local peer in its two roles: it accesses our memory, and we access its memory.
 #[derive(Debug)]
@@ -23,10 +23,7 @@ pub(crate) struct Guest {
     has_gates: AtomicBool,
     /// Whether the peer copies the payload of our SENDs out of our memory: a [`Pulls`].
     pulls: AtomicU8,
-    /// Counts peers that did not leave our memory in time.
-    cut_off: Arc<AtomicU64>,
-    /// Counts revocations that could not be reported to a peer.
-    ends_untold: Arc<AtomicU64>,
+    revocations: Arc<RevocationCounts>,
 }
 
 /// Whether a local peer copies the payload of our SENDs out of this process's memory.
@@ -47,8 +44,7 @@ impl Guest {
             is_forbidden: AtomicBool::new(false),
             has_gates: AtomicBool::new(false),
             pulls: AtomicU8::new(Pulls::NotAsked as u8),
-            cut_off: counts.cut_off.clone(),
-            ends_untold: counts.ends_untold.clone(),
+            revocations: counts.revocations().clone(),
         }
     }
 
@@ -120,7 +116,7 @@ impl GrantedProcess for Guest {
     }
 
     fn cut_off(&self) {
-        self.cut_off.fetch_add(1, Ordering::Relaxed);
+        self.revocations.note_cut_off();
         tracing::warn!(
             pid = self.neighbour.pid(),
             "a process of this host stays inside memory that was taken back: it is granted no more"
@@ -132,7 +128,7 @@ impl GrantedProcess for Guest {
         if self.is_gone() {
             return true;
         }
-        self.ends_untold.fetch_add(1, Ordering::Relaxed);
+        self.revocations.note_untold();
         let pid = self.neighbour.pid();
         tracing::debug!(pid, %error, "a process of this host was not told to unmap memory");
         false

@@ -50,7 +50,7 @@ use vernic_wire::Qpn;
 
 use super::stage::Stage;
 use super::way::DatagramWay;
-use crate::counters::Counters;
+use crate::counters::{Counted, Counters};
 
 /// How long a full ring is waited for at a stretch: as long as UC and UD wait for a receiver of UDP
 /// (`pacer.rs`).
@@ -554,7 +554,7 @@ impl RingOut<'_> {
     #[inline]
     pub(crate) fn finish(self, counters: &Counters) {
         if self.lost != 0 {
-            counters.near_lost.add(self.lost);
+            counters.add(Counted::NearLost, self.lost);
         }
         if self.packets == 0 {
             return;
@@ -566,7 +566,7 @@ impl RingOut<'_> {
             self.trouble.wake_at.get_or_insert(self.now + WAKE_NANOS);
         }
         *self.budget = self.budget.saturating_sub(self.bytes as usize);
-        counters.near_tx_packets.add(self.packets);
-        counters.near_tx_bytes.add(self.bytes);
+        counters.add(Counted::NearTxPacket, self.packets);
+        counters.add(Counted::NearTxByte, self.bytes);
     }
 }

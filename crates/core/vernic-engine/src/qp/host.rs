@@ -13,6 +13,7 @@ use vernic_proto::{
 };
 use vernic_wire::{Qpn, Rkey, Srqn};
 
+use crate::counters::Counted;
 use crate::device::opened::Device;
 use crate::device::opened::window_index;
 use crate::local::pull::{Pull, Unpulled};
@@ -279,8 +280,8 @@ impl Host for QpHost<'_> {
         let pulled = lender.pull(named, |from| memory.pull(pd, sges, cursor, offset, from));
         match pulled {
             Ok(()) => {
-                counters.near_pulled_runs.add(1);
-                counters.near_pulled_bytes.add(u64::from(run.length));
+                counters.note(Counted::NearPulledRun);
+                counters.add(Counted::NearPulledByte, u64::from(run.length));
                 Ok(())
             }
             Err(Unpulled::Withdrawn) => Err(PullFault::Withdrawn),
@@ -288,7 +289,7 @@ impl Host for QpHost<'_> {
                 Err(PullFault::Local(fault(error)))
             }
             Err(Unpulled::Fault(PeerCopyError::Peer(error))) => {
-                counters.near_pulls_refused.add(1);
+                counters.note(Counted::NearPullRefused);
                 lender.refuse(&error);
                 Err(PullFault::Unreachable)
             }
@@ -337,7 +338,7 @@ impl Host for QpHost<'_> {
 
     fn failure(&mut self, failure: Failure) {
         self.side.note_failure(failure);
-        self.engine.counts().qp_failures.add(1);
+        self.engine.counts().note(Counted::QpFailure);
         let circumstances =
             self.engine.circumstances(self.side.peer.path().copied(), &failure.cause);
         tracing::warn!(

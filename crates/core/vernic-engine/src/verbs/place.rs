@@ -9,7 +9,7 @@
 //! packets of a few KiB, and may fail half-way.
 
 use vernic_mem::PeerRegion;
-use vernic_proto::{QpState, Remote, Time};
+use vernic_proto::{DirectOp, QpState, Remote, Time};
 use vernic_wire::Qpn;
 
 use crate::counters::Refusal;
@@ -119,7 +119,6 @@ fn place(
         counts.note_refusal(Refusal::Closed);
         return Placed::Cut;
     }
-    counts.writes.add(1);
-    counts.bytes.add(u64::from(len));
+    counts.count(&DirectOp::Write, len, true);
     Placed::Whole
 }
