@@ -1,7 +1,6 @@
 //! Peers: processes of this host that queue pairs lead to, and peers that send what they must not.
 
 use std::net::IpAddr;
-use std::sync::atomic::Ordering;
 
 use vernic_io::Address;
 use vernic_io::host::{PeerProcess, Slot};
@@ -26,12 +25,7 @@ impl Device {
             Found::Here(process) if process.pid() == std::process::id() => return,
             Found::Here(process) => Some(process.pid()),
         };
-        let mut list = lock(&self.watch().list);
-        let was_planned = list.due.is_some();
-        list.add(Watched { ip, slot: Slot::of(peer), pid, is_missing: false }, self.now());
-        drop(list);
-        if !was_planned {
-            self.watch().is_rung.store(true, Ordering::Release);
+        if self.watch().add(Watched::new(ip, Slot::of(peer), pid), self.now()) {
             self.waker().wake();
         }
     }

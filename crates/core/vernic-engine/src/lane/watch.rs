@@ -25,7 +25,7 @@ impl Lane {
         for qp in self.table.iter().filter(|qp| qp.service() != Service::Ud) {
             let mut core = lock(&qp.core);
             let at = core.side.peer.path().map(|path| (path.remote().to_ip(), slot_of_peer(&core)));
-            if at == Some((known.ip, known.slot)) && core.side.peer.pid().is_none() {
+            if at == Some(known.place()) && core.side.peer.pid().is_none() {
                 core.side.peer.name_process(process);
             }
         }

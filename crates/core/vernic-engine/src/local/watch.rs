@@ -15,7 +15,7 @@ use crate::support::events::lock;
 
 /// Time between two checks. Users hear of a lost process within a second, also on a machine where
 /// threads are late.
-pub(crate) const LOOK_NANOS: u64 = 250_000_000;
+const LOOK_NANOS: u64 = 250_000_000;
 
 /// The delay of a check after a local peer has hung up. Most sockets of its slots are closed by
 /// then.
@@ -23,7 +23,7 @@ const SOON_NANOS: u64 = 1_000_000;
 
 /// How long packets of a process that is gone may be on their way through other processes' sockets.
 /// What the process sent before its end is received first.
-pub(crate) const GRACE_NANOS: u64 = 50_000_000;
+const GRACE_NANOS: u64 = 50_000_000;
 
 /// A process of this host that a path leads to.
 #[derive(Clone, Debug)]
@@ -81,36 +81,61 @@ impl Found {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Watched {
     /// The address of the process's queue pairs.
-    pub(crate) ip: IpAddr,
-    pub(crate) slot: Slot,
+    ip: IpAddr,
+    slot: Slot,
     /// The process id; `None` until the process has said that it serves the address.
-    pub(crate) pid: Option<u32>,
+    pid: Option<u32>,
     /// Whether the slot is free. Then packets that the process sent are waited for.
-    pub(crate) is_missing: bool,
+    is_missing: bool,
+}
+
+impl Watched {
+    pub(crate) fn new(ip: IpAddr, slot: Slot, pid: Option<u32>) -> Self {
+        Self { ip, slot, pid, is_missing: false }
+    }
+
+    /// Returns the address and the slot of the process's queue pairs.
+    pub(crate) fn place(&self) -> (IpAddr, Slot) {
+        (self.ip, self.slot)
+    }
+
+    pub(crate) fn slot(&self) -> Slot {
+        self.slot
+    }
+
+    /// Returns the process id; `None` until the process has said that it serves the address.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.pid
+    }
+
+    /// Whether the slot was free at the check before.
+    pub(crate) fn is_missing(&self) -> bool {
+        self.is_missing
+    }
 }
 
 /// The processes that queue pairs of an engine are connected to.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
-    pub(crate) list: Mutex<List>,
+    list: Mutex<List>,
     /// Whether a queue pair has left its peer, so that some processes may be watched in vain.
-    pub(crate) is_stale: AtomicBool,
+    is_stale: AtomicBool,
     /// Whether the list is to be checked earlier than was planned.
-    pub(crate) is_rung: AtomicBool,
+    is_rung: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct List {
-    pub(crate) all: Vec<Watched>,
-    pub(crate) due: Option<Time>,
+struct List {
+    all: Vec<Watched>,
+    due: Option<Time>,
     /// The number of additions. If it has changed since queue pairs were examined, the result may
     /// be old.
-    pub(crate) added: u64,
+    added: u64,
 }
 
 impl List {
-    pub(crate) fn add(&mut self, new: Watched, now: Time) {
-        let known = self.all.iter_mut().find(|known| (known.ip, known.slot) == (new.ip, new.slot));
+    fn add(&mut self, new: Watched, now: Time) {
+        let known = self.all.iter_mut().find(|known| known.place() == new.place());
         match known {
             // Another process has taken the slot, or the process has said at last which one it is.
             Some(known) if new.pid.is_some() => *known = new,
@@ -123,6 +148,19 @@ impl List {
 }
 
 impl Watch {
+    /// Adds a process. Returns true if the background thread must be woken, because no check was
+    /// planned.
+    pub(crate) fn add(&self, new: Watched, now: Time) -> bool {
+        let mut list = lock(&self.list);
+        let is_first = list.due.is_none();
+        list.add(new, now);
+        drop(list);
+        if is_first {
+            self.is_rung.store(true, Ordering::Release);
+        }
+        is_first
+    }
+
     /// Whether the list is to be checked earlier than was planned.
     pub(crate) fn is_rung(&self) -> bool {
         self.is_rung.load(Ordering::Acquire)
@@ -141,5 +179,80 @@ impl Watch {
             list.due = list.due.map(|due| due.min(now + SOON_NANOS));
             self.is_rung.store(true, Ordering::Release);
         }
+    }
+}
+
+/// A check of the list, by the background thread.
+impl Watch {
+    /// Whether a check is due. A check that was asked for meanwhile is planned anew.
+    pub(crate) fn begin(&self, now: Time) -> bool {
+        self.is_rung.store(false, Ordering::Release);
+        self.due().is_some_and(|due| due <= now)
+    }
+
+    /// Returns when the next check is due.
+    pub(crate) fn due(&self) -> Option<Time> {
+        lock(&self.list).due
+    }
+
+    /// Whether some processes may be watched in vain. The caller removes them.
+    pub(crate) fn take_stale(&self) -> bool {
+        self.is_stale.swap(false, Ordering::AcqRel)
+    }
+
+    /// Returns the number of additions, for [`retain`](Self::retain).
+    pub(crate) fn additions(&self) -> u64 {
+        lock(&self.list).added
+    }
+
+    /// Removes the processes that are not `used`. If one was added since there were `additions`,
+    /// the caller may have missed it: none is removed then, and the next check tries again.
+    pub(crate) fn retain(&self, additions: u64, used: impl Fn(&Watched) -> bool) {
+        let mut list = lock(&self.list);
+        if list.added == additions {
+            list.all.retain(used);
+        } else {
+            self.note_change();
+        }
+    }
+
+    /// Notes that a process has said that it serves the address.
+    pub(crate) fn name(&self, known: Watched, pid: u32, now: Time) {
+        lock(&self.list).add(Watched { pid: Some(pid), ..known }, now);
+    }
+
+    /// Removes a process that turned out not to be of this host.
+    pub(crate) fn remove(&self, gone: &Watched) {
+        lock(&self.list).all.retain(|known| known != gone);
+    }
+
+    /// Returns the processes to check and the number of additions. The end of the check plans the
+    /// next.
+    pub(crate) fn take_due(&self) -> (Vec<Watched>, u64) {
+        let mut list = lock(&self.list);
+        list.due = None;
+        (list.all.clone(), list.added)
+    }
+
+    /// Ends a check that began when there were `additions`: removes what is gone, marks what is
+    /// missing, and plans the next check. Returns when that is due.
+    pub(crate) fn end(
+        &self,
+        additions: u64,
+        gone: &[Watched],
+        missing: &[Watched],
+        now: Time,
+    ) -> Option<Time> {
+        let mut list = lock(&self.list);
+        if list.added == additions {
+            list.all.retain(|known| !gone.contains(known));
+        }
+        for known in &mut list.all {
+            known.is_missing = missing.contains(known) || gone.contains(known);
+        }
+        let pause = if missing.is_empty() { LOOK_NANOS } else { GRACE_NANOS };
+        let next = (!list.all.is_empty()).then(|| now + pause);
+        list.due = [list.due, next].into_iter().flatten().min();
+        list.due
     }
 }
