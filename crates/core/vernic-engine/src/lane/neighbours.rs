@@ -28,9 +28,7 @@ impl Lane {
                 self.near.meet(neighbour, reader);
             }
             Event::Ready { from, writer } => {
-                if let Some(peer) = self.near.peer_mut(from) {
-                    peer.writer = Some(writer);
-                }
+                self.near.set_writer(from, writer);
             }
             Event::Slots { from, slots } => self.near.set_slots(from, slots),
             Event::Message { from, bytes, file } => self.handle_told(engine, from, &bytes, file),
@@ -45,7 +43,7 @@ impl Lane {
         self.receive_rest(engine, id, now);
         self.guests.remove(engine.memory(), id);
         let Some(peer) = self.near.part(id) else { return };
-        let pid = peer.neighbour.pid();
+        let pid = peer.pid();
         let mut failed = 0;
         let Self { table, srqs, sched, .. } = self;
         for qp in table.iter().filter(|qp| qp.service() != Service::Ud) {
@@ -63,7 +61,7 @@ impl Lane {
         if !in_order {
             // A peer that was cut off may be alive, and reachable by the wire. If it is not, the
             // queue pairs that have not failed yet fail, too.
-            engine.watch().hasten(&peer.slots, now);
+            engine.watch().hasten(peer.slots(), now);
         }
         if in_order {
             tracing::debug!(pid, neighbour = %id, "a process of this host closed its device");
@@ -79,7 +77,7 @@ impl Lane {
 /// that has since taken one of its slots.
 fn leads_to(side: &QpSide, dest: Qpn, id: NeighbourId, peer: &Peer) -> bool {
     side.peer.way().uses(id)
-        || side.peer.pid() == Some(peer.neighbour.pid()) && peer.slots.contains(&Slot::of(dest))
+        || side.peer.pid() == Some(peer.pid()) && peer.slots().contains(&Slot::of(dest))
 }
 
 #[cfg(test)]

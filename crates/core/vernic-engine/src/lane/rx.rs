@@ -10,7 +10,7 @@ use std::sync::{Arc, MutexGuard};
 
 use vernic_io::host::Intake;
 use vernic_io::host::Lookup;
-use vernic_io::neighbour::{MAX_RING_BYTES, NeighbourId, RingReader, rx_packet};
+use vernic_io::neighbour::{MAX_RING_BYTES, NeighbourId, rx_packet};
 use vernic_io::{Door, Icrc, Nanos, RxPacket};
 use vernic_proto::{Disposition, DropReason, RxMeta, Time};
 use vernic_wire::{Packet, Qpn, Service};
@@ -104,10 +104,8 @@ impl Lane {
     #[inline]
     fn receive_near(&mut self, engine: &Device, now: Time) -> usize {
         let mut count = 0;
-        for at in 0..self.near.places.len() {
-            let place = self.near.places[at];
-            let reader = self.near.peer_at(place).and_then(|peer| peer.reader.as_ref());
-            if reader.is_some_and(RingReader::has_news) {
+        for nth in 0..self.near.len() {
+            if let Some(place) = self.near.news_of(nth) {
                 count += self.receive_ring(engine, place, NEAR_BYTES, now);
             }
         }

@@ -85,14 +85,14 @@ const SLOTS: usize = 1 << Slot::BITS;
 /// A local peer as the lane sees it.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    pub(crate) neighbour: Arc<Neighbour>,
+    neighbour: Arc<Neighbour>,
     /// The ring from the peer; `None` once it is broken.
-    pub(crate) reader: Option<RingReader>,
+    reader: Option<RingReader>,
     /// The ring to the peer; `None` until the peer reads it, and once it is broken.
-    pub(crate) writer: Option<RingWriter>,
-    pub(crate) slots: Vec<Slot>,
+    writer: Option<RingWriter>,
+    slots: Vec<Slot>,
     /// Whether UC and UD go through the ring.
-    pub(crate) datagrams: bool,
+    datagrams: bool,
     /// Since when UC and UD pause to change to the ring.
     drains_since: Option<Time>,
     /// Since when a queue pair has waited for room without a break.
@@ -130,6 +130,21 @@ impl Origin<'_> {
 }
 
 impl Peer {
+    /// Returns the id of the peer's process; 0 if the process cannot be seen.
+    pub(crate) fn pid(&self) -> u32 {
+        self.neighbour.pid()
+    }
+
+    /// Returns the slots that the peer says it has.
+    pub(crate) fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// Whether UC and UD go through the ring.
+    pub(crate) fn takes_datagrams(&self) -> bool {
+        self.datagrams
+    }
+
     #[cold]
     fn begins_datagrams(&mut self, now: Time, is_idle: impl FnOnce() -> bool) -> bool {
         self.datagrams = is_idle();
@@ -167,11 +182,11 @@ pub(crate) struct Near {
     /// The peers, by index.
     peers: Vec<Option<Peer>>,
     /// The indices that are taken.
-    pub(crate) places: Vec<u16>,
-    pub(crate) by_slot: Box<[Option<NeighbourId>]>,
+    places: Vec<u16>,
+    by_slot: Box<[Option<NeighbourId>]>,
     /// For each slot the process that has it, as the kernel reported it with the answer of the
     /// slot's socket.
-    pub(crate) owners: Box<[Option<u32>]>,
+    owners: Box<[Option<u32>]>,
     buffer: Option<Box<PacketBuffer>>,
     /// The staging buffer, where packets are written before they go to a ring.
     stage: Stage,
@@ -249,12 +264,46 @@ impl Near {
         self.peers.get(id.place())?.as_ref().filter(|peer| peer.neighbour.id() == id)
     }
 
-    pub(crate) fn peer_mut(&mut self, id: NeighbourId) -> Option<&mut Peer> {
+    fn peer_mut(&mut self, id: NeighbourId) -> Option<&mut Peer> {
         self.peers.get_mut(id.place())?.as_mut().filter(|peer| peer.neighbour.id() == id)
     }
 
-    pub(crate) fn peer_at(&mut self, place: u16) -> Option<&mut Peer> {
+    fn peer_at(&mut self, place: u16) -> Option<&mut Peer> {
         self.peers.get_mut(usize::from(place))?.as_mut()
+    }
+
+    /// Returns the number of local peers.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Returns the index of the peer that is the `nth` in the list, if the peer has sent something.
+    #[inline]
+    pub(crate) fn news_of(&self, nth: usize) -> Option<u16> {
+        let place = *self.places.get(nth)?;
+        let reader = self.peers.get(usize::from(place))?.as_ref()?.reader.as_ref()?;
+        reader.has_news().then_some(place)
+    }
+
+    /// Notes that a peer reads its ring, which can be written from now on.
+    pub(crate) fn set_writer(&mut self, id: NeighbourId, writer: RingWriter) {
+        if let Some(peer) = self.peer_mut(id) {
+            peer.writer = Some(writer);
+        }
+    }
+
+    /// Returns the peer that has a slot, and the process that has it.
+    #[cfg(test)]
+    pub(crate) fn owner_of(&self, slot: Slot) -> (Option<NeighbourId>, Option<u32>) {
+        let at = usize::from(slot.value());
+        (self.by_slot[at], self.owners[at])
+    }
+
+    /// Closes the rings of all peers, as if each were broken.
+    #[cfg(test)]
+    pub(crate) fn break_all(&mut self) {
+        self.places.clone().iter().for_each(|&at| self.break_off(at, &RingBroken::Position));
     }
 
     /// Returns the ring of the peer at an index, to be read, and where its packets come from.

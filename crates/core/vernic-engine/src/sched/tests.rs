@@ -140,12 +140,7 @@ fn queue_pairs_whose_neighbour_is_gone_leave_nothing_of_theirs_in_flight() {
     post(&qps);
     assert_ne!(totals(&context).0, 0);
     let engine = context.engine();
-    engine.with_lane(|lane| {
-        let ids: Vec<_> = lane.near_mut().places.clone();
-        ids.iter().for_each(|&at| {
-            lane.near_mut().break_off(at, &vernic_io::neighbour::RingBroken::Position);
-        });
-    });
+    engine.with_lane(|lane| lane.near_mut().break_all());
     engine.serve_neighbours();
     assert_eq!(totals(&context), (0, 0));
     assert!(qps.iter().all(|qp| qp.state() == QpState::Error));

@@ -52,7 +52,7 @@ impl Own {
         let since = Instant::now();
         let id = loop {
             engine.serve_neighbours();
-            if let Some(id) = engine.with_lane(|lane| lane.near.by_slot[slot.value() as usize]) {
+            if let Some(id) = engine.with_lane(|lane| lane.near.owner_of(slot).0) {
                 break id;
             }
             assert!(since.elapsed() < Duration::from_secs(20), "it does not meet itself");
@@ -98,7 +98,7 @@ fn a_queue_pair_to_the_new_owner_of_a_slot_survives_the_end_of_the_former() {
     own.lose();
     assert_eq!(own.requests(), Way::Wire);
     assert_eq!(own.pid(), Some(newer));
-    let owner = engine.with_lane(|lane| lane.near.owners[own.slot().value() as usize]);
+    let owner = engine.with_lane(|lane| lane.near.owner_of(own.slot()).1);
     assert_eq!(owner, Some(newer), "who has the slot is not forgotten");
 }
 
