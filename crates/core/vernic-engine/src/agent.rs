@@ -131,7 +131,7 @@ impl CmAgent {
         if engine.is_orphan() {
             return Err(CmAttachError::Orphan);
         }
-        let slot = engine.with_lane(|lane| lane.table.first_slot(engine.slots()))?;
+        let slot = engine.with_lane(|lane| lane.first_slot(engine.slots()))?;
         {
             let mut state = lock(&engine.cm.state);
             if state.sink.is_some() {

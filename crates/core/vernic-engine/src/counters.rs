@@ -17,7 +17,7 @@ mod direct;
 mod streams;
 
 pub use direct::DirectCounters;
-pub(crate) use direct::{DirectCounts, Refusal};
+pub(crate) use direct::{DirectCounts, Refusal, RevocationCounts};
 pub use streams::StreamCounters;
 pub(crate) use streams::StreamCounts;
 
@@ -39,79 +39,95 @@ impl Count {
     }
 }
 
+macro_rules! counted {
+    ($($event:ident => $total:ident,)*) => {
+        /// An event of a device that is counted, beside dropped packets. The field of
+        /// [`DeviceCounters`] with its total says what it is.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(crate) enum Counted {
+            $($event,)*
+        }
+
+        impl Counted {
+            const ALL: &[Self] = &[$(Self::$event,)*];
+        }
+
+        impl DeviceCounters {
+            fn total_of(&mut self, event: Counted) -> &mut u64 {
+                match event {
+                    $(Counted::$event => &mut self.$total,)*
+                }
+            }
+        }
+    };
+}
+
+counted! {
+    Duplicate => duplicates,
+    NakSent => naks_sent,
+    FatalNakSent => fatal_naks_sent,
+    BadKey => bad_keys,
+    RnrNakSent => rnr_naks_sent,
+    AckTimeout => ack_timeouts,
+    PatientTimeout => patient_timeouts,
+    TailProbe => tail_probes,
+    Cnp => cnps_received,
+    EcnMarked => ecn_marked_received,
+    QpFailure => qp_failures,
+    PacedTurn => paced_turns,
+    PaceTimeout => pace_timeouts,
+    MadHandedOver => mads_handed_over,
+    MadEarlyRefused => mads_early_refused,
+    NearTxPacket => near_tx_packets,
+    NearTxByte => near_tx_bytes,
+    NearRxPacket => near_rx_packets,
+    NearRxByte => near_rx_bytes,
+    NearFullTurn => near_full_turns,
+    NearLost => near_lost,
+    NearPulledRun => near_pulled_runs,
+    NearPulledByte => near_pulled_bytes,
+    NearPullRefused => near_pulls_refused,
+}
+
 /// The live counters.
 #[derive(Debug)]
 pub(crate) struct Counters {
     drops: [Count; REASONS],
-    pub(crate) duplicates: Count,
-    pub(crate) naks_sent: Count,
-    pub(crate) fatal_naks_sent: Count,
-    pub(crate) bad_keys: Count,
-    pub(crate) rnr_naks_sent: Count,
-    ack_timeouts: Count,
-    patient_timeouts: Count,
-    tail_probes: Count,
-    pub(crate) cnps: Count,
-    pub(crate) ecn_marked: Count,
-    pub(crate) qp_failures: Count,
-    pub(crate) paced_turns: Count,
-    pub(crate) pace_timeouts: Count,
-    pub(crate) mads_handed_over: Count,
-    pub(crate) mads_early_refused: Count,
+    events: [Count; Counted::ALL.len()],
     pub(crate) streams: StreamCounts,
     pub(crate) direct: DirectCounts,
-    pub(crate) near_tx_packets: Count,
-    pub(crate) near_tx_bytes: Count,
-    pub(crate) near_rx_packets: Count,
-    pub(crate) near_rx_bytes: Count,
-    pub(crate) near_full_turns: Count,
-    pub(crate) near_lost: Count,
-    pub(crate) near_pulled_runs: Count,
-    pub(crate) near_pulled_bytes: Count,
-    pub(crate) near_pulls_refused: Count,
 }
 
 impl Default for Counters {
     fn default() -> Self {
         Self {
             drops: std::array::from_fn(|_| Count::default()),
-            duplicates: Count::default(),
-            naks_sent: Count::default(),
-            fatal_naks_sent: Count::default(),
-            bad_keys: Count::default(),
-            rnr_naks_sent: Count::default(),
-            ack_timeouts: Count::default(),
-            patient_timeouts: Count::default(),
-            tail_probes: Count::default(),
-            cnps: Count::default(),
-            ecn_marked: Count::default(),
-            qp_failures: Count::default(),
-            paced_turns: Count::default(),
-            pace_timeouts: Count::default(),
-            mads_handed_over: Count::default(),
-            mads_early_refused: Count::default(),
+            events: std::array::from_fn(|_| Count::default()),
             streams: StreamCounts::default(),
             direct: DirectCounts::default(),
-            near_tx_packets: Count::default(),
-            near_tx_bytes: Count::default(),
-            near_rx_packets: Count::default(),
-            near_rx_bytes: Count::default(),
-            near_full_turns: Count::default(),
-            near_lost: Count::default(),
-            near_pulled_runs: Count::default(),
-            near_pulled_bytes: Count::default(),
-            near_pulls_refused: Count::default(),
         }
     }
 }
 
 impl Counters {
+    /// Counts an event.
+    #[inline]
+    pub(crate) fn note(&self, event: Counted) {
+        self.add(event, 1);
+    }
+
+    /// Counts `n` events.
+    #[inline]
+    pub(crate) fn add(&self, event: Counted, n: u64) {
+        self.events[event as usize].add(n);
+    }
+
     /// Counts what a queue pair's timer caused: the difference between its counters before and
     /// after.
     pub(crate) fn timer_fired(&self, before: &QpCounters, after: &QpCounters) {
-        self.ack_timeouts.add(after.ack_timeouts - before.ack_timeouts);
-        self.patient_timeouts.add(after.patient_timeouts - before.patient_timeouts);
-        self.tail_probes.add(after.tail_probes - before.tail_probes);
+        self.add(Counted::AckTimeout, after.ack_timeouts - before.ack_timeouts);
+        self.add(Counted::PatientTimeout, after.patient_timeouts - before.patient_timeouts);
+        self.add(Counted::TailProbe, after.tail_probes - before.tail_probes);
     }
 
     /// Counts a dropped packet.
@@ -128,32 +144,11 @@ impl Counters {
         for (reason, dropped) in &mut total.drops {
             *dropped += self.drops(*reason);
         }
-        total.duplicates += self.duplicates.value();
-        total.naks_sent += self.naks_sent.value();
-        total.fatal_naks_sent += self.fatal_naks_sent.value();
-        total.bad_keys += self.bad_keys.value();
-        total.rnr_naks_sent += self.rnr_naks_sent.value();
-        total.ack_timeouts += self.ack_timeouts.value();
-        total.patient_timeouts += self.patient_timeouts.value();
-        total.tail_probes += self.tail_probes.value();
-        total.cnps_received += self.cnps.value();
-        total.ecn_marked_received += self.ecn_marked.value();
-        total.qp_failures += self.qp_failures.value();
-        total.paced_turns += self.paced_turns.value();
-        total.pace_timeouts += self.pace_timeouts.value();
-        total.mads_handed_over += self.mads_handed_over.value();
-        total.mads_early_refused += self.mads_early_refused.value();
+        for &event in Counted::ALL {
+            *total.total_of(event) += self.events[event as usize].value();
+        }
         total.streams += self.streams.snapshot();
         total.direct += self.direct.snapshot();
-        total.near_tx_packets += self.near_tx_packets.value();
-        total.near_tx_bytes += self.near_tx_bytes.value();
-        total.near_rx_packets += self.near_rx_packets.value();
-        total.near_rx_bytes += self.near_rx_bytes.value();
-        total.near_full_turns += self.near_full_turns.value();
-        total.near_lost += self.near_lost.value();
-        total.near_pulled_runs += self.near_pulled_runs.value();
-        total.near_pulled_bytes += self.near_pulled_bytes.value();
-        total.near_pulls_refused += self.near_pulls_refused.value();
     }
 }
 

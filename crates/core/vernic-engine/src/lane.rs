@@ -1,7 +1,9 @@
 //! The lane: receiving, sending, timers, acknowledgements, and QP1.
 
 pub(crate) mod consent;
+mod control;
 pub(crate) mod core;
+mod groups;
 pub(crate) mod gsi;
 pub(crate) mod neighbours;
 pub(crate) mod pacer;

@@ -9,6 +9,8 @@ pub(crate) mod flight;
 pub(crate) mod host;
 pub(crate) mod machine;
 pub(crate) mod payload;
+pub(crate) mod peer;
+pub(crate) mod receives;
 pub(crate) mod recv_queue;
 pub(crate) mod run;
 pub(crate) mod send_slots;

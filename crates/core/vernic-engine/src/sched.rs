@@ -183,7 +183,7 @@ impl Scheduler {
     pub(crate) fn admits(&mut self, qp: &Arc<QpInner>, core: &mut QpCore, now: Time) -> bool {
         let is_open = match core.side.flight.window {
             // Packets through a ring need no window: the ring itself says when it is full.
-            _ if core.side.way.is_ring() => true,
+            _ if core.side.peer.way().is_ring() => true,
             Some(window) => self.windows.of(window).is_open(now),
             None => false,
         };
@@ -200,7 +200,7 @@ impl Scheduler {
         let Some(machine) = machine.packets() else { return true };
         // Flushing is no sending.
         let sends = matches!(machine.state(), QpState::Rts | QpState::Sqd);
-        let acknowledged = matches!(qp.service, Service::Rc | Service::Xrc);
+        let acknowledged = matches!(qp.service(), Service::Rc | Service::Xrc);
         let Some(entry) = self.entries.get(qp.mark.index()) else { return true };
         let waited = entry.since.is_some_and(|since| now.since(since) >= PATIENCE_NANOS);
         let pass = std::mem::take(&mut entry.pass) || waited;
@@ -208,7 +208,7 @@ impl Scheduler {
             entry.since = None;
             return true;
         }
-        let Some(path) = &side.path else { return true };
+        let Some(path) = side.peer.path() else { return true };
         let flight = &mut side.flight;
         let went_back = flight.counted == 0 && machine.has_unacknowledged();
         let number = *flight.window.get_or_insert_with(|| {
@@ -270,7 +270,7 @@ impl Scheduler {
         now: Time,
     ) {
         qp.publish_state(device, core);
-        self.timers.arm(qp.qpn, core);
+        self.timers.arm(qp.qpn(), core);
         self.windows.note(core, now);
         let index = qp.mark.index();
         let Some(entry) = self.entries.get(index) else { return };

@@ -262,7 +262,7 @@ impl Streams {
     /// Does what the machine wants of the connection (report events, shut down), and watches the
     /// socket for what is needed next.
     fn settle(&mut self, engine: &Device, qp: &QpInner, core: &mut QpCore, now: Time) {
-        let key = qp.qpn.value();
+        let key = qp.qpn().value();
         let Some(conn) = self.connections.get_mut(&key) else { return };
         conn.count(engine, core);
         if let Some(machine) = core.machine.stream() {
@@ -273,11 +273,11 @@ impl Streams {
         }
         match conn.shutdown {
             Some(Shutdown::Reset) if conn.unheard => {
-                self.remove(engine, qp.qpn, now);
+                self.remove(engine, qp.qpn(), now);
                 return;
             }
             Some(Shutdown::Close | Shutdown::Abandon) if !conn.vital.is_gone() => {
-                self.remove(engine, qp.qpn, now);
+                self.remove(engine, qp.qpn(), now);
                 return;
             }
             Some(Shutdown::Reset | Shutdown::Close | Shutdown::Abandon) => {
@@ -370,7 +370,7 @@ impl Streams {
         rest: &[u8],
     ) -> Result<(), (BindStreamError, Option<Connection>)> {
         let now = engine.now();
-        let key = qp.qpn.value();
+        let key = qp.qpn().value();
         let watched = Interest { receive: true, send: false };
         let mut core = lock(&qp.core);
         let QpCore { machine, side } = &mut *core;
@@ -386,11 +386,11 @@ impl Streams {
         if let Some(old) = self.take_out(key) {
             old.end(engine).reset();
         }
-        side.stream = connection.local_addr().ok().zip(connection.peer_addr().ok());
+        side.set_stream(connection.local_addr().ok().zip(connection.peer_addr().ok()));
         let conn = Conn {
             connection,
             qp: qp.clone(),
-            told: Told { qpn: qp.qpn, sink: terms.sink, established: false, ended: false },
+            told: Told { qpn: qp.qpn(), sink: terms.sink, established: false, ended: false },
             rest: Vec::new(),
             out: Vec::new(),
             sent: 0,
@@ -414,8 +414,8 @@ impl Streams {
         counts.connections.add(1);
         if terms.agreed.crc { &counts.with_crc } else { &counts.without_crc }.add(1);
         tracing::debug!(
-            qpn = %qp.qpn,
-            path = %side.stream.map(|(local, peer)| format!("{local}->{peer}")).unwrap_or_default(),
+            qpn = %qp.qpn(),
+            path = %side.stream().map(|(local, peer)| format!("{local}->{peer}")).unwrap_or_default(),
             crc = terms.agreed.crc,
             revision = terms.agreed.revision,
             "iWARP connection"

@@ -24,7 +24,6 @@
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use vernic_io::Nanos;
 use vernic_proto::cm::Cm;
 
 use super::CmAgent;
@@ -119,7 +118,7 @@ impl Engine {
         // If the time is not enough, the thread that has the lane sends the messages later.
         self.ring_cm();
         let until = Instant::now() + PATIENCE;
-        if !self.patiently(until, |lane| lane.send_mads(self)) {
+        if !self.patiently(until, |lane| lane.send_mads(self, self.now())) {
             let device = &self.info().name;
             tracing::debug!(device, "a message of the connection manager is still to be sent");
         }
@@ -136,7 +135,7 @@ impl Engine {
     pub(crate) fn leave_port(&self) {
         let until = Instant::now() + PATIENCE;
         let aside = self.with_lane_until(until, |lane| {
-            lane.link.step_aside(Nanos(self.now().nanos()));
+            lane.step_aside(self.now());
             lane.streams.is_none()
         });
         if aside == Some(true) {
@@ -151,7 +150,7 @@ impl Engine {
         let (mut looks, mut quiet) = (0, 0);
         self.patiently(until, |lane| {
             looks += 1;
-            quiet = if lane.look_at_sockets(self) { quiet + 1 } else { 0 };
+            quiet = if lane.empty_sockets(self, self.now()) { quiet + 1 } else { 0 };
             quiet >= QUIET_LOOKS || looks >= batches
         });
     }
@@ -172,24 +171,5 @@ impl Engine {
             }
             std::thread::sleep(AGAIN);
         }
-    }
-}
-
-impl Lane {
-    /// Sends the messages of the CM machine. Returns whether the kernel has all of them.
-    fn send_mads(&mut self, engine: &Engine) -> bool {
-        self.transmit(engine, engine.now());
-        !self.gsi.pending && self.tx.is_empty()
-    }
-
-    /// Handles a batch of packets from the sockets. Returns true if there was none, and no datagram
-    /// waits to be handed over to another process.
-    fn look_at_sockets(&mut self, engine: &Engine) -> bool {
-        let now = engine.now();
-        self.near.link_had(1);
-        let received = self.receive(engine, now);
-        self.gsi.fire_timers(engine, &mut self.table, now);
-        self.transmit(engine, now);
-        received == 0 && !self.gsi.has_waiting()
     }
 }

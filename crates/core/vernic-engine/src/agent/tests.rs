@@ -54,8 +54,7 @@ fn messages_to_a_process_of_this_host_go_straight_there_but_not_each_time() {
     let (here, there) = (open(), open());
     let service = PortSpace::TCP.service_id(64_001);
     there.cm().listen(service, Place::Address(HOME.into()), 1).unwrap();
-    let slot =
-        there.engine().with_lane(|lane| lane.table.first_slot(there.engine().slots())).unwrap();
+    let slot = there.engine().with_lane(|lane| lane.first_slot(there.engine().slots())).unwrap();
     let theirs = CommId(u32::from(slot.value()) << NUMBER_BITS | 77);
     assert_eq!(slot_of(theirs), slot);
     let req = Req { service_id: service, ..Req::default() };
@@ -88,7 +87,7 @@ fn packet_with(message: impl Into<CmMessage>) -> Vec<u8> {
 fn overrun(other: &Context, owner: &Context) -> u64 {
     let queue = std::fs::read_to_string("/proc/sys/net/unix/max_dgram_qlen").unwrap();
     let count = queue.trim().parse::<u64>().unwrap() + 30;
-    let slot = |engine: &Engine| engine.with_lane(|lane| lane.table.first_slot(engine.slots()));
+    let slot = |engine: &Engine| engine.with_lane(|lane| lane.first_slot(engine.slots()));
     let id = u32::from(slot(owner.engine()).unwrap().value()) << NUMBER_BITS;
     let rtu = Rtu { local_comm_id: CommId(1), remote_comm_id: CommId(id), ..Rtu::default() };
     let bytes = packet_with(rtu);
@@ -98,7 +97,7 @@ fn overrun(other: &Context, owner: &Context) -> u64 {
     let packets = vec![RxPacket { bytes: &bytes, meta: &meta, segment: 0 }; count as usize];
     let engine = other.engine();
     engine.with_lane(|lane| {
-        lane.gsi.handle(engine, &mut lane.table, &packets, engine.now());
+        lane.handle_mads(engine, &packets, engine.now());
     });
     count
 }
@@ -117,7 +116,7 @@ fn receive_from(ip: IpAddr, context: &Context, message: impl Into<CmMessage>) {
     let packet = RxPacket { bytes: &bytes, meta: &meta, segment: 0 };
     let engine = context.engine();
     engine.with_lane(|lane| {
-        lane.gsi.handle(engine, &mut lane.table, &[packet], engine.now());
+        lane.handle_mads(engine, &[packet], engine.now());
     });
 }
 
@@ -212,7 +211,7 @@ fn datagrams_for_a_process_that_never_takes_them_are_dropped_and_counted() {
         other.progress();
     }
     assert!(dropped() >= 20, "{} of {count}", dropped());
-    let next = other.engine().with_lane(|lane| lane.gsi.deadline());
+    let next = other.engine().with_lane(|lane| lane.mad_deadline());
     assert_eq!(next, None, "nobody waits any more");
 }
 

@@ -35,6 +35,7 @@ use vernic_wire::mad::{MAD_LEN, MadHeader, MgmtClass};
 
 use super::early::{Early, Kept};
 use super::{CmShared, slot_of};
+use crate::counters::Counted;
 use crate::device::path::hash;
 use crate::qp::table::QpTable;
 use crate::support::events::lock;
@@ -85,7 +86,7 @@ impl CmShared {
             if !meta.handed_over {
                 match self.hand_mad_over(packet, &whose) {
                     HandedOver::Yes => {
-                        self.device.counts().mads_handed_over.add(1);
+                        self.device.counts().note(Counted::MadHandedOver);
                         self.note_forwarded(&message, meta);
                         return Ok(());
                     }
@@ -103,10 +104,10 @@ impl CmShared {
                 match kept {
                     Kept::Here => return Ok(()),
                     Kept::Instead(displaced) => {
-                        self.device.counts().mads_early_refused.add(1);
+                        self.device.counts().note(Counted::MadEarlyRefused);
                         return self.reject_early(table, &displaced, now);
                     }
-                    Kept::Not => self.device.counts().mads_early_refused.add(1),
+                    Kept::Not => self.device.counts().note(Counted::MadEarlyRefused),
                 }
             }
             // An answer will be sent to this sender. A lookup now may find the sender's private
@@ -175,7 +176,7 @@ impl CmShared {
         if !packet.meta.handed_over {
             match self.hand_mad_over(&packet, &whose) {
                 HandedOver::Yes => {
-                    self.device.counts().mads_handed_over.add(1);
+                    self.device.counts().note(Counted::MadHandedOver);
                     self.note_forwarded(&message, packet.meta);
                     return Ok(());
                 }

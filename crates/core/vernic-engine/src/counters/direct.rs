@@ -27,17 +27,34 @@ pub(crate) enum Refusal {
 /// The live counters of requests without packets, and of the grants for them.
 #[derive(Debug, Default)]
 pub(crate) struct DirectCounts {
-    pub(crate) writes: Count,
+    writes: Count,
     reads: Count,
     atomics: Count,
-    pub(crate) bytes: Count,
+    bytes: Count,
     refusals: [Count; 6],
-    pub(crate) granted: Count,
-    pub(crate) denied: Count,
-    pub(crate) bad_messages: Count,
-    /// Processes that were cut off. Any thread adds to this and to the next counter.
-    pub(crate) cut_off: Arc<AtomicU64>,
-    pub(crate) ends_untold: Arc<AtomicU64>,
+    granted: Count,
+    denied: Count,
+    bad_messages: Count,
+    revocations: Arc<RevocationCounts>,
+}
+
+/// The live counters of what goes wrong when access is revoked. Any thread adds to them.
+#[derive(Debug, Default)]
+pub(crate) struct RevocationCounts {
+    cut_off: AtomicU64,
+    ends_untold: AtomicU64,
+}
+
+impl RevocationCounts {
+    /// Counts a process that did not leave our memory in time.
+    pub(crate) fn note_cut_off(&self) {
+        self.cut_off.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Counts a revocation that could not be reported to a process.
+    pub(crate) fn note_untold(&self) {
+        self.ends_untold.fetch_add(1, Ordering::Relaxed);
+    }
 }
 
 /// Totals of requests carried out without packets, in the memory of processes of this host.
@@ -125,6 +142,21 @@ impl DirectCounts {
         }
     }
 
+    /// Counts a grant that was given to a peer, or denied.
+    pub(crate) fn note_answer(&self, is_granted: bool) {
+        if is_granted { &self.granted } else { &self.denied }.add(1);
+    }
+
+    /// Counts a message that was not understood, or that answers no request.
+    pub(crate) fn note_bad_message(&self) {
+        self.bad_messages.add(1);
+    }
+
+    /// Returns the counters of what goes wrong when access is revoked.
+    pub(crate) fn revocations(&self) -> &Arc<RevocationCounts> {
+        &self.revocations
+    }
+
     pub(crate) fn snapshot(&self) -> DirectCounters {
         let refused = |why: Refusal| self.refusals[why as usize].value();
         DirectCounters {
@@ -141,8 +173,8 @@ impl DirectCounts {
             granted: self.granted.value(),
             denied: self.denied.value(),
             bad_messages: self.bad_messages.value(),
-            cut_off: self.cut_off.load(Ordering::Relaxed),
-            ends_untold: self.ends_untold.load(Ordering::Relaxed),
+            cut_off: self.revocations.cut_off.load(Ordering::Relaxed),
+            ends_untold: self.revocations.ends_untold.load(Ordering::Relaxed),
         }
     }
 }

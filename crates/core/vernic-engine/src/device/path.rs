@@ -173,7 +173,7 @@ mod tests {
         let shared = vernic_io::udp::path(home, (home, vernic_io::ROCE_PORT).into()).with_flow(1);
         let engine = context.engine();
         let (private, process) = engine.straighten(&shared, peer.qpn()).unwrap();
-        assert_eq!(process.pid, std::process::id());
+        assert_eq!(process.pid(), std::process::id());
         let Peer::LocalProcess(id) = private.peer() else { panic!("{private}") };
         assert_ne!(id.door, vernic_io::ROCE_PORT);
         assert_eq!(private, shared.to_process(id));

@@ -1,13 +1,13 @@
 //! Peers: processes of this host that queue pairs lead to, and peers that send what they must not.
 
 use std::net::IpAddr;
-use std::sync::atomic::Ordering;
 
 use vernic_io::Address;
 use vernic_io::host::{PeerProcess, Slot};
 use vernic_proto::{DropReason, ErrorClass};
 use vernic_wire::Qpn;
 
+use crate::counters::Counted;
 use crate::device::alarms::Offence;
 use crate::device::opened::Device;
 use crate::local::control::MAX_WANTED;
@@ -22,15 +22,10 @@ impl Device {
             Found::NotHere => return,
             Found::Perhaps => None,
             // The peer is in this process: it ends with this process, or in order.
-            Found::Here(process) if process.pid == std::process::id() => return,
-            Found::Here(process) => Some(process.pid),
+            Found::Here(process) if process.pid() == std::process::id() => return,
+            Found::Here(process) => Some(process.pid()),
         };
-        let mut list = lock(&self.watch().list);
-        let was_planned = list.due.is_some();
-        list.add(Watched { ip, slot: Slot::of(peer), pid, is_missing: false }, self.now());
-        drop(list);
-        if !was_planned {
-            self.watch().is_rung.store(true, Ordering::Release);
+        if self.watch().add(Watched::new(ip, Slot::of(peer), pid), self.now()) {
             self.waker().wake();
         }
     }
@@ -38,7 +33,7 @@ impl Device {
     /// Returns what was found out about a process by asking it.
     pub(crate) fn host_process(&self, process: &PeerProcess) -> HostProcess {
         let page = process.intake.and_then(|id| self.slots().intake_of(id));
-        HostProcess { pid: process.pid, page }
+        HostProcess::new(process.pid, page)
     }
 
     /// Plans to connect to the process `pid` of this host, unless that was done. The slot's own
@@ -72,7 +67,7 @@ impl Device {
         self.counts().drop_packet(reason);
         if let Some(offence) = Offence::of_drop(reason) {
             if offence == Offence::BadKey {
-                self.counts().bad_keys.add(1);
+                self.counts().note(Counted::BadKey);
             }
             self.note_offence(src.ip(), offence);
         }
@@ -81,10 +76,10 @@ impl Device {
     /// Counts a request that was refused for good.
     #[cold]
     pub(crate) fn note_nak(&self, src: Address, class: ErrorClass) {
-        self.counts().fatal_naks_sent.add(1);
+        self.counts().note(Counted::FatalNakSent);
         self.note_offence(src.ip(), Offence::FatalNak);
         if Offence::is_of_key(class) {
-            self.counts().bad_keys.add(1);
+            self.counts().note(Counted::BadKey);
             self.note_offence(src.ip(), Offence::BadKey);
         }
     }

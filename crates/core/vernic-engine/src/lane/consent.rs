@@ -9,7 +9,6 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use vernic_io::host::Slot;
 use vernic_io::neighbour::NeighbourId;
 use vernic_mem::{
     Access, Grant, GrantError, LivenessWord, RevocationToken, SharedRange, permit_ptrace,
@@ -22,7 +21,6 @@ use crate::lane::core::Lane;
 use crate::local::guests::writes;
 use crate::local::messages::{Denial, Offer, Told};
 use crate::local::tickets::{Consent, Ticket};
-use crate::local::way::Way;
 use crate::qp::state::{QpCore, QpInner, takes_requests};
 use crate::support::events::lock;
 
@@ -69,7 +67,7 @@ impl Lane {
             None => false,
         };
         if !understood {
-            engine.counts().direct.bad_messages.add(1);
+            engine.counts().direct.note_bad_message();
         }
     }
 
@@ -94,22 +92,22 @@ impl Lane {
         // The peer may have been too busy to say that it is of this host when the queue pair went
         // to RTR. A queue pair that only responds has no timeout at which it would ask again.
         if !machine.has_unacknowledged()
-            && let Some(path) = &side.path
+            && let Some(path) = side.peer.path()
             && let Some((path, process)) = engine.straighten(path, asker)
         {
-            self.near.found.push((Slot::of(asker), process.pid));
-            side.go_straight(engine, path, asker, process);
+            self.near.note_found(asker, process.pid());
+            side.peer.go_straight(engine, path, asker, process);
         }
         // The kernel decides which process has the peer's slot, not the message of the peer that
         // asks.
-        let path = side.path.as_ref().filter(|_| side.way.requests != Way::Barred);
+        let path = side.peer.path().filter(|_| !side.peer.way().is_barred());
         let peer = path.and_then(|path| self.near.neighbour_of(path, asker));
         if peer != Some(from) {
             return Err(Denial::NotConnected);
         }
         let rights = rights_of(qp, machine.attr().access);
         // Granted under the queue pair's lock, under which its revocation word is cleared, too.
-        let grant = engine.memory().grant(visitor, qp.pd, qp.qpn, rkey).map_err(|error| {
+        let grant = engine.memory().grant(visitor, qp.pd(), qp.qpn(), rkey).map_err(|error| {
             tracing::debug!(qpn = %target, %rkey, %error, "no access for another process");
             match error {
                 GrantError::Check(_) | GrantError::Rights => Denial::Refused,
@@ -135,18 +133,15 @@ impl Lane {
             let reachable = grant.share.is_some() || permit_ptrace(neighbour.pid());
             reachable.then_some((grant, access, file)).ok_or(Denial::Unreachable)
         });
+        counts.note_answer(consent.is_ok());
         let told = match &consent {
             Ok((grant, access, read_only)) => {
-                counts.granted.add(1);
                 let writable = || grant.share.as_ref().map(SharedRange::file);
                 let file = read_only.as_ref().map(AsFd::as_fd).or_else(writable);
                 let offer = offer_of(grant, *access);
                 neighbour.tell(&Told::Offer { asker, rkey, offer }.emit(), file)
             }
-            Err(why) => {
-                counts.denied.add(1);
-                neighbour.tell(&Told::Deny { asker, rkey, why: *why }.emit(), None)
-            }
+            Err(why) => neighbour.tell(&Told::Deny { asker, rkey, why: *why }.emit(), None),
         };
         if let Err(error) = told {
             // The peer asks again after a while.
@@ -196,7 +191,8 @@ impl Lane {
             Some(true) => {}
         }
         for qp in self.table.iter() {
-            let tickets = &mut lock(&qp.core).side.tickets;
+            let mut core = lock(&qp.core);
+            let tickets = core.side.peer.tickets_mut();
             if tickets.guest().is_some_and(|guest| guest.neighbour.id() == from) {
                 tickets.end_closed();
             }
@@ -237,7 +233,8 @@ impl Lane {
         consent: Option<Consent>,
     ) -> bool {
         let Some(qp) = self.table.find(asker) else { return false };
-        let tickets = &mut lock(&qp.core).side.tickets;
+        let mut core = lock(&qp.core);
+        let tickets = core.side.peer.tickets_mut();
         let connected = tickets.guest().is_some_and(|guest| guest.neighbour.id() == from);
         connected && consent.is_some_and(|consent| tickets.answer(rkey, consent))
     }
@@ -245,14 +242,14 @@ impl Lane {
     fn is_asked_by(&self, from: NeighbourId, asker: Qpn) -> bool {
         let Some(qp) = self.table.find(asker) else { return false };
         let core = lock(&qp.core);
-        core.side.tickets.guest().is_some_and(|guest| guest.neighbour.id() == from)
+        core.side.peer.tickets().guest().is_some_and(|guest| guest.neighbour.id() == from)
     }
 }
 
 /// Returns what a queue pair's own rights (`ibv_access_flags`) permit. Only RC permits anything:
 /// its acknowledgements say when nothing sent before is in flight any more.
 fn rights_of(qp: &QpInner, access: u32) -> Access {
-    let service = match qp.qp_type {
+    let service = match qp.qp_type() {
         QpType::Rc => Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC,
         _ => Access::empty(),
     };

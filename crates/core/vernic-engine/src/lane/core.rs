@@ -4,7 +4,8 @@
 //! tables of queue pairs and XRC shared receive queues, the ready list, the timer wheel and the
 //! multicast groups of a device. The lane is behind one mutex in
 //! [`Engine`](crate::progress::engine::Engine), which data-path threads only try to lock. Receiving
-//! is in `rx.rs`, sending in `tx.rs`, QP1 in `gsi.rs`; this file holds what all of these need.
+//! is in `rx.rs`, sending in `tx.rs`, QP1 in `gsi.rs`, what the control path asks in `control.rs`;
+//! this file holds what all of these need.
 //!
 //! Lock order: lane, then a queue pair's core, then a receive or completion queue; lane, then the
 //! machine of communication management (`cm.rs`), and no queue pair beside it.
@@ -15,13 +16,12 @@
 use std::sync::Arc;
 
 use vernic_io::host::Intake;
-use vernic_io::host::Slot;
-use vernic_io::{Link, LocalAddr, Nanos, RxBatch, TxLanes};
+use vernic_io::{Link, Nanos, RxBatch, TxLanes};
 use vernic_proto::Time;
-use vernic_wire::{Gid, PortNum, Qpn};
 
 use crate::cm::CmShared;
 use crate::device::opened::Device;
+use crate::lane::groups::Groups;
 use crate::lane::gsi::Gsi;
 use crate::lane::pacer::{self, Pacer};
 use crate::lane::silence::ToldSilent;
@@ -47,51 +47,28 @@ const STUCK_NANOS: u64 = 1_000_000;
 /// Timers that one call fires at most.
 const TIMERS_PER_CALL: usize = 256;
 
-/// A multicast group that queue pairs of this device receive from.
-#[derive(Debug)]
-pub(crate) struct Group {
-    pub(crate) gid: Gid,
-    /// The port that the members are on.
-    pub(crate) port: PortNum,
-    /// The index of the port's netdev; 0 if the port has none.
-    pub(crate) netdev_index: u32,
-    /// The address on whose netdev it is joined; `None` while the device has none of its IP
-    /// version.
-    pub(crate) local: Option<LocalAddr>,
-    pub(crate) members: Vec<Qpn>,
-}
-
-impl Group {
-    /// Whether a packet to the group `gid` that came by the netdev `netdev` (0: unknown) is for
-    /// members of this group.
-    pub(crate) fn takes(&self, gid: Gid, netdev: u32) -> bool {
-        let same = self.netdev_index == netdev || self.netdev_index == 0 || netdev == 0;
-        self.gid == gid && same
-    }
-}
-
 /// The lane of a device; see the module documentation.
 pub(crate) struct Lane {
-    pub(crate) link: Box<dyn Link>,
-    pub(crate) tx: TxLanes,
+    pub(super) link: Box<dyn Link>,
+    pub(super) tx: TxLanes,
     pub(super) rx: RxBatch,
-    pub(crate) table: QpTable,
+    pub(super) table: QpTable,
     /// XRC shared receive queues.
-    pub(crate) srqs: SrqTable,
+    pub(super) srqs: SrqTable,
     /// The scheduler: it says which queue pair has its turn next.
-    pub(crate) sched: Scheduler,
-    pub(crate) pacer: Pacer,
+    pub(super) sched: Scheduler,
+    pub(super) pacer: Pacer,
     /// Rings that are shared with processes of this host.
-    pub(crate) near: Near,
+    pub(super) near: Near,
     /// The receiver page of this process, which says how much is in flight to it, and what the lane
     /// last saw there when nothing came.
-    pub(crate) intake: Option<Arc<Intake>>,
+    pub(super) intake: Option<Arc<Intake>>,
     pub(super) intake_seen: (u64, u64),
-    pub(crate) groups: Vec<Group>,
-    pub(crate) gsi: Gsi,
+    pub(super) groups: Groups,
+    pub(super) gsi: Gsi,
     /// Local peers that access memory of this process without packets, or whose memory this process
     /// so accesses.
-    pub(crate) guests: Guests,
+    pub(super) guests: Guests,
     /// Connections, of an iWARP device.
     pub(crate) streams: Option<Streams>,
     /// Processes that were reported to users as silent.
@@ -120,7 +97,7 @@ impl Lane {
             near: Near::new(),
             intake: device.slots().intake().cloned(),
             intake_seen: (0, 0),
-            groups: Vec::new(),
+            groups: Groups::default(),
             gsi: Gsi::new(cm),
             guests: Guests::default(),
             told_silent: ToldSilent::default(),
@@ -135,7 +112,7 @@ impl Lane {
         if self.tx.is_blocked() {
             return Some(now + RETRY_NANOS);
         }
-        if self.sched.has_ready() || self.gsi.pending || self.near.is_pending() {
+        if self.sched.has_ready() || self.gsi.is_pending() || self.near.is_pending() {
             return Some(now);
         }
         let link = self.link.deadline().map(|Nanos(n)| Time(n));
@@ -181,15 +158,15 @@ impl Lane {
                         machine.handle_timeout(now, host);
                     });
                     engine.counts().timer_fired(&before, core.machine.counters());
-                    self.told_silent.note(engine, qp.qpn, &core, now);
+                    self.told_silent.note(engine, qp.qpn(), &core, now);
                     let peer = core.machine.attr().dest_qpn;
-                    let path = core.side.path.as_ref();
+                    let path = core.side.peer.path();
                     let straight = path.and_then(|path| engine.straighten(path, peer));
                     if let Some((path, process)) = straight {
                         if engine.near().is_some() {
-                            self.near.found.push((Slot::of(peer), process.pid));
+                            self.near.note_found(peer, process.pid());
                         }
-                        core.side.go_straight(engine, path, peer, process);
+                        core.side.peer.go_straight(engine, path, peer, process);
                     }
                     self.sched.exempt(qp);
                 }

@@ -57,7 +57,7 @@ struct Waiting {
 pub(crate) struct Gsi {
     cm: Arc<CmShared>,
     /// Whether the agent may have something to send, or another deadline than `deadline`.
-    pub(crate) pending: bool,
+    pending: bool,
     /// The time at which the agent wants to be called.
     deadline: Option<Time>,
     psn: Psn,
@@ -70,6 +70,18 @@ impl Gsi {
     pub(crate) fn new(cm: Arc<CmShared>) -> Self {
         let (psn, waiting) = (Psn::default(), VecDeque::new());
         Self { cm, pending: false, deadline: None, psn, waiting, again: None }
+    }
+
+    /// Notes whether the agent may have something to send.
+    #[inline]
+    pub(crate) fn note_work(&mut self, is_pending: bool) {
+        self.pending |= is_pending;
+    }
+
+    /// Whether the agent may have something to send.
+    #[inline]
+    pub(crate) fn is_pending(&self) -> bool {
+        self.pending
     }
 
     /// Returns the time at which the lane must be polled for QP1. Not asked while `pending` is set.

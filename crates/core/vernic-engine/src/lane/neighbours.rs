@@ -9,7 +9,6 @@ use crate::device::opened::Device;
 use crate::lane::core::Lane;
 use crate::lane::watch::fail_orphan;
 use crate::local::rings::Peer;
-use crate::local::way::{QpWay, Way};
 use crate::qp::state::QpSide;
 use crate::sched::Event as QpEvent;
 use crate::support::events::lock;
@@ -29,9 +28,7 @@ impl Lane {
                 self.near.meet(neighbour, reader);
             }
             Event::Ready { from, writer } => {
-                if let Some(peer) = self.near.peer_mut(from) {
-                    peer.writer = Some(writer);
-                }
+                self.near.set_writer(from, writer);
             }
             Event::Slots { from, slots } => self.near.set_slots(from, slots),
             Event::Message { from, bytes, file } => self.handle_told(engine, from, &bytes, file),
@@ -46,18 +43,15 @@ impl Lane {
         self.receive_rest(engine, id, now);
         self.guests.remove(engine.memory(), id);
         let Some(peer) = self.near.part(id) else { return };
-        let pid = peer.neighbour.pid();
+        let pid = peer.pid();
         let mut failed = 0;
         let Self { table, srqs, sched, .. } = self;
-        for qp in table.iter().filter(|qp| qp.service != Service::Ud) {
+        for qp in table.iter().filter(|qp| qp.service() != Service::Ud) {
             let mut core = lock(&qp.core);
             if !leads_to(&core.side, core.machine.attr().dest_qpn, id, &peer) {
                 continue;
             }
-            let way = &mut core.side.way;
-            let used = way.requests == Way::Ring(id) || way.answers == Some(id);
-            *way = QpWay { requests: Way::Barred, process: way.process, ..QpWay::default() };
-            core.side.tickets.connect(None);
+            let used = core.side.peer.lose(id);
             if used && !in_order {
                 failed += 1;
                 fail_orphan(engine, qp, &mut core, srqs, now);
@@ -67,7 +61,7 @@ impl Lane {
         if !in_order {
             // A peer that was cut off may be alive, and reachable by the wire. If it is not, the
             // queue pairs that have not failed yet fail, too.
-            engine.watch().hasten(&peer.slots, now);
+            engine.watch().hasten(peer.slots(), now);
         }
         if in_order {
             tracing::debug!(pid, neighbour = %id, "a process of this host closed its device");
@@ -82,9 +76,8 @@ impl Lane {
 /// Whether a connected queue pair is connected to the local peer `id`, and not to another process
 /// that has since taken one of its slots.
 fn leads_to(side: &QpSide, dest: Qpn, id: NeighbourId, peer: &Peer) -> bool {
-    side.way.requests == Way::Ring(id)
-        || side.way.answers == Some(id)
-        || side.way.process == Some(peer.neighbour.pid()) && peer.slots.contains(&Slot::of(dest))
+    side.peer.way().uses(id)
+        || side.peer.pid() == Some(peer.pid()) && peer.slots().contains(&Slot::of(dest))
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use vernic_io::host::SlotTable;
 use vernic_io::{IntakeId, TxPath};
 use vernic_proto::Time;
 
-use crate::counters::Counters;
+use crate::counters::{Counted, Counters};
 
 /// How soon a turn that was put off is tried again when no application calls, in nanoseconds. This
 /// is a fraction of the time in which a receiver takes what its socket holds.
@@ -109,12 +109,12 @@ impl Pacer {
         match receiver.reserve(now) {
             Ok(granted) => Some(Grant { to: Some(to), granted, used: 0 }),
             Err(Full { given_up: true }) => {
-                counters.pace_timeouts.add(1);
+                counters.note(Counted::PaceTimeout);
                 tracing::debug!(%path, "receiver takes nothing: UC and UD are sent regardless");
                 Some(Grant { to: Some(to), ..Grant::FREE })
             }
             Err(Full { given_up: false }) => {
-                counters.paced_turns.add(1);
+                counters.note(Counted::PacedTurn);
                 None
             }
         }

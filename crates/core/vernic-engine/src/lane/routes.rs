@@ -10,7 +10,7 @@ use crate::device::opened::Device;
 use crate::lane::pacer::{Grant, Pacer};
 use crate::local::guests::Guests;
 use crate::local::rings::{Near, RingOut};
-use crate::local::way::{DatagramWay, Way};
+use crate::local::way::DatagramWay;
 use crate::qp::host::QpHost;
 
 /// All routes of a lane.
@@ -151,10 +151,10 @@ impl Route for Datagrams<'_, '_> {
         self.next = Next::Nowhere;
         let (path, dest) = match machine.next_dest() {
             Some(dest) => (host.side.slots.path(dest.ah).copied(), dest.qpn),
-            None => (host.side.path, machine.attr().dest_qpn),
+            None => (host.side.peer.path().copied(), machine.attr().dest_qpn),
         };
         let is_wanted = machine.wants_requests();
-        let is_barred = host.side.way.requests == Way::Barred;
+        let is_barred = host.side.peer.way().is_barred();
         if let Some(path) = path.filter(|_| is_wanted) {
             match self.choose(&path, dest, is_barred) {
                 DatagramWay::Ring(id) => return self.ring_room(path, id),

@@ -10,17 +10,18 @@ use std::sync::{Arc, MutexGuard};
 
 use vernic_io::host::Intake;
 use vernic_io::host::Lookup;
-use vernic_io::neighbour::{MAX_RING_BYTES, NeighbourId, RingReader, rx_packet};
+use vernic_io::neighbour::{MAX_RING_BYTES, NeighbourId, rx_packet};
 use vernic_io::{Door, Icrc, Nanos, RxPacket};
 use vernic_proto::{Disposition, DropReason, RxMeta, Time};
 use vernic_wire::{Packet, Qpn, Service};
 
+use crate::counters::Counted;
 use crate::device::grh;
 use crate::device::opened::Device;
-use crate::lane::core::{Group, Lane};
+use crate::lane::core::Lane;
+use crate::lane::groups::Groups;
 use crate::local::pull::{BYTES_PER_LOOK, Lender, Named, Pull};
 use crate::local::rings::Origin;
-use crate::local::way::Way;
 use crate::qp::source::Sender;
 use crate::qp::state::{QpCore, QpInner};
 use crate::qp::table::QpTable;
@@ -103,10 +104,8 @@ impl Lane {
     #[inline]
     fn receive_near(&mut self, engine: &Device, now: Time) -> usize {
         let mut count = 0;
-        for at in 0..self.near.places.len() {
-            let place = self.near.places[at];
-            let reader = self.near.peer_at(place).and_then(|peer| peer.reader.as_ref());
-            if reader.is_some_and(RingReader::has_news) {
+        for nth in 0..self.near.len() {
+            if let Some(place) = self.near.news_of(nth) {
                 count += self.receive_ring(engine, place, NEAR_BYTES, now);
             }
         }
@@ -169,8 +168,8 @@ impl Lane {
         reader.release();
         near.give_buffer(buffer);
         sched.count_received(count);
-        engine.counts().near_rx_packets.add(count as u64);
-        engine.counts().near_rx_bytes.add(total);
+        engine.counts().add(Counted::NearRxPacket, count as u64);
+        engine.counts().add(Counted::NearRxByte, total);
         if let Some(error) = broken {
             near.break_off(place, &error);
         }
@@ -197,7 +196,7 @@ struct Demux<'a, 'p> {
     now: Time,
     table: &'a QpTable,
     srqs: &'a SrqTable,
-    groups: &'a [Group],
+    groups: &'a Groups,
     sched: &'a mut Scheduler,
     held: Option<Held<'a>>,
     /// Packets for QP1: handled when no queue pair is held. Allocates, off the data path.
@@ -222,7 +221,7 @@ impl<'a, 'p> Demux<'a, 'p> {
             return self.handle_cnp(packet, &parsed);
         }
         if packet.meta.is_congestion_experienced() {
-            self.engine.counts().ecn_marked.add(1);
+            self.engine.counts().note(Counted::EcnMarked);
         }
         self.paced += paced_cost(packet, service);
         let qpn = parsed.dest_qpn();
@@ -240,7 +239,7 @@ impl<'a, 'p> Demux<'a, 'p> {
     /// sent it. The notification counts as a drop, for nothing else is done with it.
     #[cold]
     fn handle_cnp(&mut self, packet: &RxPacket<'p>, parsed: &Packet<'_>) -> Result<(), DropReason> {
-        self.engine.counts().cnps.add(1);
+        self.engine.counts().note(Counted::Cnp);
         let qpn = parsed.dest_qpn();
         self.table.find(qpn).ok_or(DropReason::Cnp)?;
         self.deliver(qpn, packet, parsed, None)
@@ -264,14 +263,14 @@ impl<'a, 'p> Demux<'a, 'p> {
         // the rest is refused.
         let may = parsed.info().is_request() && self.pulled < BYTES_PER_LOOK;
         let (Some(named), Some(lender), true) = (named, self.lender, may) else {
-            counters.near_pulls_refused.add(1);
+            counters.note(Counted::NearPullRefused);
             return Err(DropReason::RunRefused);
         };
         self.pulled += u64::from(named.run.length);
         let pull = Pull { named: &named, lender };
         let result = self.deliver(parsed.dest_qpn(), packet, &parsed, Some(pull));
         if result == Err(DropReason::RunRefused) {
-            counters.near_pulls_refused.add(1);
+            counters.note(Counted::NearPullRefused);
         }
         result
     }
@@ -285,7 +284,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         parsed: &Packet<'_>,
         pull: Option<Pull<'_>>,
     ) -> Result<(), DropReason> {
-        if self.held.as_ref().is_none_or(|held| held.qp.qpn != qpn) {
+        if self.held.as_ref().is_none_or(|held| held.qp.qpn() != qpn) {
             let qp = self.table.find(qpn).ok_or(DropReason::UnknownQpn)?;
             self.let_go();
             self.held = Some(Held { qp, core: lock(&qp.core), requests: false, heard: false });
@@ -296,7 +295,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         let mut sender = Sender::Peer;
         let run = pull.map(|pull| pull.named.run);
         let mut meta = RxMeta { grh: None, ecn: packet.meta.traffic_class & 3, sl: 0, run };
-        if qp.service == Service::Ud {
+        if qp.service() == Service::Ud {
             // Queue pairs of other services receive from their peers alone, which were checked
             // against this setting when they were connected.
             if !self.engine.config().peers.contains(packet.meta.src.ip()) {
@@ -307,17 +306,18 @@ impl<'a, 'p> Demux<'a, 'p> {
                 IpAddr::V4(_) => PACKET_TYPE_IPV4,
                 IpAddr::V6(_) => PACKET_TYPE_IPV6,
             };
-        } else if let Some((peer, local)) = core.side.peer {
-            if packet.meta.src != peer || packet.meta.dst != local {
+        } else if let Some(matches) = core.side.peer.has_addresses(packet.meta.src, packet.meta.dst)
+        {
+            if !matches {
                 return Err(DropReason::WrongSource);
             }
             if self.via.is_none() {
-                if core.side.way.excludes_link(is_request) {
+                if core.side.peer.way().excludes_link(is_request) {
                     return Err(DropReason::WrongWay);
                 }
                 // The sender of a congestion notification chooses its port freely, so that port
                 // teaches nothing.
-                if !core.side.source.is_peer(is_request, packet.meta.flow)
+                if !core.side.peer.has_port(is_request, packet.meta.flow)
                     && parsed.info().service != Service::Cnp
                 {
                     sender = identify(self.engine, qp, core, packet, parsed, self.now)?;
@@ -329,29 +329,26 @@ impl<'a, 'p> Demux<'a, 'p> {
             machine.handle_packet(now, parsed, &meta, host)
         });
         if sender != Sender::Peer && disposition == Disposition::Accepted {
-            core.side.source.learn(sender, is_request, packet.meta.flow, qp.qpn);
+            core.side.peer.learn_port(sender, is_request, packet.meta.flow, qp.qpn());
         }
         // A packet that the machine did not take says nothing of where the peer is.
-        if !matches!(disposition, Disposition::Drop(_)) && qp.service != Service::Ud {
+        if !matches!(disposition, Disposition::Drop(_)) && qp.service() != Service::Ud {
             let via = self.via.as_ref().map(Origin::id);
-            let way = &mut core.side.way;
-            if !is_request {
-                way.is_answered = via.is_some_and(|id| way.requests == Way::Ring(id));
-            } else if way.answers != via {
+            if core.side.peer.note_arrival(is_request, via) {
                 choose_answers(engine, core, self.via.as_mut());
             }
         }
         let counters = &engine.counts();
         match disposition {
             Disposition::Accepted => self.accepted += 1,
-            Disposition::Duplicate => counters.duplicates.add(1),
+            Disposition::Duplicate => counters.note(Counted::Duplicate),
             Disposition::Nak(class) => {
-                counters.naks_sent.add(1);
+                counters.note(Counted::NakSent);
                 if class.row().fatal {
                     engine.note_nak(packet.meta.src, class);
                 }
             }
-            Disposition::Rnr => counters.rnr_naks_sent.add(1),
+            Disposition::Rnr => counters.note(Counted::RnrNakSent),
             Disposition::Drop(reason) => return Err(reason),
         }
         *heard = true;
@@ -375,13 +372,11 @@ impl<'a, 'p> Demux<'a, 'p> {
         let gid = packet.meta.dst.gid();
         let groups = self.groups;
         let mut is_taken = false;
-        for group in groups.iter().filter(|group| group.takes(gid, packet.meta.netdev)) {
+        for member in groups.members(gid, packet.meta.netdev) {
             is_taken = true;
-            for &member in &group.members {
-                // A refusal counts for that member alone; the others still get the packet.
-                if let Err(reason) = self.deliver(member, packet, parsed, None) {
-                    self.engine.drop_from(packet.meta.src, reason);
-                }
+            // A refusal counts for that member alone; the others still get the packet.
+            if let Err(reason) = self.deliver(member, packet, parsed, None) {
+                self.engine.drop_from(packet.meta.src, reason);
             }
         }
         if is_taken { Ok(()) } else { Err(DropReason::NotAttached) }
@@ -392,7 +387,7 @@ impl<'a, 'p> Demux<'a, 'p> {
     fn let_go(&mut self) {
         let Some(Held { qp, mut core, requests, heard }) = self.held.take() else { return };
         if heard {
-            core.side.heard = Some(self.now);
+            core.side.peer.note_heard(self.now);
         }
         self.sched.after(self.engine, qp, &mut core, Event::Packets { requests }, self.now);
     }
@@ -414,13 +409,9 @@ fn identify(
     }
     let is_request = parsed.info().is_request();
     let QpCore { machine, side } = core;
-    match side.source.admit(is_request, now) {
-        Some(Sender::Stranger) if !machine.is_credible(parsed) => {}
-        Some(sender) => return Ok(sender),
-        None => {}
-    }
-    side.source.tell(is_request, packet.meta.flow, qp.qpn);
-    Err(DropReason::WrongPort)
+    let from = (is_request, packet.meta.flow);
+    let sender = side.peer.identify(from, qp.qpn(), now, || machine.is_credible(parsed));
+    sender.ok_or(DropReason::WrongPort)
 }
 
 /// Chooses the route of responses after a request has come by another route than the one before.
@@ -429,10 +420,10 @@ fn identify(
 #[cold]
 fn choose_answers(engine: &Device, core: &mut QpCore, via: Option<&mut Origin<'_>>) {
     let QpCore { machine, side } = core;
-    side.way.answers = None;
-    let (Some(via), Some(path)) = (via, &mut side.path) else { return };
+    side.peer.answer_through(None);
+    let (Some(via), Some(path)) = (via, side.peer.path()) else { return };
     let peer = machine.attr().dest_qpn;
-    if side.way.requests == Way::Barred || !via.has(peer) {
+    if side.peer.way().is_barred() || !via.has(peer) {
         return;
     }
     if !path.is_local() {
@@ -442,13 +433,13 @@ fn choose_answers(engine: &Device, core: &mut QpCore, via: Option<&mut Origin<'_
             return;
         }
         if let Some((better, process)) = engine.straighten(path, peer) {
-            via.found(peer, process.pid);
+            via.found(peer, process.pid());
             if machine.packets().is_some_and(|machine| !machine.has_unacknowledged()) {
-                side.go_straight(engine, better, peer, process);
+                side.peer.go_straight(engine, better, peer, process);
             }
         }
     }
-    side.way.answers = Some(via.id());
+    side.peer.answer_through(Some(via.id()));
 }
 
 /// Returns what a packet counts under UDP backpressure. Senders do not count packets to the shared

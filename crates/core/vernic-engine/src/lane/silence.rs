@@ -23,13 +23,13 @@ impl ToldSilent {
     /// Reports the peer of a queue pair whose ACK timer has run out, if the peer is alive and was
     /// silent for [`SILENCE_NANOS`].
     pub(crate) fn note(&mut self, engine: &Device, qpn: Qpn, core: &QpCore, now: Time) {
-        let (Some(since), Some(pid)) = (core.machine.silent_since(), core.side.way.process) else {
+        let (Some(since), Some(pid)) = (core.machine.silent_since(), core.side.peer.pid()) else {
             return;
         };
         if now.since(since) < SILENCE_NANOS || self.0.contains(&pid) {
             return;
         }
-        if let Some(peer) = core.side.live_peer(engine.config(), core.machine.attr()) {
+        if let Some(peer) = core.side.peer.live_peer(engine.config(), core.machine.attr()) {
             if self.0.len() == MOST_TOLD {
                 self.0.clear();
             }

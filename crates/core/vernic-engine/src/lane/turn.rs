@@ -5,9 +5,10 @@ use vernic_wire::{AckTimeout, Service};
 
 use super::plan::{self, Direct, Part};
 use super::routes::{Datagrams, Room, Route, Routes};
+use crate::counters::Counted;
 use crate::local::pull::LIMITS;
 use crate::local::rings::Near;
-use crate::local::way::{QpWay, Way};
+use crate::local::way::Way;
 use crate::qp::direct;
 use crate::qp::host::QpHost;
 use crate::sched::Turn;
@@ -83,10 +84,10 @@ fn along_route(
     routes: &mut Routes<'_>,
     now: Time,
 ) -> Turn {
-    let ring = match (part, host.side.way) {
-        (Part::Requests | Part::Probe, QpWay { requests: Way::Ring(id), .. }) => Some(id),
-        (Part::Requests | Part::Probe, _) => None,
-        (Part::Answers, QpWay { answers, .. }) => answers,
+    let way = host.side.peer.way();
+    let ring = match part {
+        Part::Requests | Part::Probe => way.request_ring(),
+        Part::Answers => way.answer_ring(),
     };
     if let Some(mut ring) = ring.and_then(|id| routes.near.out(id, now)) {
         if machine.attr().timeout == AckTimeout::INFINITE {
@@ -99,7 +100,7 @@ fn along_route(
     if part != Part::Answers {
         machine.set_runs(None);
     }
-    let lane = host.side.path.map_or(0, |path| path.lane());
+    let lane = host.side.peer.path().map_or(0, |path| path.lane());
     match routes.tx.of(lane) {
         Some(batch) => write(part, machine, host, batch, now),
         None => Turn::Backpressured,
@@ -125,7 +126,7 @@ fn write(
             Room::Free(room) => room,
             Room::Batch => break,
             Room::Receiver if is_wanted(part, machine) => {
-                host.engine.counts().near_full_turns.add(1);
+                host.engine.counts().note(Counted::NearFullTurn);
                 return Turn::Backpressured;
             }
             Room::Later if is_wanted(part, machine) => return Turn::Backpressured,
@@ -137,7 +138,7 @@ fn write(
             Part::Answers => machine.poll_response(now, host, room),
         };
         let Some(sent) = sent else { break };
-        route.push(host.side.path.as_ref(), &sent);
+        route.push(host.side.peer.path(), &sent);
         if part == Part::Requests {
             bytes += sent.len + sent.run.map_or(0, |run| run.length as usize);
         }
@@ -154,21 +155,20 @@ fn write(
 #[inline]
 fn switches(machine: &mut Qp, host: &mut QpHost<'_>, routes: &Routes<'_>) -> bool {
     let near = &routes.near;
-    if near.is_empty() || host.side.way.requests != Way::Wire {
+    if near.is_empty() || host.side.peer.way().requests() != Way::Wire {
         return false;
     }
-    let Some(path) = &host.side.path else { return false };
+    let Some(path) = host.side.peer.path() else { return false };
     let Some(id) = near.neighbour_of(path, machine.attr().dest_qpn) else { return false };
     if machine.has_unacknowledged() {
         let attr = machine.attr();
         let is_repaired = attr.timeout != AckTimeout::INFINITE && attr.retry_cnt != 0;
         return is_repaired && !machine.is_repeating();
     }
-    tracing::debug!(qpn = %host.qp.qpn, neighbour = %id, "packets go through memory from now on");
-    host.side.way.requests = Way::Ring(id);
-    if host.qp.qp_type == QpType::Rc {
-        host.side.tickets.connect(routes.guests.get(id).cloned());
-    }
+    tracing::debug!(qpn = %host.qp.qpn(), neighbour = %id, "packets go through memory from now on");
+    let is_rc = host.qp.qp_type() == QpType::Rc;
+    let guest = routes.guests.get(id).filter(|_| is_rc).cloned();
+    host.side.peer.switch_to(id, guest);
     false
 }
 
@@ -176,7 +176,7 @@ fn switches(machine: &mut Qp, host: &mut QpHost<'_>, routes: &Routes<'_>) -> boo
 /// through a ring, to a local peer that copies the payload by itself.
 #[inline]
 fn runs(machine: &Qp, host: &QpHost<'_>) -> Option<RunLimits> {
-    let guest = host.side.tickets.guest().filter(|_| host.side.way.is_ring())?;
+    let guest = host.side.peer.tickets().guest().filter(|_| host.side.peer.way().is_ring())?;
     if guest.pulls() {
         return Some(LIMITS);
     }

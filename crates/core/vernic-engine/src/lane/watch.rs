@@ -22,11 +22,11 @@ pub(crate) fn slot_of_peer(core: &QpCore) -> Slot {
 impl Lane {
     /// Notes in queue pairs which process serves the address of their peer.
     pub(crate) fn name_process(&mut self, known: Watched, process: &HostProcess) {
-        for qp in self.table.iter().filter(|qp| qp.service != Service::Ud) {
+        for qp in self.table.iter().filter(|qp| qp.service() != Service::Ud) {
             let mut core = lock(&qp.core);
-            let at = core.side.path.map(|path| (path.remote().to_ip(), slot_of_peer(&core)));
-            if at == Some((known.ip, known.slot)) && core.side.way.process.is_none() {
-                core.side.set_process(process);
+            let at = core.side.peer.path().map(|path| (path.remote().to_ip(), slot_of_peer(&core)));
+            if at == Some(known.place()) && core.side.peer.pid().is_none() {
+                core.side.peer.name_process(process);
             }
         }
     }
@@ -48,12 +48,12 @@ impl Lane {
         }
         let (mut failed, mut left) = (0, 0);
         let Self { table, srqs, sched, .. } = self;
-        for qp in table.iter().filter(|qp| qp.service != Service::Ud) {
+        for qp in table.iter().filter(|qp| qp.service() != Service::Ud) {
             let mut core = lock(&qp.core);
-            if core.side.way.process != pid || slot_of_peer(&core) != slot {
+            if core.side.peer.pid() != pid || slot_of_peer(&core) != slot {
                 continue;
             }
-            if core.side.page.as_ref().is_some_and(|page| page.has_left()) {
+            if core.side.peer.has_left() {
                 left += 1;
                 continue;
             }

@@ -8,7 +8,7 @@ use vernic_mem::{GrantedProcess, Memory, permit_ptrace};
 use vernic_wire::{Qpn, Rkey};
 
 use super::messages::Told;
-use crate::counters::DirectCounts;
+use crate::counters::{DirectCounts, RevocationCounts};
 
 /// A local peer in two roles: as a grantee that accesses our memory, and as the owner of memory
 /// that we access.
@@ -25,11 +25,7 @@ pub(crate) struct Guest {
     has_gates: AtomicBool,
     /// Whether the peer copies the payload of our large SENDs out of our memory; holds a [`Pulls`].
     pulls: AtomicU8,
-    /// Counts local peers that did not finish an access to our memory in time, so that all their
-    /// grants were ended.
-    cut_off: Arc<AtomicU64>,
-    /// Counts revocations of which the peer could not be notified.
-    ends_untold: Arc<AtomicU64>,
+    revocations: Arc<RevocationCounts>,
 }
 
 /// Whether a local peer copies the payload of our large SENDs out of our memory.
@@ -50,8 +46,7 @@ impl Guest {
             is_forbidden: AtomicBool::new(false),
             has_gates: AtomicBool::new(false),
             pulls: AtomicU8::new(Pulls::NotAsked as u8),
-            cut_off: counts.cut_off.clone(),
-            ends_untold: counts.ends_untold.clone(),
+            revocations: counts.revocations().clone(),
         }
     }
 
@@ -127,7 +122,7 @@ impl GrantedProcess for Guest {
     }
 
     fn cut_off(&self) {
-        self.cut_off.fetch_add(1, Ordering::Relaxed);
+        self.revocations.note_cut_off();
         tracing::warn!(
             pid = self.neighbour.pid(),
             "a process of this host stays inside memory that was taken back: it is granted no more"
@@ -139,7 +134,7 @@ impl GrantedProcess for Guest {
         if self.is_gone() {
             return true;
         }
-        self.ends_untold.fetch_add(1, Ordering::Relaxed);
+        self.revocations.note_untold();
         let pid = self.neighbour.pid();
         tracing::debug!(pid, %error, "a process of this host was not told to unmap memory");
         false

@@ -50,7 +50,7 @@ use vernic_wire::Qpn;
 
 use super::stage::Stage;
 use super::way::DatagramWay;
-use crate::counters::Counters;
+use crate::counters::{Counted, Counters};
 
 /// How long a queue pair waits for room in a full ring before packets to the ring are lost. It is
 /// as long as UC and UD wait for room in a receiver's UDP socket (`pacer.rs`).
@@ -87,17 +87,16 @@ const SLOTS: usize = 1 << Slot::BITS;
 /// A local peer as the lane sees it.
 #[derive(Debug)]
 pub(crate) struct Peer {
-    pub(crate) neighbour: Arc<Neighbour>,
+    neighbour: Arc<Neighbour>,
     /// The ring from the peer; `None` once it is broken.
-    pub(crate) reader: Option<RingReader>,
+    reader: Option<RingReader>,
     /// The ring to the peer; `None` until the peer has said that it reads the ring, and once the
     /// ring is broken.
-    pub(crate) writer: Option<RingWriter>,
-    pub(crate) slots: Vec<Slot>,
+    writer: Option<RingWriter>,
+    slots: Vec<Slot>,
     /// Whether packets of UC and UD to the peer go through the ring.
-    pub(crate) datagrams: bool,
-    /// The time when UC and UD began their last pause before changing to the ring; `None` if they
-    /// never paused.
+    datagrams: bool,
+    /// Since when UC and UD pause to change to the ring.
     drains_since: Option<Time>,
     /// The time since which each attempt of a queue pair to write has found the ring full.
     full_since: Option<Time>,
@@ -135,6 +134,21 @@ impl Origin<'_> {
 }
 
 impl Peer {
+    /// Returns the id of the peer's process; 0 if the process cannot be seen.
+    pub(crate) fn pid(&self) -> u32 {
+        self.neighbour.pid()
+    }
+
+    /// Returns the slots that the peer says it has.
+    pub(crate) fn slots(&self) -> &[Slot] {
+        &self.slots
+    }
+
+    /// Whether UC and UD go through the ring.
+    pub(crate) fn takes_datagrams(&self) -> bool {
+        self.datagrams
+    }
+
     #[cold]
     fn begins_datagrams(&mut self, now: Time, is_idle: impl FnOnce() -> bool) -> bool {
         self.datagrams = is_idle();
@@ -173,19 +187,19 @@ pub(crate) struct Near {
     /// The peers, by [`NeighbourId::place`].
     peers: Vec<Option<Peer>>,
     /// The indices of `peers` that are in use.
-    pub(crate) places: Vec<u16>,
-    pub(crate) by_slot: Box<[Option<NeighbourId>]>,
+    places: Vec<u16>,
+    by_slot: Box<[Option<NeighbourId>]>,
     /// For each process slot the id of the process that has it, as the kernel reported it: as the
     /// sender of an answer from the slot's socket.
-    pub(crate) owners: Box<[Option<u32>]>,
+    owners: Box<[Option<u32>]>,
     buffer: Option<Box<PacketBuffer>>,
     /// The staging buffer: packets are built here before they are copied to a ring.
     stage: Stage,
     trouble: Trouble,
     /// Processes of this host, with their slots, that a path leads to. The background thread
     /// connects to them.
-    pub(crate) found: Vec<(Slot, u32)>,
-    /// The time when the last packet came out of a ring.
+    found: Vec<(Slot, u32)>,
+    /// When the last packet came out of a ring.
     last_packet: Option<Time>,
     looked_at_link: Time,
     link_is_busy: bool,
@@ -227,7 +241,17 @@ impl Near {
         std::mem::take(&mut self.trouble.broken)
     }
 
-    /// Returns the time of the next try to wake sleeping peers; `None` if none is needed.
+    /// Takes the processes of this host that a path was found to lead to, to be connected to.
+    pub(crate) fn take_found(&mut self) -> Vec<(Slot, u32)> {
+        std::mem::take(&mut self.found)
+    }
+
+    /// Notes that the slot of a queue pair's peer belongs to a process of this host.
+    pub(crate) fn note_found(&mut self, peer: Qpn, pid: u32) {
+        self.found.push((Slot::of(peer), pid));
+    }
+
+    /// Returns when to try again to wake a peer that could not be woken.
     pub(crate) fn wake_at(&self) -> Option<Time> {
         self.trouble.wake_at
     }
@@ -246,16 +270,49 @@ impl Near {
         self.peers.get(id.place())?.as_ref().filter(|peer| peer.neighbour.id() == id)
     }
 
-    pub(crate) fn peer_mut(&mut self, id: NeighbourId) -> Option<&mut Peer> {
+    fn peer_mut(&mut self, id: NeighbourId) -> Option<&mut Peer> {
         self.peers.get_mut(id.place())?.as_mut().filter(|peer| peer.neighbour.id() == id)
     }
 
-    pub(crate) fn peer_at(&mut self, place: u16) -> Option<&mut Peer> {
+    fn peer_at(&mut self, place: u16) -> Option<&mut Peer> {
         self.peers.get_mut(usize::from(place))?.as_mut()
     }
 
-    /// Returns the ring of the peer at an index, to read from, and the peer that its packets come
-    /// from.
+    /// Returns the number of local peers.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Returns the index of the peer that is the `nth` in the list, if the peer has sent something.
+    #[inline]
+    pub(crate) fn news_of(&self, nth: usize) -> Option<u16> {
+        let place = *self.places.get(nth)?;
+        let reader = self.peers.get(usize::from(place))?.as_ref()?.reader.as_ref()?;
+        reader.has_news().then_some(place)
+    }
+
+    /// Notes that a peer reads its ring, which can be written from now on.
+    pub(crate) fn set_writer(&mut self, id: NeighbourId, writer: RingWriter) {
+        if let Some(peer) = self.peer_mut(id) {
+            peer.writer = Some(writer);
+        }
+    }
+
+    /// Returns the peer that has a slot, and the process that has it.
+    #[cfg(test)]
+    pub(crate) fn owner_of(&self, slot: Slot) -> (Option<NeighbourId>, Option<u32>) {
+        let at = usize::from(slot.value());
+        (self.by_slot[at], self.owners[at])
+    }
+
+    /// Closes the rings of all peers, as if each were broken.
+    #[cfg(test)]
+    pub(crate) fn break_all(&mut self) {
+        self.places.clone().iter().for_each(|&at| self.break_off(at, &RingBroken::Position));
+    }
+
+    /// Returns the ring of the peer at an index, to be read, and where its packets come from.
     #[inline]
     pub(crate) fn reading(&mut self, place: u16) -> Option<(&mut RingReader, Origin<'_>)> {
         let Self { peers, owners, found, .. } = self;
@@ -558,7 +615,7 @@ impl RingOut<'_> {
     #[inline]
     pub(crate) fn finish(self, counters: &Counters) {
         if self.lost != 0 {
-            counters.near_lost.add(self.lost);
+            counters.add(Counted::NearLost, self.lost);
         }
         if self.packets == 0 {
             return;
@@ -570,7 +627,7 @@ impl RingOut<'_> {
             self.trouble.wake_at.get_or_insert(self.now + WAKE_NANOS);
         }
         *self.budget = self.budget.saturating_sub(self.bytes as usize);
-        counters.near_tx_packets.add(self.packets);
-        counters.near_tx_bytes.add(self.bytes);
+        counters.add(Counted::NearTxPacket, self.packets);
+        counters.add(Counted::NearTxByte, self.bytes);
     }
 }

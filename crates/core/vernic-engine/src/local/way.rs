@@ -18,26 +18,55 @@ pub(crate) enum Way {
 /// The routes of a queue pair's packets. Protected by the queue pair's lock.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct QpWay {
-    pub(crate) requests: Way,
+    requests: Way,
     /// The local peer from whose ring the last request came; `None` if it came by the link.
     /// Responses take the same route.
-    pub(crate) answers: Option<NeighbourId>,
+    answers: Option<NeighbourId>,
     /// Whether the last response to this queue pair came through a ring.
-    pub(crate) is_answered: bool,
-    /// The process id of the peer, if the peer is a process of this host. That process had the
-    /// peer's slot when the path was resolved.
-    pub(crate) process: Option<u32>,
+    is_answered: bool,
 }
 
 impl QpWay {
-    /// Whether the queue pair's requests go through a ring.
+    /// Returns the route of requests.
+    #[inline]
+    pub(crate) fn requests(&self) -> Way {
+        self.requests
+    }
+
+    /// Whether the queue pair's requests go through memory.
     #[inline]
     pub(crate) fn is_ring(&self) -> bool {
         matches!(self.requests, Way::Ring(_))
     }
 
-    /// Whether the peer now sends requests (or responses, if not `is_request`) through a ring only,
-    /// so that those that come by the link are not from the peer or are old.
+    /// Whether requests take the link until the queue pair is connected anew.
+    #[inline]
+    pub(crate) fn is_barred(&self) -> bool {
+        self.requests == Way::Barred
+    }
+
+    /// Returns the local peer through whose ring requests go, if they do.
+    #[inline]
+    pub(crate) fn request_ring(&self) -> Option<NeighbourId> {
+        match self.requests {
+            Way::Ring(id) => Some(id),
+            Way::Wire | Way::Barred => None,
+        }
+    }
+
+    /// Returns the local peer through whose ring responses go, if they do.
+    #[inline]
+    pub(crate) fn answer_ring(&self) -> Option<NeighbourId> {
+        self.answers
+    }
+
+    /// Whether packets go through a ring of this local peer.
+    pub(crate) fn uses(&self, id: NeighbourId) -> bool {
+        self.requests == Way::Ring(id) || self.answers == Some(id)
+    }
+
+    /// Whether packets of the peer come through memory alone, so that packets by the link are not
+    /// from the peer.
     ///
     /// The peer's requests change to a ring only when all earlier ones are acknowledged, and do not
     /// change back. Its responses take the route of the requests. So a packet of the peer that
@@ -46,6 +75,32 @@ impl QpWay {
     #[inline]
     pub(crate) fn excludes_link(&self, is_request: bool) -> bool {
         if is_request { self.answers.is_some() } else { self.is_answered }
+    }
+
+    /// Notes the route that a packet came by: the ring of a local peer, or the link. Returns true
+    /// if it was a request that came by another route than the one before. The caller chooses the
+    /// route of responses then.
+    #[inline]
+    pub(crate) fn note_arrival(&mut self, is_request: bool, via: Option<NeighbourId>) -> bool {
+        if !is_request {
+            self.is_answered = via.is_some_and(|id| self.requests == Way::Ring(id));
+        }
+        is_request && self.answers != via
+    }
+
+    /// Sends responses through the ring of this local peer from now on, or by the link.
+    pub(crate) fn answer_through(&mut self, ring: Option<NeighbourId>) {
+        self.answers = ring;
+    }
+
+    /// Sends requests through the ring to this local peer from now on.
+    pub(crate) fn switch_to(&mut self, id: NeighbourId) {
+        self.requests = Way::Ring(id);
+    }
+
+    /// Sends everything by the link until the queue pair is connected anew.
+    pub(crate) fn bar(&mut self) {
+        *self = Self { requests: Way::Barred, ..Self::default() };
     }
 }
 

@@ -236,19 +236,19 @@ impl Background {
         lane.transmit_all(&engine, now);
         let due = [self.policy.looks_by(now), self.processes_due, engine.alarms().due()];
         let next = due.into_iter().chain([lane.next_work(now, 0)]).flatten().min();
-        if let Some(near) = engine.near().filter(|_| lane.near.is_pending()) {
+        if let Some(near) = engine.near().filter(|_| lane.near().is_pending()) {
             near.ring();
         }
         let serves = engine.is_asked_for_processes();
         let rests = received == 0 && !serves && next.is_none_or(|next| next > now);
         let is_done = rests && self.lies_down(&lane);
         if is_done {
-            let generation = lane.link.poll_generation();
+            let generation = lane.link().poll_generation();
             if self.watches != Watches::All(generation) {
                 self.watches = Watches::All(generation);
                 engine.policy().watch(generation);
                 self.fds.clear();
-                self.fds.extend_from_slice(lane.link.poll_fds());
+                self.fds.extend_from_slice(lane.link().poll_fds());
                 self.fds.extend(lane.streams.as_ref().map(Streams::raw_fd));
                 let near = engine.near().map(NearControl::raw_fd);
                 let beside = self.ears.poll_fds().chain(near);
@@ -273,7 +273,7 @@ impl Background {
     fn lies_down(&self, lane: &Lane) -> bool {
         let Some(near) = &self.engine.near() else { return true };
         near.alarm().announce();
-        if lane.near.has_news() {
+        if lane.near().has_news() {
             near.alarm().awake();
             return false;
         }

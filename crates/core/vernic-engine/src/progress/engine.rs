@@ -207,7 +207,7 @@ impl Engine {
         let mut orphans = Vec::new();
         let mut is_done = self.progress_inline()
             && self.run_inline(|lane, _| {
-                lane.link.flush();
+                lane.flush_link();
                 orphans =
                     lane.streams.as_mut().map(|streams| streams.leave(self)).unwrap_or_default();
             });
@@ -223,7 +223,7 @@ impl Engine {
     /// Returns what the link counted; `None` if the lane is taken.
     pub(crate) fn try_link_counters(&self) -> Option<LinkCounters> {
         let mut counters = None;
-        self.run_inline(|lane, _| counters = Some(lane.link.counters()));
+        self.run_inline(|lane, _| counters = Some(lane.link().counters()));
         counters
     }
 
@@ -301,12 +301,12 @@ impl Engine {
             let mut doorbells = lock(&self.doorbells);
             self.rung.store(false, Ordering::Relaxed);
             for qp in doorbells.drain(..) {
-                if !lane.sched.answer(&qp) {
+                if !lane.answer(&qp) {
                     lock(&self.late).push(qp);
                     self.has_late.store(true, Ordering::Relaxed);
                 }
             }
-            lane.gsi.pending |= self.cm.take_work();
+            lane.note_mads(self.cm.take_work());
         }
     }
 
@@ -336,12 +336,12 @@ impl Engine {
     /// for a steered flow. Called by every holder before it releases the lane.
     #[inline]
     pub(crate) fn hand_over(&self, lane: &Lane, now: Time) {
-        let near = self.near().filter(|_| lane.near.is_pending());
+        let near = self.near().filter(|_| lane.near().is_pending());
         if let Some(near) = near {
             near.ring();
         }
         let Some(plan) = self.policy().plan() else { return };
-        let blind = lane.link.poll_generation() != self.policy().watched();
+        let blind = lane.link().poll_generation() != self.policy().watched();
         let late =
             || lane.next_work(now, self.patience()).is_some_and(|next| plan.is_late_for(next));
         if near.is_some() || blind || late() {

@@ -14,7 +14,6 @@ use vernic_io::neighbour::Neighbourhood;
 use vernic_proto::Time;
 
 use crate::local::control::NearControl;
-use crate::local::rings::Near;
 use crate::progress::engine::Engine;
 use crate::support::events::{lock, try_lock};
 
@@ -47,16 +46,15 @@ impl Engine {
         let (mut wanted, mut broken) = (Vec::new(), Vec::new());
         if rung {
             wanted = std::mem::take(&mut *lock(&near.wanted));
-            self.with_lane(|lane| {
-                wanted.append(&mut lane.near.found);
-                broken = lane.near.take_broken();
-            });
+            let (found, expelled) = self.with_lane(|lane| lane.take_near_work());
+            wanted.extend(found);
+            broken = expelled;
         }
         wanted.iter().for_each(|&(slot, pid)| hood.meet(slot, pid, now, &mut events));
         broken.iter().for_each(|&id| hood.expel(id, &mut events));
         if !events.is_empty() || !wanted.is_empty() {
             self.with_lane(|lane| {
-                wanted.iter().for_each(|&(slot, pid)| lane.near.set_owner(slot, pid));
+                wanted.iter().for_each(|&(slot, pid)| lane.set_owner(slot, pid));
                 let now = self.now();
                 events.drain(..).for_each(|event| lane.handle_neighbour(self, event, now));
             });
@@ -87,11 +85,7 @@ impl Engine {
             hood.close(&mut Vec::new());
             *lock(&near.past) = hood.counters();
         }
-        let gone = self.with_lane(|lane| {
-            lane.guests.close(self.memory());
-            lane.table.iter().for_each(|qp| lock(&qp.core).side.tickets.connect(None));
-            std::mem::replace(&mut lane.near, Near::new())
-        });
+        let gone = self.with_lane(|lane| lane.leave_neighbours(self.memory()));
         drop(gone);
     }
 }

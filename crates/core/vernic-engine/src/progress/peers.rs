@@ -4,7 +4,7 @@
 //! A process that is killed sends no notice. If it shares memory with this process, its connection
 //! hangs up (`local/control.rs`). The slot of any other process goes with the process, which every
 //! process of this host can see. So a process with queue pairs that are connected to such a process
-//! checks every [`LOOK_NANOS`] whether the peer's slot is still there. If it is not, those queue
+//! checks every quarter of a second whether the peer's slot is still there. If it is not, those queue
 //! pairs fail, whether or not anything was ever sent ([`Engine::look_after_peers`]).
 //!
 //! A process that closes its device in order, or ends after it has left `main`, says so in a page
@@ -20,13 +20,12 @@
 
 use std::collections::HashSet;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use vernic_io::host::Lookup;
 use vernic_proto::Time;
 
 use crate::lane::watch::slot_of_peer;
-use crate::local::watch::{GRACE_NANOS, LOOK_NANOS, Watched};
+use crate::local::watch::Watched;
 use crate::progress::engine::Engine;
 use crate::qp::state::QpInner;
 use crate::support::events::lock;
@@ -35,62 +34,48 @@ impl Engine {
     /// Checks for processes that are gone, if it is time to, and fails the queue pairs that are
     /// connected to them. Returns when it must be called at the latest. For the background thread.
     pub(crate) fn look_after_peers(&self) -> Option<Time> {
-        self.watch().is_rung.store(false, Ordering::Release);
         let now = self.now();
-        let is_due = lock(&self.watch().list).due.is_some_and(|due| due <= now);
-        if is_due && self.watch().is_stale.swap(false, Ordering::AcqRel) {
+        if !self.watch().begin(now) {
+            return self.watch().due();
+        }
+        if self.watch().take_stale() {
             self.forget_strangers();
         }
-        let (all, added) = {
-            let mut list = lock(&self.watch().list);
-            if !is_due {
-                return list.due;
-            }
-            list.due = None;
-            (list.all.clone(), list.added)
-        };
+        let (all, added) = self.watch().take_due();
         let all = self.identify(all, now);
         // A local peer is not checked: its connection hangs up when it ends.
         let watched: Vec<_> = all
             .into_iter()
-            .filter(|known| known.pid.is_some_and(|pid| !self.is_neighbour(known.slot, pid)))
+            .filter(|known| known.pid().is_some_and(|pid| !self.is_neighbour(known.slot(), pid)))
             .collect();
         // If there is no descriptor left to ask with, the next poll asks again.
-        let vacant =
-            self.slots().vacant(watched.iter().map(|known| known.slot)).unwrap_or_default();
-        let missing = watched.into_iter().filter(|known| vacant.contains(&known.slot));
-        let (gone, missing): (Vec<_>, Vec<_>) = missing.partition(|known| known.is_missing);
+        let vacant = self.slots().vacant(watched.iter().map(Watched::slot)).unwrap_or_default();
+        let missing = watched.into_iter().filter(|known| vacant.contains(&known.slot()));
+        let (gone, missing): (Vec<_>, Vec<_>) = missing.partition(Watched::is_missing);
         if !gone.is_empty() {
             self.with_lane(|lane| {
-                gone.iter().for_each(|known| lane.lose_process(self, known.slot, known.pid, now));
+                gone.iter()
+                    .for_each(|known| lane.lose_process(self, known.slot(), known.pid(), now));
             });
         }
-        let mut list = lock(&self.watch().list);
-        if list.added == added {
-            list.all.retain(|known| !gone.contains(known));
-        }
-        for known in &mut list.all {
-            known.is_missing = missing.contains(known) || gone.contains(known);
-        }
-        let pause = if missing.is_empty() { LOOK_NANOS } else { GRACE_NANOS };
-        let next = (!list.all.is_empty()).then(|| now + pause);
-        list.due = [list.due, next].into_iter().flatten().min();
-        list.due
+        self.watch().end(added, &gone, &missing, now)
     }
 
     /// Asks the processes that have not said yet whether they serve the address. Queue pairs that
     /// are connected to a process that says so know it from then on. Returns the processes that are
     /// known already.
     fn identify(&self, all: Vec<Watched>, now: Time) -> Vec<Watched> {
-        let (sure, unsure): (Vec<_>, Vec<_>) = all.into_iter().partition(|w| w.pid.is_some());
+        let (sure, unsure): (Vec<_>, Vec<_>) =
+            all.into_iter().partition(|known| known.pid().is_some());
         for known in unsure {
-            match self.slots().lookup(known.ip, known.slot.qpn(0)) {
+            let (ip, slot) = known.place();
+            match self.slots().lookup(ip, slot.qpn(0)) {
                 Lookup::Asked | Lookup::Pending => {}
-                Lookup::NotHere => lock(&self.watch().list).all.retain(|other| *other != known),
+                Lookup::NotHere => self.watch().remove(&known),
                 Lookup::Here(process) => {
                     let process = self.host_process(&process);
                     self.with_lane(|lane| lane.name_process(known, &process));
-                    lock(&self.watch().list).add(Watched { pid: Some(process.pid), ..known }, now);
+                    self.watch().name(known, process.pid(), now);
                 }
             }
         }
@@ -99,19 +84,14 @@ impl Engine {
 
     /// Forgets processes that no queue pair is connected to any more.
     fn forget_strangers(&self) {
-        let added = lock(&self.watch().list).added;
+        let added = self.watch().additions();
         let used: HashSet<_> = self.with_lane(|lane| {
             let connected = |qp: &Arc<QpInner>| {
                 let core = lock(&qp.core);
-                core.side.path.map(|path| (path.remote().to_ip(), slot_of_peer(&core)))
+                core.side.peer.path().map(|path| (path.remote().to_ip(), slot_of_peer(&core)))
             };
-            lane.table.iter().filter_map(connected).collect()
+            lane.table().iter().filter_map(connected).collect()
         });
-        let mut list = lock(&self.watch().list);
-        if list.added == added {
-            list.all.retain(|known| used.contains(&(known.ip, known.slot)));
-        } else {
-            self.watch().note_change();
-        }
+        self.watch().retain(added, |known| used.contains(&known.place()));
     }
 }

@@ -87,8 +87,8 @@ fn refuse(counts: &DirectCounts, why: Refusal) -> Step {
 #[inline]
 pub(crate) fn turn(machine: &mut Qp, host: &mut QpHost<'_>, now: Time) -> (Turn, u32) {
     let mut spent = 0;
-    if host.side.tickets.guest().is_none() {
-        // The local peer may have disconnected in the middle of a request.
+    if host.side.peer.tickets().guest().is_none() {
+        // The peer may have gone in the middle of a request.
         machine.refuse_direct();
         return (Turn::Packets, spent);
     }
@@ -122,10 +122,10 @@ pub(crate) fn turn(machine: &mut Qp, host: &mut QpHost<'_>, now: Time) -> (Turn,
 /// Carries out the next `part` bytes of a request, if there is a grant that allows it.
 #[inline]
 fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time) -> Step {
-    let (engine, pd, own) = (host.engine, host.qp.pd, host.qp.qpn);
+    let (engine, pd, own) = (host.engine, host.qp.pd(), host.qp.qpn());
     let counts = &engine.counts().direct;
     let rkey = direct.remote.rkey;
-    let (tickets, slots) = (&mut host.side.tickets, &mut host.side.slots);
+    let (tickets, slots) = (host.side.peer.tickets_mut(), &mut host.side.slots);
     let Some((guest, consent)) = tickets.find(rkey) else { return Step::Packets };
     let ticket = match consent {
         Some(Consent::Ticket(ticket)) => ticket,

@@ -14,6 +14,7 @@ use vernic_proto::{
 };
 use vernic_wire::{Qpn, Rkey, Srqn};
 
+use crate::counters::Counted;
 use crate::device::opened::Device;
 use crate::device::opened::window_index;
 use crate::local::pull::{Pull, Unpulled};
@@ -93,7 +94,7 @@ const fn mem_access(need: RemoteAccess) -> vernic_mem::RemoteAccess {
 
 impl QpHost<'_> {
     fn bind_window(&self, bind: &MwBind) -> Result<(), AccessFault> {
-        let refused = |error| bind_fault(self.qp.qpn, bind, error);
+        let refused = |error| bind_fault(self.qp.qpn(), bind, error);
         let index = window_index(bind.mw);
         if window_index(bind.new_rkey) != index {
             let (key, window) = (bind.new_rkey, bind.mw);
@@ -103,8 +104,8 @@ impl QpHost<'_> {
         let handle = window.ok_or_else(|| refused(BindError::UnknownHandle))?;
         let access = Access::from_bits_retain(bind.access);
         let request = Bind {
-            qp_pd: self.qp.pd,
-            qpn: self.qp.qpn,
+            qp_pd: self.qp.pd(),
+            qpn: self.qp.qpn(),
             lkey: bind.mr,
             addr: bind.addr,
             len: bind.length,
@@ -124,7 +125,7 @@ impl QpHost<'_> {
     /// domain of the shared receive queue that the request names.
     #[inline]
     fn remote_pd(&self) -> PdId {
-        self.side.chosen.named.as_ref().map_or(self.qp.pd, |srq| srq.pd)
+        self.side.filling.remote_pd(self.qp.pd())
     }
 
     fn flushed_recv(&self, wr_id: u64) -> Completion {
@@ -134,7 +135,7 @@ impl QpHost<'_> {
             opcode: WcOpcode::Recv,
             byte_len: 0,
             tag: Tag::None,
-            qpn: self.qp.qpn,
+            qpn: self.qp.qpn(),
             src_qpn: Qpn::SMI,
             solicited: false,
             grh: false,
@@ -147,18 +148,21 @@ impl QpHost<'_> {
 impl Host for QpHost<'_> {
     #[inline]
     fn gather(&mut self, slot: u32, offset: u32, buf: &mut [u8]) -> Result<(), AccessFault> {
-        self.side.slots.gather(self.engine.memory(), self.qp.pd, slot, offset, buf).map_err(fault)
+        self.side.slots.gather(self.engine.memory(), self.qp.pd(), slot, offset, buf).map_err(fault)
     }
 
     #[inline]
     fn scatter_response(&mut self, slot: u32, offset: u32, data: &[u8]) -> Result<(), AccessFault> {
-        self.side.slots.scatter(self.engine.memory(), self.qp.pd, slot, offset, data).map_err(fault)
+        self.side
+            .slots
+            .scatter(self.engine.memory(), self.qp.pd(), slot, offset, data)
+            .map_err(fault)
     }
 
     fn local_op(&mut self, wqe: &SendWqe) -> Result<(), AccessFault> {
         match &wqe.op {
             SendOp::LocalInv(rkey) => {
-                let invalidated = self.engine.memory().invalidate_local(self.qp.pd, *rkey);
+                let invalidated = self.engine.memory().invalidate_local(self.qp.pd(), *rkey);
                 invalidated.map_err(|e| invalidate_fault(*rkey, e))
             }
             SendOp::BindMw(bind) => self.bind_window(bind),
@@ -176,7 +180,7 @@ impl Host for QpHost<'_> {
     ) -> Result<(), AccessFault> {
         self.engine
             .memory()
-            .check_remote(self.remote_pd(), self.qp.qpn, rkey, addr, len, mem_access(need))
+            .check_remote(self.remote_pd(), self.qp.qpn(), rkey, addr, len, mem_access(need))
             .map_err(fault)
     }
 
@@ -184,7 +188,7 @@ impl Host for QpHost<'_> {
     fn write_remote(&mut self, rkey: Rkey, addr: u64, data: &[u8]) -> Result<(), AccessFault> {
         self.engine
             .memory()
-            .write_remote(self.remote_pd(), self.qp.qpn, rkey, addr, data)
+            .write_remote(self.remote_pd(), self.qp.qpn(), rkey, addr, data)
             .map_err(fault)
     }
 
@@ -192,12 +196,12 @@ impl Host for QpHost<'_> {
     fn read_remote(&mut self, rkey: Rkey, addr: u64, buf: &mut [u8]) -> Result<(), AccessFault> {
         self.engine
             .memory()
-            .read_remote(self.remote_pd(), self.qp.qpn, rkey, addr, buf)
+            .read_remote(self.remote_pd(), self.qp.qpn(), rkey, addr, buf)
             .map_err(fault)
     }
 
     fn atomic(&mut self, rkey: Rkey, addr: u64, op: AtomicOp) -> Result<u64, AccessFault> {
-        let (memory, pd, qpn) = (&self.engine.memory(), self.remote_pd(), self.qp.qpn);
+        let (memory, pd, qpn) = (&self.engine.memory(), self.remote_pd(), self.qp.qpn());
         match op {
             AtomicOp::CmpSwap { compare, swap } => {
                 memory.atomic_cmp_swap(pd, qpn, rkey, addr, compare, swap)
@@ -210,7 +214,7 @@ impl Host for QpHost<'_> {
     fn atomic_write(&mut self, rkey: Rkey, addr: u64, data: [u8; 8]) -> Result<(), AccessFault> {
         self.engine
             .memory()
-            .atomic_write_8(self.remote_pd(), self.qp.qpn, rkey, addr, data)
+            .atomic_write_8(self.remote_pd(), self.qp.qpn(), rkey, addr, data)
             .map_err(fault)
     }
 
@@ -226,65 +230,36 @@ impl Host for QpHost<'_> {
         let range = (len != 0).then_some((addr, len));
         self.engine
             .memory()
-            .flush(self.remote_pd(), self.qp.qpn, rkey, range, placement)
+            .flush(self.remote_pd(), self.qp.qpn(), rkey, range, placement)
             .map_err(fault)
     }
 
     fn invalidate_remote(&mut self, rkey: Rkey) -> Result<(), AccessFault> {
         self.engine
             .memory()
-            .invalidate_remote(self.remote_pd(), self.qp.qpn, rkey)
+            .invalidate_remote(self.remote_pd(), self.qp.qpn(), rkey)
             .map_err(|e| invalidate_fault(rkey, e))
     }
 
     #[inline]
     fn select_srq(&mut self, srqn: Srqn) -> Result<(), SrqFault> {
-        let named = &mut self.side.chosen.named;
-        // A queue that was destroyed is no longer in `named`: destroying it also clears this field.
-        if named.as_ref().is_some_and(|srq| srq.number == srqn) {
-            return Ok(());
-        }
-        let srq = self.srqs.and_then(|srqs| srqs.find(srqn)).ok_or(SrqFault::Unknown)?;
-        if Some(srq.domain) != self.qp.domain {
-            return Err(SrqFault::WrongDomain);
-        }
-        *named = Some(srq.clone());
-        Ok(())
+        self.side.filling.select(srqn, self.qp.domain, self.srqs)
     }
 
     #[inline]
     fn take_recv(&mut self) -> Option<RecvWqe> {
-        if let Some(srq) = &self.side.chosen.named {
-            let taken = srq.queue.take(&mut self.side.current)?;
-            if taken.limit_reached {
-                self.engine.events().push(AsyncEvent::srq_limit(srq.id));
-            }
-            self.side.chosen.taken = Some(srq.clone());
-            return Some(taken.wqe);
-        }
-        let Some(srq) = &self.qp.srq else {
-            return self.qp.rq.take(&mut self.side.current).map(|taken| taken.wqe);
-        };
-        let taken = srq.queue.take(&mut self.side.current)?;
-        if taken.limit_reached {
-            self.engine.events().push(AsyncEvent::srq_limit(srq.id));
-        }
-        Some(taken.wqe)
+        self.side.filling.take(self.qp.receives(), self.engine.events())
     }
 
     #[inline]
     fn recv_credits(&mut self) -> Option<u32> {
-        if self.qp.srq.is_some() { None } else { Some(self.qp.rq.len()) }
+        self.qp.receives().credits()
     }
 
     #[inline]
     fn scatter_recv(&mut self, offset: u64, data: &[u8]) -> Result<(), AccessFault> {
-        let pd = self.side.chosen.taken.as_ref().map_or(self.qp.recv_pd, |srq| srq.pd);
-        let current = &mut self.side.current;
-        self.engine
-            .memory()
-            .write_local(pd, &current.sges, &mut current.cursor, offset, data)
-            .map_err(fault)
+        let (pd, sges, cursor) = self.side.filling.list(self.qp.receives());
+        self.engine.memory().write_local(pd, sges, cursor, offset, data).map_err(fault)
     }
 
     fn name_payload(
@@ -294,25 +269,20 @@ impl Host for QpHost<'_> {
         run: Run,
         buf: &mut [u8],
     ) -> Result<Option<usize>, AccessFault> {
-        let (memory, pd, qpn) = (&self.engine.memory(), self.qp.pd, self.qp.qpn);
-        let gate = &mut self.side.send_gate;
-        *gate = gate.or_else(|| memory.send_token(qpn));
-        let Some(pass) = *gate else { return Ok(None) };
-        let named = self.side.slots.name((memory, pd), slot, offset, run, pass).map_err(fault)?;
+        let (memory, pd, qpn) = (&self.engine.memory(), self.qp.pd(), self.qp.qpn());
+        let named = self.side.slots.name((memory, pd), qpn, slot, offset, run).map_err(fault)?;
         Ok(named.and_then(|named| named.emit(buf)))
     }
 
     fn pull_recv(&mut self, offset: u64, run: Run) -> Result<(), PullFault> {
         let Some(Pull { named, lender }) = self.pull else { return Err(PullFault::Unreachable) };
-        let pd = self.side.chosen.taken.as_ref().map_or(self.qp.recv_pd, |srq| srq.pd);
         let (memory, counters) = (&self.engine.memory(), &self.engine.counts());
-        let current = &mut self.side.current;
-        let pulled = lender
-            .pull(named, |from| memory.pull(pd, &current.sges, &mut current.cursor, offset, from));
+        let (pd, sges, cursor) = self.side.filling.list(self.qp.receives());
+        let pulled = lender.pull(named, |from| memory.pull(pd, sges, cursor, offset, from));
         match pulled {
             Ok(()) => {
-                counters.near_pulled_runs.add(1);
-                counters.near_pulled_bytes.add(u64::from(run.length));
+                counters.note(Counted::NearPulledRun);
+                counters.add(Counted::NearPulledByte, u64::from(run.length));
                 Ok(())
             }
             Err(Unpulled::Withdrawn) => Err(PullFault::Withdrawn),
@@ -320,7 +290,7 @@ impl Host for QpHost<'_> {
                 Err(PullFault::Local(fault(error)))
             }
             Err(Unpulled::Fault(PeerCopyError::Peer(error))) => {
-                counters.near_pulls_refused.add(1);
+                counters.note(Counted::NearPullRefused);
                 lender.refuse(&error);
                 Err(PullFault::Unreachable)
             }
@@ -330,17 +300,14 @@ impl Host for QpHost<'_> {
 
     #[cold]
     fn live_peer_patience(&mut self, attr: &QpAttr) -> u64 {
-        self.side.live_peer_patience(self.engine.config(), attr)
+        self.side.peer.patience(self.engine.config(), attr)
     }
 
     fn flush_recv(&mut self, current: Option<RecvWqe>) {
         if let Some(wqe) = current {
             self.complete_recv(self.flushed_recv(wqe.wr_id));
         }
-        if self.qp.srq.is_some() {
-            return;
-        }
-        while let Some(wr_id) = self.qp.rq.take_id() {
+        while let Some(wr_id) = self.qp.receives().take_id() {
             self.complete_recv(self.flushed_recv(wr_id));
         }
     }
@@ -348,38 +315,36 @@ impl Host for QpHost<'_> {
     #[inline]
     fn complete_send(&mut self, completion: Completion) {
         if completion.status != WcStatus::Success {
-            // The sender's revocation word is cleared before the application learns of the failed
-            // completion, because from then on the application may reuse the memory.
-            self.side.close_send_gate(self.engine, self.qp.qpn);
+            // The access ends before the application hears of the completion.
+            self.side.slots.revoke_sends(self.engine.memory(), self.qp.qpn());
         }
         if let Some(cq) = &self.qp.send_cq {
-            self.side.cq_failed |= !cq.push(self.stamped(completion));
+            let fits = cq.push(self.stamped(completion));
+            self.side.note_completion(fits);
         }
     }
 
     #[inline]
     fn complete_recv(&mut self, completion: Completion) {
-        // If the XRC queue of the receive was destroyed meanwhile, there is no queue for the
-        // completion.
-        let taken = self.side.chosen.taken.take();
-        if let Some(cq) = taken.as_ref().map(|srq| &srq.cq).or(self.qp.recv_cq.as_ref()) {
-            self.side.cq_failed |= !cq.push(self.stamped(completion));
-        }
+        let completion = self.stamped(completion);
+        let fits = self.side.filling.complete(self.qp.receives(), completion);
+        self.side.note_completion(fits);
     }
 
     fn event(&mut self, event: QpEvent) {
         self.engine
             .events()
-            .push(AsyncEvent { kind: event.into(), element: Element::Qp(self.qp.qpn) });
+            .push(AsyncEvent { kind: event.into(), element: Element::Qp(self.qp.qpn()) });
     }
 
     fn failure(&mut self, failure: Failure) {
-        self.side.failure = Some(failure);
-        self.engine.counts().qp_failures.add(1);
-        let circumstances = self.engine.circumstances(self.side.path, &failure.cause);
+        self.side.note_failure(failure);
+        self.engine.counts().note(Counted::QpFailure);
+        let circumstances =
+            self.engine.circumstances(self.side.peer.path().copied(), &failure.cause);
         tracing::warn!(
-            qpn = %self.qp.qpn,
-            path = self.side.path.map(tracing::field::display),
+            qpn = %self.qp.qpn(),
+            path = self.side.peer.path().map(tracing::field::display),
             status = %failure.status,
             wr_id = failure.wr_id,
             psn = %failure.psn,

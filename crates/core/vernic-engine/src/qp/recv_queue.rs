@@ -15,7 +15,7 @@ use vernic_mem::{SgCursor, Sge, total_len};
 use vernic_proto::{QpState, RecvWqe};
 
 use crate::error::ORPHAN;
-use crate::support::events::{SrqId, lock};
+use crate::support::events::{AsyncEvent, EventQueue, SrqId, lock};
 
 /// A receive work request.
 #[derive(Clone, Copy, Debug)]
@@ -91,8 +91,8 @@ struct Ring {
 /// The receive that a responder is writing a message to.
 #[derive(Debug, Default)]
 pub(crate) struct CurrentRecv {
-    pub(crate) sges: Vec<Sge>,
-    pub(crate) cursor: SgCursor,
+    sges: Vec<Sge>,
+    cursor: SgCursor,
 }
 
 impl CurrentRecv {
@@ -100,6 +100,11 @@ impl CurrentRecv {
     /// receive never allocates.
     pub(crate) fn with_sges(max_sge: u32) -> Self {
         Self { sges: Vec::with_capacity(max_sge as usize), cursor: SgCursor::default() }
+    }
+
+    #[inline]
+    pub(super) fn list(&mut self) -> (&[Sge], &mut SgCursor) {
+        (&self.sges, &mut self.cursor)
     }
 }
 
@@ -245,8 +250,29 @@ impl RecvQueue {
 /// A shared receive queue, as queue pairs see it.
 #[derive(Debug)]
 pub(crate) struct SharedRecv {
-    pub(crate) id: SrqId,
-    pub(crate) queue: Arc<RecvQueue>,
+    id: SrqId,
+    queue: Arc<RecvQueue>,
+}
+
+impl SharedRecv {
+    pub(crate) fn new(id: SrqId, queue: Arc<RecvQueue>) -> Self {
+        Self { id, queue }
+    }
+
+    /// Takes the oldest receive and copies its list into `current`. If its limit is crossed, the
+    /// queue reports that in `events`.
+    #[inline]
+    pub(super) fn take(
+        &self,
+        current: &mut CurrentRecv,
+        events: &EventQueue<AsyncEvent>,
+    ) -> Option<RecvWqe> {
+        let taken = self.queue.take(current)?;
+        if taken.limit_reached {
+            events.push(AsyncEvent::srq_limit(self.id));
+        }
+        Some(taken.wqe)
+    }
 }
 
 #[cfg(test)]

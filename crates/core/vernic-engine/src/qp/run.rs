@@ -27,17 +27,17 @@ impl QpInner {
     #[cold]
     fn change_state(&self, engine: &Device, core: &mut QpCore, state: u8) {
         self.state.store(state, Ordering::SeqCst);
-        engine.slots().set_answering(self.qpn, takes_requests(core.machine.state()));
+        engine.slots().set_answering(self.qpn(), takes_requests(core.machine.state()));
         if !takes_requests(core.machine.state()) {
             engine.watch().note_change();
         }
         if !matches!(core.machine.state(), QpState::Rts | QpState::Sqd) {
-            core.side.close_send_gate(engine, self.qpn);
+            core.side.slots.revoke_sends(engine.memory(), self.qpn());
         }
         if !takes_requests(core.machine.state()) {
             // Accesses of local peers to the memory may still be in progress. Code that must know
             // that they are over waits for that later, without the queue pair's lock.
-            engine.memory().revoke_qp(self.qpn);
+            engine.memory().revoke_qp(self.qpn());
         }
         // The machine flushed the posted receives when it entered Error. A receive that another
         // thread posted after that, but before this store of the state, was accepted and is flushed
@@ -85,7 +85,7 @@ impl QpInner {
     ) -> T {
         let mut host = QpHost { engine, srqs, pull, now, qp: self, side: &mut core.side };
         let result = f(&mut core.machine, &mut host);
-        if core.side.cq_failed {
+        if core.side.has_lost_completion() {
             self.fail_for_cq(engine, now, core);
         }
         result
@@ -95,7 +95,7 @@ impl QpInner {
     /// 11.6.3.1).
     #[cold]
     fn fail_for_cq(&self, engine: &Device, now: Time, core: &mut QpCore) {
-        core.side.cq_failed = false;
+        core.side.forget_lost_completion();
         let state = core.machine.state();
         if matches!(state, QpState::Reset | QpState::Init | QpState::Error) {
             return;
@@ -106,7 +106,7 @@ impl QpInner {
         host.event(vernic_proto::QpEvent::Fatal);
         // Error can be entered from every state.
         let _ = core.machine.modify(&attr, AttrMask::STATE, now, &mut host);
-        core.side.cq_failed = false;
+        core.side.forget_lost_completion();
         self.publish_state(engine, core);
     }
 }
@@ -120,18 +120,18 @@ impl QpInner {
     /// Returns why the queue pair failed; `None` if it has not failed since its last reset.
     pub(crate) fn explanation(&self, engine: &Device, core: &QpCore) -> Option<Explanation> {
         let side = &core.side;
-        let failure = side.failure?;
-        let peer_qpn = side.path.map(|_| core.machine.attr().dest_qpn);
-        let (qpn, service, path) = (self.qpn, self.service, side.path);
+        let failure = side.failure()?;
+        let peer_qpn = side.peer.path().map(|_| core.machine.attr().dest_qpn);
+        let (qpn, service, path) = (self.qpn(), self.service(), side.peer.path().copied());
         let mut circumstances = engine.circumstances(path, &failure.cause);
         if let Cause::AckTimeout { .. } = failure.cause {
             let (config, attr) = (&engine.config(), core.machine.attr());
             let floor_us = config.ack_timeout_floor_us;
             let is_lifted = attr.timeout.nanos().is_some_and(|nanos| nanos < floor_us * 1000);
             circumstances.floor_us = is_lifted.then_some(floor_us);
-            circumstances.live_peer = side.live_peer(config, attr);
+            circumstances.live_peer = side.peer.live_peer(config, attr);
         }
-        let stream = side.stream;
+        let stream = side.stream();
         Some(Explanation { qpn, service, path, peer_qpn, stream, failure, circumstances })
     }
 }

@@ -10,7 +10,7 @@ use vernic_mem::{
     RevocationToken, SgCursor, Sge,
 };
 use vernic_proto::{Run, SendOp};
-use vernic_wire::Service;
+use vernic_wire::{Qpn, Service};
 
 use crate::device::limits::MAX_MSG_BYTES;
 use crate::local::pull::{MAX_PIECES, Named};
@@ -44,6 +44,8 @@ pub(crate) struct SendSlots {
     max_inline: u32,
     gathered: Place,
     scattered: Place,
+    /// The revocation token in messages of which the peer copies the payload; `None` without such.
+    token: Option<RevocationToken>,
 }
 
 impl SendSlots {
@@ -59,6 +61,7 @@ impl SendSlots {
             max_inline: cap.max_inline,
             gathered: Place::default(),
             scattered: Place::default(),
+            token: None,
         }
     }
 
@@ -202,16 +205,27 @@ impl SendSlots {
     pub(crate) fn name(
         &mut self,
         (memory, pd): (&Memory, PdId),
+        own: Qpn,
         slot: u32,
         offset: u32,
         run: Run,
-        pass: RevocationToken,
     ) -> Result<Option<Named>, AccessError> {
+        self.token = self.token.or_else(|| memory.send_token(own));
+        let Some(token) = self.token else { return Ok(None) };
         let Some((sges, cursor)) = self.gather_list(slot) else { return Ok(None) };
         let mut pieces = [PeerPiece::default(); MAX_PIECES];
         let (offset, length) = (u64::from(offset), u64::from(run.length));
         let count = memory.locate(pd, sges, cursor, offset, length, &mut pieces)?;
-        Ok(count.map(|count| Named::new(run, pass, pieces, count)))
+        Ok(count.map(|count| Named::new(run, token, pieces, count)))
+    }
+
+    /// Revokes the access of queue pair `own`'s peer to messages that it has not copied yet: the
+    /// application may change them from now on.
+    #[inline]
+    pub(crate) fn revoke_sends(&mut self, memory: &Memory, own: Qpn) {
+        if self.token.take().is_some() {
+            memory.revoke_send(own);
+        }
     }
 
     /// Copies `len` bytes of the message in `slot`, from byte `offset` on, to a local peer's

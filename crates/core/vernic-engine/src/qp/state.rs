@@ -6,27 +6,18 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
-use vernic_io::host::Intake;
-use vernic_io::{Address, Peer, TxPath};
-use vernic_mem::{PdId, RevocationToken};
-use vernic_proto::{Failure, QpAttr, QpState, QpType, Time};
+use vernic_mem::PdId;
+use vernic_proto::{Failure, QpState, QpType, Time};
 use vernic_wire::{Qpn, Service};
 
-use crate::config::Config;
-use crate::device::explanation::LivePeer;
-use crate::device::opened::Device;
 use crate::device::path::Resolved;
-use crate::local::tickets::QpTickets;
-use crate::local::watch::{Found, HostProcess};
-use crate::local::way::QpWay;
 use crate::qp::ack_hold::AckHold;
 use crate::qp::completions::CqRing;
 use crate::qp::flight::Flight;
 use crate::qp::machine::Machine;
-use crate::qp::recv_queue::{CurrentRecv, RecvQueue, SharedRecv};
+use crate::qp::peer::QpPeer;
+use crate::qp::receives::{Filling, Receives};
 use crate::qp::send_slots::SendSlots;
-use crate::qp::source::Source;
-use crate::qp::xrc::Chosen;
 
 /// Everything of a queue pair that changes while it runs.
 #[derive(Debug)]
@@ -39,133 +30,80 @@ pub(crate) struct QpCore {
 #[derive(Debug)]
 pub(crate) struct QpSide {
     pub(crate) slots: SendSlots,
-    pub(crate) current: CurrentRecv,
-    /// The shared receive queues of an XRC target.
-    pub(crate) chosen: Chosen,
-    /// The path to the peer of a connected service, from RTR on.
-    pub(crate) path: Option<TxPath>,
-    /// The routes of packets: by the wire or through memory.
-    pub(crate) way: QpWay,
-    /// The receiver page of the process of this host that the queue pair is connected to.
-    pub(crate) page: Option<Arc<Intake>>,
-    /// The addresses that packets of a connected service must have: the peer's and our own.
-    pub(crate) peer: Option<(Address, Address)>,
-    /// The UDP ports that the peer sends from.
-    pub(crate) source: Source,
+    pub(crate) filling: Filling,
+    /// The peer of a connected service.
+    pub(crate) peer: QpPeer,
     /// The addresses of an iWARP connection, present or past: our own and the peer's.
-    pub(crate) stream: Option<(SocketAddr, SocketAddr)>,
-    pub(crate) failure: Option<Failure>,
+    stream: Option<(SocketAddr, SocketAddr)>,
+    failure: Option<Failure>,
     pub(crate) ack: AckHold,
     pub(crate) timer: TimerEntries,
     pub(crate) flight: Flight,
-    /// The time at which a packet of the peer was last taken.
-    pub(crate) heard: Option<Time>,
-    /// The grants of a peer on this host.
-    pub(crate) tickets: QpTickets,
-    /// The revocation token in messages of which the peer copies the payload; `None` without such.
-    pub(crate) send_gate: Option<RevocationToken>,
-    /// Whether a completion was lost to a full completion queue: the queue pair must go to error.
-    pub(crate) cq_failed: bool,
+    has_lost_completion: bool,
 }
 
 impl QpSide {
-    /// Revokes the peer's access to messages that it has not copied yet: the application may change
-    /// them from now on.
-    #[inline]
-    pub(crate) fn close_send_gate(&mut self, engine: &Device, qpn: Qpn) {
-        if self.send_gate.take().is_some() {
-            engine.memory().revoke_send(qpn);
+    /// Returns the side of a queue pair in Reset. Its receives have at most `recv_sges` entries.
+    pub(crate) fn new(slots: SendSlots, recv_sges: u32) -> Self {
+        Self {
+            slots,
+            filling: Filling::with_sges(recv_sges),
+            peer: QpPeer::default(),
+            stream: None,
+            failure: None,
+            ack: AckHold::default(),
+            timer: TimerEntries::default(),
+            flight: Flight::default(),
+            has_lost_completion: false,
         }
     }
 
-    /// Connects the queue pair to a peer that was not heard yet. Grants of the local peer on the
-    /// last path are of no use any more. The caller ends the grants that were given to that peer
-    /// here.
-    pub(crate) fn set_path(&mut self, resolved: &Resolved) {
-        self.tickets.connect(None);
-        self.path = Some(resolved.path);
-        (self.way, self.page) = (QpWay::default(), None);
-        if let Found::Here(process) = &resolved.found {
-            self.set_process(process);
-        }
-        self.peer = Some((resolved.peer, resolved.local));
-        self.source = Source::default();
+    /// Connects the queue pair to a peer that was not heard yet. The caller ends the grants that
+    /// were given to the peer before it.
+    pub(crate) fn connect(&mut self, resolved: &Resolved) {
+        self.peer.connect(resolved);
         self.flight.path_changed();
     }
 
-    /// Changes the path to the same peer, as in SQD. What goes through memory still does, whatever
-    /// path is underneath: once the peer has heard this queue pair through memory, it takes nothing
-    /// by the link.
+    /// Changes the path to the same peer, as in SQD.
     pub(crate) fn change_path(&mut self, resolved: &Resolved) {
-        let ends = (resolved.peer, resolved.local);
-        let (Some(old), true) = (self.path, self.peer == Some(ends)) else {
-            return self.set_path(resolved);
-        };
-        match (&resolved.found, self.way.process) {
-            (Found::Here(process), before) if before.is_none_or(|pid| pid == process.pid) => {
-                self.path = Some(resolved.path);
-                self.set_process(process);
-            }
-            (Found::Here(_), _) => return self.set_path(resolved),
-            // The peer did not say in time that it is of this host, but that is known.
-            (_, Some(_)) => {
-                self.path = Some(match old.peer() {
-                    Peer::Remote => resolved.path,
-                    Peer::LocalProcess(process) => resolved.path.to_process(process),
-                });
-            }
-            (_, None) => self.path = Some(resolved.path),
-        }
-        self.tickets.renew();
+        self.peer.change_path(resolved);
         self.flight.path_changed();
-        self.heard = None;
-    }
-}
-
-impl QpSide {
-    /// Returns how long a silent peer is waited for, in nanoseconds: as long as its process and its
-    /// queue pair are known to be there. `Engine::look_after_peers` finds out that the process is
-    /// gone.
-    pub(crate) fn live_peer_patience(&self, config: &Config, attr: &QpAttr) -> u64 {
-        let is_there = match (&self.page, self.way.process) {
-            (_, None) => false,
-            (None, Some(_)) => true,
-            // The page says nothing of queue pairs beyond the process's first slot.
-            (Some(page), _) => !page.has_left() && page.answers(attr.dest_qpn).unwrap_or(true),
-        };
-        // Without retries the application wants to hear of a loss. A ring loses nothing.
-        let is_repaired = attr.retry_cnt != 0 || self.way.is_ring();
-        // If packets are lost on purpose, the user wants to see the result.
-        match is_there && is_repaired && config.fault.is_empty() {
-            true => u64::from(config.live_peer_timeout_s) * 1_000_000_000,
-            false => 0,
-        }
     }
 
-    /// Returns the peer's process, if it is waited for.
-    pub(crate) fn live_peer(&self, config: &Config, attr: &QpAttr) -> Option<LivePeer> {
-        let pid = self.way.process.filter(|_| self.live_peer_patience(config, attr) != 0)?;
-        Some(LivePeer::look(pid, config.live_peer_timeout_s))
+    /// Sets the addresses of an iWARP connection: our own and the peer's.
+    pub(crate) fn set_stream(&mut self, ends: Option<(SocketAddr, SocketAddr)>) {
+        self.stream = ends;
     }
 
-    /// Switches to the local path: the path to the queue pair's `peer` was found to lead to this
-    /// process of this host.
-    pub(crate) fn go_straight(
-        &mut self,
-        engine: &Device,
-        path: TxPath,
-        peer: Qpn,
-        to: HostProcess,
-    ) {
-        self.path = Some(path);
-        self.set_process(&to);
-        engine.watch_peer(path.remote().to_ip(), peer, &Found::Here(to));
+    /// Returns the addresses of an iWARP connection, present or past: our own and the peer's.
+    pub(crate) fn stream(&self) -> Option<(SocketAddr, SocketAddr)> {
+        self.stream
     }
 
-    /// Notes that the queue pair is connected to this process of this host.
-    pub(crate) fn set_process(&mut self, process: &HostProcess) {
-        self.way.process = Some(process.pid);
-        self.page.clone_from(&process.page);
+    pub(super) fn note_failure(&mut self, failure: Failure) {
+        self.failure = Some(failure);
+    }
+
+    /// Returns the failure of the queue pair, if it has failed since the last reset.
+    pub(super) fn failure(&self) -> Option<Failure> {
+        self.failure
+    }
+
+    /// Notes whether a completion fits its completion queue. If not, it is lost.
+    #[inline]
+    pub(super) fn note_completion(&mut self, fits: bool) {
+        self.has_lost_completion |= !fits;
+    }
+
+    /// Whether a completion was lost to a full completion queue: the queue pair must go to error.
+    #[inline]
+    pub(super) fn has_lost_completion(&self) -> bool {
+        self.has_lost_completion
+    }
+
+    pub(super) fn forget_lost_completion(&mut self) {
+        self.has_lost_completion = false;
     }
 }
 
@@ -248,32 +186,89 @@ impl Mark {
 /// A queue pair as the lane sees it.
 #[derive(Debug)]
 pub(crate) struct QpInner {
-    pub(crate) qpn: Qpn,
-    pub(crate) qp_type: QpType,
-    pub(crate) service: Service,
+    qpn: Qpn,
+    qp_type: QpType,
+    service: Service,
     /// Whether the queue pair is of an iWARP device.
     pub(crate) is_stream: bool,
-    pub(crate) pd: PdId,
-    pub(crate) recv_pd: PdId,
+    pd: PdId,
     /// The XRC domain of a target.
-    pub(crate) domain: Option<PdId>,
+    pub(super) domain: Option<PdId>,
     /// The completion queue of sends. XRC targets have neither completion queue, and initiators
     /// have none of receives.
-    pub(crate) send_cq: Option<Arc<CqRing>>,
-    pub(crate) recv_cq: Option<Arc<CqRing>>,
-    pub(crate) srq: Option<SharedRecv>,
-    pub(crate) rq: RecvQueue,
+    pub(super) send_cq: Option<Arc<CqRing>>,
+    receives: Receives,
     pub(crate) core: Mutex<QpCore>,
     /// The state that the queue pair shares with the scheduler.
     pub(crate) mark: Mark,
     /// Copy of the machine's state for posting receives without the core.
-    pub(crate) state: AtomicU8,
+    pub(super) state: AtomicU8,
 }
 
 impl QpInner {
+    /// Returns a queue pair in Reset. It is of a protection domain, and an XRC target of an XRC
+    /// `domain` besides.
+    pub(crate) fn new(
+        qpn: Qpn,
+        qp_type: QpType,
+        (pd, domain): (PdId, Option<PdId>),
+        send_cq: Option<Arc<CqRing>>,
+        receives: Receives,
+        machine: Machine,
+        side: QpSide,
+    ) -> Self {
+        Self {
+            qpn,
+            qp_type,
+            service: qp_type.service(),
+            is_stream: matches!(machine, Machine::Stream(_)),
+            pd,
+            domain,
+            send_cq,
+            receives,
+            core: Mutex::new(QpCore { machine, side }),
+            mark: Mark::new(),
+            state: AtomicU8::new(QpState::Reset as u8),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn qpn(&self) -> Qpn {
+        self.qpn
+    }
+
+    #[inline]
+    pub(crate) fn qp_type(&self) -> QpType {
+        self.qp_type
+    }
+
+    #[inline]
+    pub(crate) fn service(&self) -> Service {
+        self.service
+    }
+
+    #[inline]
+    pub(crate) fn pd(&self) -> PdId {
+        self.pd
+    }
+
+    #[inline]
+    pub(crate) fn receives(&self) -> &Receives {
+        &self.receives
+    }
+
     /// Returns the completion queues, that of sends first.
     pub(crate) fn cqs(&self) -> impl Iterator<Item = &Arc<CqRing>> {
-        self.send_cq.iter().chain(&self.recv_cq)
+        self.send_cq.iter().chain(self.receives.cq())
+    }
+
+    /// Clears what the protocol machine leaves to its owner, when the queue pair enters Reset.
+    pub(crate) fn forget(&self, side: &mut QpSide) {
+        side.peer = QpPeer::default();
+        side.filling.reset();
+        (side.stream, side.failure) = (None, None);
+        self.receives.clear();
+        self.cqs().for_each(|cq| cq.purge(self.qpn));
     }
 
     pub(crate) fn has_state(&self, state: QpState) -> bool {

@@ -97,7 +97,7 @@ impl QpTable {
     /// reach a silent peer. Locks the queue pair's core.
     pub(crate) fn heard(&self, qpn: Qpn) -> Option<Heard> {
         let core = lock(&self.find(qpn)?.core);
-        let (at, attr) = (core.side.heard?, core.machine.attr());
+        let (at, attr) = (core.side.peer.heard()?, core.machine.attr());
         let wait = attr.timeout.nanos().unwrap_or(u64::MAX);
         let patience = wait.saturating_mul(u64::from(attr.retry_cnt) + 1);
         Some(Heard { at, patience })
@@ -118,7 +118,7 @@ impl QpTable {
         let (page, index) = self.take_number(slots)?;
         let page = &mut self.pages[page];
         let qp = make(page.slot.qpn(index));
-        if let Some(place) = page.place(qp.qpn) {
+        if let Some(place) = page.place(qp.qpn()) {
             page.qps[place] = Some(qp.clone());
         }
         self.open += 1;

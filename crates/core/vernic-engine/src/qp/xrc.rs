@@ -11,10 +11,9 @@ use vernic_mem::PdId;
 use vernic_wire::Srqn;
 
 use super::completions::CqRing;
-use super::recv_queue::RecvQueue;
+use super::recv_queue::SharedRecv;
 use crate::device::limits::MAX_SRQ;
 use crate::error::CreateError;
-use crate::support::events::SrqId;
 
 /// The number of freed queue numbers that are kept back before the oldest is used again. So late
 /// requests for a destroyed queue find no queue, rather than a new one.
@@ -23,24 +22,53 @@ const FREED_NUMBERS: usize = 1024;
 /// An XRC shared receive queue, as XRC targets see it.
 #[derive(Debug)]
 pub(crate) struct XrcSrq {
-    pub(crate) number: Srqn,
-    pub(crate) id: SrqId,
+    number: Srqn,
     /// The XRC domain.
-    pub(crate) domain: PdId,
+    domain: PdId,
     /// The protection domain of the queue's receives, and of the memory that requests naming this
     /// queue may access.
-    pub(crate) pd: PdId,
-    pub(crate) cq: Arc<CqRing>,
-    pub(crate) queue: Arc<RecvQueue>,
+    pd: PdId,
+    cq: Arc<CqRing>,
+    receives: SharedRecv,
 }
 
-/// The shared receive queues that an XRC target uses at the moment.
-#[derive(Debug, Default)]
-pub(crate) struct Chosen {
-    /// The queue that the present request names.
-    pub(crate) named: Option<Arc<XrcSrq>>,
-    /// The queue from which the receive came that is being filled.
-    pub(crate) taken: Option<Arc<XrcSrq>>,
+impl XrcSrq {
+    /// Returns the queue of this number, in an XRC `domain`. `pd` is the protection domain of its
+    /// receives, and of the memory that requests for it reach.
+    pub(crate) fn new(
+        number: Srqn,
+        domain: PdId,
+        pd: PdId,
+        cq: Arc<CqRing>,
+        receives: SharedRecv,
+    ) -> Self {
+        Self { number, domain, pd, cq, receives }
+    }
+
+    #[inline]
+    pub(crate) fn number(&self) -> Srqn {
+        self.number
+    }
+
+    #[inline]
+    pub(super) fn domain(&self) -> PdId {
+        self.domain
+    }
+
+    #[inline]
+    pub(super) fn pd(&self) -> PdId {
+        self.pd
+    }
+
+    #[inline]
+    pub(super) fn cq(&self) -> &Arc<CqRing> {
+        &self.cq
+    }
+
+    #[inline]
+    pub(super) fn receives(&self) -> &SharedRecv {
+        &self.receives
+    }
 }
 
 /// The XRC shared receive queues of a device by number. Owned by the lane.

@@ -27,7 +27,7 @@ fn post(qps: &[Arc<Qp>]) {
 
 /// Returns the packets in flight, and the number of queue pairs that wait.
 fn totals(context: &Context) -> (u64, usize) {
-    context.engine().with_lane(|lane| lane.sched.window_totals())
+    context.engine().with_lane(|lane| lane.sched().window_totals())
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn nobody_waits_for_long_behind_what_is_never_acknowledged() {
     post(&qps);
     let (_, waiting) = totals(&context);
     let (early, late) = context.engine().with_lane(|lane| {
-        let sched = &mut lane.sched;
+        let sched = lane.sched();
         sched.let_in(before + (PATIENCE_NANOS - 1));
         let early = sched.ready_len();
         // The next poll is planned for the end of the wait.
@@ -145,12 +145,7 @@ fn queue_pairs_whose_neighbour_is_gone_leave_nothing_of_theirs_in_flight() {
     post(&qps);
     assert_ne!(totals(&context).0, 0);
     let engine = context.engine();
-    engine.with_lane(|lane| {
-        let ids: Vec<_> = lane.near.places.clone();
-        ids.iter().for_each(|&at| {
-            lane.near.break_off(at, &vernic_io::neighbour::RingBroken::Position);
-        });
-    });
+    engine.with_lane(|lane| lane.near_mut().break_all());
     engine.serve_neighbours();
     assert_eq!(totals(&context), (0, 0));
     assert!(qps.iter().all(|qp| qp.state() == QpState::Error));
@@ -279,10 +274,11 @@ fn a_controller_that_paces_keeps_every_queue_pair_back_until_its_time_has_come()
         let before = Time(opens.nanos() - 1);
         // Nor one whose timer fired.
         let planned = engine.with_lane(|lane| {
-            lane.sched.exempt(qps[1].inner());
-            lane.sched.make_ready(qps[1].inner());
+            lane.sched().exempt(qps[1].inner());
+            lane.sched().make_ready(qps[1].inner());
             lane.transmit(engine, before);
-            lane.sched.windows.next_at(&lane.sched.entries, before)
+            let sched = lane.sched();
+            sched.windows.next_at(&sched.entries, before)
         });
         assert_eq!((controller.script().sent, planned), (sent, Some(opens)));
         engine.with_lane(|lane| lane.transmit(engine, opens));
@@ -330,15 +326,16 @@ impl Chance {
 /// turn, and that none has waited for a window for twice [`PATIENCE_NANOS`].
 fn check_standings(context: &Context, now: Time, seed: u64) {
     context.engine().with_lane(|lane| {
-        for qp in lane.table.iter() {
-            let standing = lane.sched.standing_of(qp);
+        let qps: Vec<_> = lane.table().iter().cloned().collect();
+        for qp in &qps {
+            let standing = lane.sched().standing_of(qp);
             let core = lock(&qp.core);
             let has_work = core.machine.wants_requests() || core.machine.wants_responses();
             // All doorbells were answered when the lane was taken.
-            assert!(!has_work || standing != Standing::Idle, "seed {seed}: {} is idle", qp.qpn);
-            let since = lane.sched.entries.since(qp.mark.index());
+            assert!(!has_work || standing != Standing::Idle, "seed {seed}: {} is idle", qp.qpn());
+            let since = lane.sched().entries.since(qp.mark.index());
             let waited = since.map_or(0, |since| now.since(since));
-            assert!(waited < 2 * PATIENCE_NANOS, "seed {seed}: {} waited {waited} ns", qp.qpn);
+            assert!(waited < 2 * PATIENCE_NANOS, "seed {seed}: {} waited {waited} ns", qp.qpn());
         }
     });
 }

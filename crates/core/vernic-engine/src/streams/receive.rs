@@ -57,7 +57,7 @@ impl Streams {
         now: Time,
         broken: bool,
     ) -> bool {
-        let Some(conn) = self.connections.get_mut(&qp.qpn.value()) else { return false };
+        let Some(conn) = self.connections.get_mut(&qp.qpn().value()) else { return false };
         let held = conn.held;
         if conn.ended || held && !conn.retry(engine, qp, core, now) {
             // While a message waits, the connection is not read, so its loss would not be noticed
@@ -314,16 +314,15 @@ impl QpHost<'_> {
         let len = u64::from(len);
         match target {
             Target::Recv { offset } => {
-                let pd = self.qp.recv_pd;
-                let current = &mut self.side.current;
-                access.write_local(pd, &current.sges, &mut current.cursor, (offset, len), take)
+                let (pd, list, cursor) = self.side.filling.list(self.qp.receives());
+                access.write_local(pd, list, cursor, (offset, len), take)
             }
             Target::Write { rkey, addr } => {
-                access.write_remote(self.qp.pd, self.qp.qpn, rkey, (addr, len), take)
+                access.write_remote(self.qp.pd(), self.qp.qpn(), rkey, (addr, len), take)
             }
             Target::Response { slot, offset } => {
                 let (list, cursor) = self.side.slots.scatter_list(slot);
-                access.write_local(self.qp.pd, list, cursor, (u64::from(offset), len), take)
+                access.write_local(self.qp.pd(), list, cursor, (u64::from(offset), len), take)
             }
         }
         .map_err(fault)

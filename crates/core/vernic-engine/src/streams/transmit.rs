@@ -237,9 +237,8 @@ impl Streams {
         now: Time,
     ) -> bool {
         let Self { connections, buffer, .. } = self;
-        let Some(conn) = connections.get_mut(&qp.qpn.value()) else {
-            // Without a connection nothing is sent, but in the state Error posted requests are
-            // flushed.
+        let Some(conn) = connections.get_mut(&qp.qpn().value()) else {
+            // Without a connection nothing is sent, and in Error what is posted is flushed.
             with_stream(engine, qp, now, core, |machine, host| {
                 machine.poll_transmit(now, host, buffer)
             });
@@ -358,10 +357,10 @@ impl QpHost<'_> {
                 let Some((list, cursor)) = self.side.slots.gather_list(slot) else {
                     return Ok(Slices::MustCopy);
                 };
-                access.read_local(self.qp.pd, list, cursor, (u64::from(offset), len), take)
+                access.read_local(self.qp.pd(), list, cursor, (u64::from(offset), len), take)
             }
             Source::Remote { rkey, addr } => {
-                access.read_remote(self.qp.pd, self.qp.qpn, rkey, (addr, len), take)
+                access.read_remote(self.qp.pd(), self.qp.qpn(), rkey, (addr, len), take)
             }
         }
         .map_err(fault)

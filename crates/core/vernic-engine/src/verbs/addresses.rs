@@ -10,7 +10,6 @@ use vernic_wire::Mtu;
 use crate::device::gid::GidChanges;
 use crate::device::listing::Transport;
 use crate::device::port::Port;
-use crate::lane::core::Lane;
 use crate::progress::engine::Engine;
 use crate::support::events::{AsyncEvent, Element, EventKind};
 
@@ -60,7 +59,7 @@ impl Engine {
         }
         let packets = self.info().transport == Transport::Roce;
         for &local in changes.added.iter().filter(|_| packets) {
-            if let Err(error) = self.with_lane(|lane| lane.link.activate(local)) {
+            if let Err(error) = self.with_lane(|lane| lane.activate(local)) {
                 tracing::debug!(%local, %error, "address not usable (yet)");
                 port.gids().remove(local);
             }
@@ -89,15 +88,7 @@ impl Engine {
     }
 }
 
-impl Lane {
-    /// Stops using an address that was removed.
-    fn lose_address(&mut self, local: LocalAddr) {
-        self.link.deactivate(local);
-        self.leave_home(local);
-    }
-}
-
-/// A list of addresses that is formatted for a line of the log.
+/// A list of addresses, formatted for a line of the log.
 struct List<'a>(&'a [LocalAddr]);
 
 impl fmt::Display for List<'_> {

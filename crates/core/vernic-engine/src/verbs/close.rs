@@ -9,16 +9,9 @@
 
 use std::sync::{Arc, Weak};
 
-use vernic_io::host::Intake;
-use vernic_io::{ClosedLink, Link};
-use vernic_proto::{AttrMask, QpAttr, QpState};
-
 use crate::device::port::Port;
 use crate::error::CreateError;
-use crate::lane::core::Lane;
-use crate::lane::pacer::Pacer;
 use crate::progress::engine::Engine;
-use crate::sched::Event;
 use crate::streams::{CLOSE_PATIENCE, settle_orphans};
 use crate::support::events::{CqId, EventQueue, lock};
 use crate::verbs::context::Context;
@@ -88,7 +81,7 @@ impl Engine {
             // before the sockets are closed; otherwise peers would wait for them.
             lane.transmit_all(self, self.now());
             let sockets = lane.put_down();
-            lane.fail_all(self);
+            lane.fail_all(self, self.now());
             lane.transmit_all(self, self.now());
             (sockets, lane.streams.as_mut().map(|streams| streams.close(self)))
         });
@@ -109,33 +102,5 @@ impl Engine {
         if is_closed {
             channel.close();
         }
-    }
-}
-
-impl Lane {
-    /// Moves all queue pairs to Error, which flushes their posted work requests.
-    fn fail_all(&mut self, engine: &Engine) {
-        let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
-        let now = engine.now();
-        let Self { table, srqs, sched, .. } = self;
-        for qp in table.iter() {
-            let mut core = lock(&qp.core);
-            // Error can be entered from every state.
-            let _ = qp.with_lane_host(engine, Some(srqs), now, &mut core, |machine, host| {
-                machine.modify(&attr, AttrMask::STATE, now, host)
-            });
-            sched.after(engine, qp, &mut core, Event::Changed, now);
-        }
-    }
-
-    /// Gives up everything that the lane shares with other processes, and the packets that the
-    /// sockets had no room for. Returns objects that the caller has to drop without the lane.
-    fn put_down(&mut self) -> (Box<dyn Link>, Pacer, Option<Arc<Intake>>) {
-        self.tx.clear();
-        self.groups.iter_mut().for_each(|group| group.local = None);
-        let closed: Box<dyn Link> = Box::new(ClosedLink::after(self.link.as_ref()));
-        let link = std::mem::replace(&mut self.link, closed);
-        let pacer = std::mem::replace(&mut self.pacer, Pacer::new(false));
-        (link, pacer, self.intake.take())
     }
 }

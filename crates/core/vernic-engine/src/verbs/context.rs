@@ -335,7 +335,7 @@ impl Context {
 
     /// Returns the number of open queue pairs. Waits for the lane.
     pub fn open_qps(&self) -> usize {
-        if self.is_orphan() { 0 } else { self.engine().with_lane(|lane| lane.table.len()) }
+        if self.is_orphan() { 0 } else { self.engine().with_lane(|lane| lane.table().len()) }
     }
 
     /// Returns why a queue pair failed, if it did. For queue pairs that were reset or destroyed
@@ -345,7 +345,7 @@ impl Context {
         if self.is_orphan() {
             return None;
         }
-        match self.engine().with_lane(|lane| lane.table.find(qpn).cloned()) {
+        match self.engine().with_lane(|lane| lane.table().find(qpn).cloned()) {
             Some(qp) if !qp.has_state(QpState::Reset) => qp.explain(self.engine()),
             _ => lock(self.engine().past_failures()).find(qpn).cloned(),
         }
@@ -377,7 +377,7 @@ impl Context {
     /// 256 share controllers. Packets through shared memory are not governed.
     pub fn set_destination_control(&self, make: impl Fn() -> Box<dyn Congestion>) {
         if !self.is_orphan() {
-            self.engine().with_lane(|lane| lane.sched.set_destination_control(make));
+            self.engine().with_lane(|lane| lane.set_destination_control(make));
         }
     }
 

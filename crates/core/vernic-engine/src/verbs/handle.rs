@@ -13,8 +13,8 @@
 //! queue pair out of the table, so the lane never sees a queue pair whose `Qp` is gone.
 
 use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, MutexGuard};
 
 use vernic_io::TxPath;
 use vernic_proto::{
@@ -27,19 +27,14 @@ use crate::device::explanation::Explanation;
 use crate::device::limits::MAX_SGE;
 use crate::device::listing::Transport;
 use crate::error::{CreateError, McastError, ModifyError};
-use crate::local::tickets::QpTickets;
-use crate::local::way::QpWay;
 use crate::progress::engine::Engine;
-use crate::qp::ack_hold::AckHold;
 use crate::qp::cap::QpCap;
-use crate::qp::flight::Flight;
 use crate::qp::machine::Machine;
 use crate::qp::payload::{Payload, SendRefusal};
-use crate::qp::recv_queue::{CurrentRecv, PostRecvError, RecvQueue, RecvRefusal, RecvWr};
+use crate::qp::receives::Receives;
+use crate::qp::recv_queue::{PostRecvError, RecvQueue, RecvRefusal, RecvWr};
 use crate::qp::send_slots::SendSlots;
-use crate::qp::source::Source;
-use crate::qp::state::{Mark, QpCore, QpInner, QpSide, TimerEntries};
-use crate::qp::xrc::Chosen;
+use crate::qp::state::{QpCore, QpInner, QpSide};
 use crate::support::events::lock;
 use crate::verbs::context::Context;
 use crate::verbs::cq::Cq;
@@ -81,7 +76,7 @@ enum Pushed {
 
 impl fmt::Debug for Qp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Qp({:?} {})", self.inner.qp_type, self.inner.qpn)
+        write!(f, "Qp({:?} {})", self.inner.qp_type(), self.inner.qpn())
     }
 }
 
@@ -129,7 +124,14 @@ impl Qp {
             None if shared_rq => MAX_SGE,
             None => cap.max_recv_sge,
         };
-        let recv_pd = srq.as_ref().map_or(pd.id(), |srq| srq.pd().id());
+        let recv_ring = recv_cq.as_ref().map(|cq| cq.ring().clone());
+        let receives = match &srq {
+            Some(srq) => Receives::shared(srq.shared(), srq.pd().id(), recv_ring),
+            None => {
+                let queue = RecvQueue::new(own_wrs, cap.max_recv_sge);
+                Receives::own(queue, pd.id(), recv_ring)
+            }
+        };
         let inner = engine.open_qp(|qpn| {
             let init = vernic_proto::QpInit {
                 qpn,
@@ -145,41 +147,10 @@ impl Qp {
             machine.set_port_mtu(engine.ports()[0].active_mtu());
             machine.set_ack_floor(engine.config().ack_timeout_floor_us * 1000);
             let slots = SendSlots::new(machine.send_slots(), &cap, service);
-            let side = QpSide {
-                slots,
-                current: CurrentRecv::with_sges(recv_sges),
-                chosen: Chosen::default(),
-                path: None,
-                way: QpWay::default(),
-                page: None,
-                peer: None,
-                source: Source::default(),
-                stream: None,
-                failure: None,
-                ack: AckHold::default(),
-                timer: TimerEntries::default(),
-                flight: Flight::default(),
-                heard: None,
-                tickets: QpTickets::default(),
-                send_gate: None,
-                cq_failed: false,
-            };
-            Arc::new(QpInner {
-                qpn,
-                qp_type,
-                service,
-                is_stream,
-                pd: pd.id(),
-                recv_pd,
-                domain: domain.as_ref().map(|domain| domain.id()),
-                send_cq: send_cq.as_ref().map(|cq| cq.ring().clone()),
-                recv_cq: recv_cq.as_ref().map(|cq| cq.ring().clone()),
-                srq: srq.as_ref().map(|srq| srq.shared()),
-                rq: RecvQueue::new(own_wrs, cap.max_recv_sge),
-                core: Mutex::new(QpCore { machine, side }),
-                mark: Mark::new(),
-                state: AtomicU8::new(QpState::Reset as u8),
-            })
+            let side = QpSide::new(slots, recv_sges);
+            let domains = (pd.id(), domain.as_ref().map(|domain| domain.id()));
+            let send_ring = send_cq.as_ref().map(|cq| cq.ring().clone());
+            Arc::new(QpInner::new(qpn, qp_type, domains, send_ring, receives, machine, side))
         })?;
         pd.hold();
         inner.cqs().for_each(|cq| cq.hold());
@@ -209,15 +180,15 @@ impl Qp {
 
     /// Returns the queue pair number.
     pub fn qpn(&self) -> Qpn {
-        self.inner.qpn
+        self.inner.qpn()
     }
     /// Returns the type of the queue pair.
     pub fn qp_type(&self) -> QpType {
-        self.inner.qp_type
+        self.inner.qp_type()
     }
     /// Returns the service of the queue pair.
     pub fn service(&self) -> Service {
-        self.inner.service
+        self.inner.service()
     }
     /// Returns the protection domain. An XRC target has the one of its XRC domain, which contains
     /// no memory.
@@ -274,7 +245,7 @@ impl Qp {
     }
     /// Returns the path to the peer of a connected service, from RTR on.
     pub fn path(&self) -> Option<TxPath> {
-        self.look(|core| core.side.path).flatten()
+        self.look(|core| core.side.peer.path().copied()).flatten()
     }
 
     /// Runs `look` on the queue pair's core, under its lock; returns `None` on an orphan.
@@ -296,7 +267,7 @@ impl Qp {
     /// # Errors
     /// [`ModifyError`].
     pub fn modify(&self, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyError> {
-        let qpn = self.inner.qpn;
+        let qpn = self.inner.qpn();
         if self.context().is_orphan() {
             return Err(ModifyError::Orphan);
         }
@@ -320,7 +291,7 @@ impl Qp {
             engine.check_mtu(port, attr.path_mtu).map_err(path_error)?;
         }
         // The path of an iWARP queue pair is that of its TCP connection.
-        let connected = self.inner.service != Service::Ud && !self.inner.is_stream;
+        let connected = self.inner.service() != Service::Ud && !self.inner.is_stream;
         let resolved = if connected && mask.contains(AttrMask::AV) {
             let peer = match mask.contains(AttrMask::DEST_QPN) {
                 true => attr.dest_qpn,
@@ -358,7 +329,7 @@ impl Qp {
             self.forget(&mut core, past);
         } else if let Some(resolved) = &resolved {
             match core.machine.state() {
-                QpState::Rtr => core.side.set_path(resolved),
+                QpState::Rtr => core.side.connect(resolved),
                 _ => core.side.change_path(resolved),
             }
         }
@@ -387,7 +358,7 @@ impl Qp {
     /// Whether this is an iWARP queue pair that came to RTS by a state change alone, without a
     /// connection.
     fn lacks_connection(&self, core: &QpCore) -> bool {
-        self.inner.is_stream && core.machine.state() == QpState::Rts && core.side.stream.is_none()
+        self.inner.is_stream && core.machine.state() == QpState::Rts && core.side.stream().is_none()
     }
 
     /// Queues sends in order and starts them. Inline data is copied now; other data is read when
@@ -497,10 +468,10 @@ impl Qp {
         if self.context().is_orphan() {
             return refuse(RecvRefusal::Orphan);
         }
-        if self.inner.srq.is_some() {
+        if self.inner.receives().is_shared() {
             return refuse(RecvRefusal::Shared);
         }
-        if self.inner.service == Service::Xrc {
+        if self.inner.service() == Service::Xrc {
             return refuse(RecvRefusal::NoQueue);
         }
         if self.gone.load(Ordering::Acquire) {
@@ -509,7 +480,7 @@ impl Qp {
         if self.inner.has_state(QpState::Reset) {
             return refuse(RecvRefusal::State(QpState::Reset));
         }
-        let result = self.inner.rq.post(wrs);
+        let result = self.inner.receives().post(wrs);
         self.flush_recvs_if_error();
         result.map(drop)
     }
@@ -520,7 +491,7 @@ impl Qp {
     /// # Errors
     /// [`McastError`].
     pub fn attach_mcast(&self, group: Gid) -> Result<(), McastError> {
-        let (qpn, service) = (self.inner.qpn, self.inner.service);
+        let (qpn, service) = (self.inner.qpn(), self.inner.service());
         if self.context().is_orphan() {
             return Err(McastError::Orphan);
         }
@@ -541,7 +512,7 @@ impl Qp {
         if self.context().is_orphan() {
             return Err(McastError::Orphan);
         }
-        self.engine().detach_mcast(self.inner.qpn, group)?;
+        self.engine().detach_mcast(self.inner.qpn(), group)?;
         self.groups.fetch_sub(1, Ordering::AcqRel);
         Ok(())
     }
@@ -564,7 +535,7 @@ impl Qp {
             return Err(SendRefusal::Destroyed);
         }
         let QpCore { machine, side } = core;
-        if !self.inner.qp_type.sends() {
+        if !self.inner.qp_type().sends() {
             return Err(PostError::NoSendQueue.into());
         }
         if machine.send_room() == 0 {
@@ -581,7 +552,7 @@ impl Qp {
         if self.signal_all {
             flags |= SendFlags::SIGNALED;
         }
-        let dest = match (&wr.dest, self.inner.service) {
+        let dest = match (&wr.dest, self.inner.service()) {
             (Some(dest), Service::Ud) => {
                 // The domains are compared by address: domains of two devices may have equal
                 // numbers.
@@ -613,7 +584,7 @@ impl Qp {
 
     /// Flushes the receive queue, just posted to, if the queue pair is in the Error state.
     fn flush_recvs_if_error(&self) {
-        if self.inner.srq.is_none() && self.inner.has_state(QpState::Error) {
+        if !self.inner.receives().is_shared() && self.inner.has_state(QpState::Error) {
             let engine = self.engine();
             let mut core = lock(&self.inner.core);
             if core.machine.state() == QpState::Error {

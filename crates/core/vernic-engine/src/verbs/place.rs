@@ -10,7 +10,7 @@
 //! costs as much as packets of a few KiB, and may fail half-way.
 
 use vernic_mem::PeerRegion;
-use vernic_proto::{QpState, Remote, Time};
+use vernic_proto::{DirectOp, QpState, Remote, Time};
 use vernic_wire::Qpn;
 
 use crate::counters::Refusal;
@@ -57,7 +57,7 @@ impl Qp {
         // Only the thread that has the lane may access a local peer's memory.
         engine.with_free_lane(|now| {
             let mut core = lock(&inner.core);
-            placed = place(engine, inner.qpn, &mut core, (to, len), now, fill);
+            placed = place(engine, inner.qpn(), &mut core, (to, len), now, fill);
         });
         placed
     }
@@ -74,7 +74,7 @@ fn place(
     let counts = &engine.counts().direct;
     let attr = core.machine.attr();
     let (state, target) = (attr.state, attr.dest_qpn);
-    let (tickets, rkey) = (&mut core.side.tickets, to.rkey);
+    let (tickets, rkey) = (core.side.peer.tickets_mut(), to.rkey);
     if state != QpState::Rts {
         return Placed::Not;
     }
@@ -120,7 +120,6 @@ fn place(
         counts.note_refusal(Refusal::Closed);
         return Placed::Cut;
     }
-    counts.writes.add(1);
-    counts.bytes.add(u64::from(len));
+    counts.count(&DirectOp::Write, len, true);
     Placed::Whole
 }

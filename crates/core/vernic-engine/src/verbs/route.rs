@@ -9,7 +9,7 @@ use vernic_wire::Service;
 
 use crate::config::Config;
 use crate::device::listing::Transport;
-use crate::local::rings::Near;
+use crate::local::rings::{Near, Peer};
 use crate::local::way::Way;
 use crate::progress::engine::Engine;
 use crate::qp::state::QpInner;
@@ -145,8 +145,8 @@ impl Engine {
     fn route(&self, qp: &QpInner) -> Route {
         match self.why_wire() {
             Some(why) => Route::Wire(why),
-            None if qp.service == Service::Ud => Route::Wire(WhyWire::Datagrams),
-            None => self.told(self.with_lane(|lane| near_route(&lane.near, qp)), qp),
+            None if qp.service() == Service::Ud => Route::Wire(WhyWire::Datagrams),
+            None => self.told(self.with_lane(|lane| near_route(lane.near(), qp)), qp),
         }
     }
 
@@ -166,11 +166,11 @@ impl Engine {
 
 fn near_route(near: &Near, qp: &QpInner) -> Route {
     let core = lock(&qp.core);
-    let Some(path) = core.side.path else { return Route::Wire(WhyWire::NotConnected) };
-    let shared = |id| near.peer(id).map(|peer| peer.neighbour.pid());
+    let Some(path) = core.side.peer.path() else { return Route::Wire(WhyWire::NotConnected) };
+    let shared = |id| near.peer(id).map(Peer::pid);
     let dest = core.machine.attr().dest_qpn;
-    let known = near.neighbour_of(&path, dest);
-    match core.side.way.requests {
+    let known = near.neighbour_of(path, dest);
+    match core.side.peer.way().requests() {
         Way::Ring(id) => {
             shared(id).map_or(Route::Wire(WhyWire::Gone), |pid| Route::SharedMemory { pid })
         }
@@ -180,8 +180,8 @@ fn near_route(near: &Near, qp: &QpInner) -> Route {
         // UC changes to the ring when the peer has taken all that was sent to it by UDP: see the
         // head of `local/rings.rs`.
         Way::Wire => match known.and_then(|id| near.peer(id)) {
-            Some(peer) if qp.service == Service::Uc && peer.datagrams => {
-                Route::SharedMemory { pid: peer.neighbour.pid() }
+            Some(peer) if qp.service() == Service::Uc && peer.takes_datagrams() => {
+                Route::SharedMemory { pid: peer.pid() }
             }
             _ => Route::Wire(WhyWire::NotYet),
         },

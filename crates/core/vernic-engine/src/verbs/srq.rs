@@ -75,17 +75,13 @@ impl Srq {
         }
         let (id, queue) = Self::parts(pd, &init)?;
         let domain = domain.clone();
-        let entry = pd.context().engine().open_srq(|number| XrcSrq {
-            number,
-            id,
-            domain: domain.id(),
-            pd: pd.id(),
-            cq: cq.ring().clone(),
-            queue: queue.clone(),
+        let entry = pd.context().engine().open_srq(|number| {
+            let receives = SharedRecv::new(id, queue.clone());
+            XrcSrq::new(number, domain.id(), pd.id(), cq.ring().clone(), receives)
         })?;
         domain.hold();
         cq.ring().hold();
-        let (number, cq, gone) = (entry.number, cq.clone(), AtomicBool::new(false));
+        let (number, cq, gone) = (entry.number(), cq.clone(), AtomicBool::new(false));
         Ok(Self::started(pd, id, queue, Some(Xrc { number, domain, cq, gone }), init.limit))
     }
 
@@ -218,7 +214,7 @@ impl Srq {
 
     /// Returns the part of the queue that queue pairs refer to.
     pub(crate) fn shared(&self) -> SharedRecv {
-        SharedRecv { id: self.id, queue: self.queue.clone() }
+        SharedRecv::new(self.id, self.queue.clone())
     }
 
     pub(crate) fn limit_event(&self) -> AsyncEvent {

@@ -68,7 +68,7 @@ impl Engine {
     pub(crate) fn counters(&self) -> DeviceCounters {
         let mut total = self.own_counters();
         total.cm += self.cm.counters();
-        total.link += self.with_lane(|lane| lane.link.counters());
+        total.link += self.with_lane(|lane| lane.link().counters());
         total.neighbours += self.near().map(NearControl::counters).unwrap_or_default();
         total
     }
@@ -118,7 +118,7 @@ impl Engine {
     /// Returns the number of queue pairs, and a line of text for each of the first [`MAX_QPS`].
     fn qp_rows(&self) -> (usize, String) {
         let mut rows = String::new();
-        let qps: Vec<_> = self.with_lane(|lane| lane.table.iter().cloned().collect());
+        let qps: Vec<_> = self.with_lane(|lane| lane.table().iter().cloned().collect());
         qps.iter().take(MAX_QPS).for_each(|qp| row(qp, &mut rows));
         (qps.len(), rows)
     }
@@ -126,7 +126,7 @@ impl Engine {
 
 fn row(qp: &QpInner, rows: &mut String) {
     let QpAttr { state, dest_qpn, rq_psn, sq_psn, .. } = *lock(&qp.core).machine.attr();
-    let (number, kind) = (qp.qpn.value(), qp.qp_type as u8);
+    let (number, kind) = (qp.qpn().value(), qp.qp_type() as u8);
     let (dest, rq_psn, sq_psn) = (dest_qpn.value(), rq_psn.value(), sq_psn.value());
     let _ = writeln!(rows, "qp {number} {kind} {} {dest} {rq_psn} {sq_psn}", state as u8);
 }

@@ -4,13 +4,9 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use vernic_io::LocalAddr;
-use vernic_proto::QpType;
-use vernic_wire::{Gid, PortNum, Qpn, Srqn};
+use vernic_wire::{Gid, Qpn, Srqn};
 
-use crate::device::limits::{MAX_MCAST_GROUPS, MAX_MCAST_QPS};
 use crate::error::{CreateError, McastError};
-use crate::lane::core::{Group, Lane};
 use crate::progress::engine::Engine;
 use crate::qp::state::QpInner;
 use crate::qp::xrc::XrcSrq;
@@ -28,19 +24,17 @@ impl Engine {
             if self.is_closed() {
                 return Err(CreateError::Closed);
             }
-            let (open, slots) = (lane.table.len(), lane.table.slots());
-            let qp = lane.table.insert(self.slots(), make);
-            // A queue pair is in the list of doorbells at most once. With this capacity the list
-            // never allocates on the data path.
+            let slots = lane.table().slots();
+            let qp = lane.open_qp(self.slots(), make);
+            // A queue pair is at most once in the doorbells, so with this capacity they never
+            // allocate on the data path.
             let mut doorbells = lock(&self.doorbells);
-            let missing = lane.table.len().saturating_sub(doorbells.len());
+            let missing = lane.table().len().saturating_sub(doorbells.len());
             doorbells.reserve(missing);
             drop(doorbells);
-            let qp = qp.map_err(|source| CreateError::NoQpn { open, source })?;
-            lane.sched.add(&qp);
-            Ok((qp, lane.table.slots() != slots))
+            Ok((qp?, lane.table().slots() != slots))
         })?;
-        lock(self.past_failures()).forget(qp.qpn);
+        lock(self.past_failures()).forget(qp.qpn());
         self.follow_slots();
         if new_slot {
             // The background thread must watch the descriptors of the new process slot, because
@@ -58,16 +52,7 @@ impl Engine {
             // The application has seen the messages that were received, so their ACKs are sent now;
             // otherwise the peer would wait for them.
             lane.transmit_all(self, self.now());
-            let mut at = 0;
-            while let Some(group) = lane.groups.get_mut(at) {
-                group.members.retain(|&member| member != qpn);
-                if group.members.is_empty() { leave(lane, at) } else { at += 1 }
-            }
-            let gone = lane.table.remove(qpn);
-            if let Some(qp) = &gone {
-                lane.sched.remove(qp);
-            }
-            gone
+            lane.close_qp(qpn)
         });
         // Dropped without the lane, because this may be the last reference to its completion
         // queues.
@@ -79,22 +64,13 @@ impl Engine {
         &self,
         make: impl FnOnce(Srqn) -> XrcSrq,
     ) -> Result<Arc<XrcSrq>, CreateError> {
-        self.with_lane(|lane| lane.srqs.insert(make))
+        self.with_lane(|lane| lane.open_srq(make))
     }
 
     /// Removes an XRC shared receive queue from the table, and from the targets that use it.
     pub(crate) fn close_srq(&self, number: Srqn) {
-        let gone = self.with_lane(|lane| {
-            let mut gone: Vec<_> = lane.srqs.remove(number).into_iter().collect();
-            for qp in lane.table.iter().filter(|qp| qp.qp_type == QpType::XrcTgt) {
-                let chosen = &mut lock(&qp.core).side.chosen;
-                for place in [&mut chosen.named, &mut chosen.taken] {
-                    gone.extend(place.take_if(|srq| srq.number == number));
-                }
-            }
-            gone
-        });
-        // Dropped without the lane, because this may be the last reference to its completion queue.
+        let gone = self.with_lane(|lane| lane.close_srq(number));
+        // Dropped outside the lane: this may be the last reference to its completion queue.
         drop(gone);
     }
 
@@ -111,33 +87,7 @@ impl Engine {
                  host alone"
             );
         }
-        let new = self.with_lane(|lane| {
-            let Some(qp) = lane.table.find(qpn) else { return Err(McastError::Destroyed(qpn)) };
-            let number = lock(&qp.core).machine.attr().port;
-            let port = self.port(number).unwrap_or(&self.ports()[0]);
-            let (number, netdev_index) = (port.number(), port.netdev_index());
-            let local = {
-                let gids = port.gids();
-                gids.iter().map(|row| row.local).find(|l| l.ip.is_ipv4() == ip.is_ipv4())
-            };
-            let local = local.ok_or(McastError::NoAddress(gid))?;
-            let groups = lane.groups.len();
-            let is_this = |group: &&mut Group| group.gid == gid && group.port == number;
-            match lane.groups.iter_mut().find(is_this) {
-                Some(group) if group.members.contains(&qpn) => return Ok(false),
-                Some(group) => group.add(qpn)?,
-                None if groups >= MAX_MCAST_GROUPS as usize => {
-                    return Err(McastError::Full { limit: MAX_MCAST_GROUPS });
-                }
-                None => {
-                    lane.link.join(local, ip)?;
-                    let local = Some(local);
-                    let members = vec![qpn];
-                    lane.groups.push(Group { gid, port: number, netdev_index, local, members });
-                }
-            }
-            Ok(true)
-        })?;
+        let new = self.with_lane(|lane| lane.attach(self, qpn, gid))?;
         // The link may have a new socket, which the background thread must watch.
         self.waker().wake();
         Ok(new)
@@ -145,21 +95,7 @@ impl Engine {
 
     /// Removes a queue pair from a multicast group.
     pub(crate) fn detach_mcast(&self, qpn: Qpn, gid: Gid) -> Result<(), McastError> {
-        let missing = McastError::NotAttached { qpn, group: gid };
-        self.with_lane(|lane| {
-            let is_member = |group: &Group| group.gid == gid && group.members.contains(&qpn);
-            let at = lane.groups.iter().position(is_member);
-            let Some(at) = at else { return Err(missing) };
-            let members = &mut lane.groups[at].members;
-            let Some(place) = members.iter().position(|&member| member == qpn) else {
-                return Err(missing);
-            };
-            members.swap_remove(place);
-            if members.is_empty() {
-                leave(lane, at);
-            }
-            Ok(())
-        })
+        self.with_lane(|lane| lane.detach(qpn, gid))
     }
 }
 
@@ -167,50 +103,6 @@ impl Engine {
 /// never leave the host (RFC 4291, section 2.7, erratum 3480).
 fn is_interface_local(group: IpAddr) -> bool {
     matches!(group, IpAddr::V6(ip) if ip.octets()[1] & 0xF == 1)
-}
-
-impl Group {
-    fn add(&mut self, qpn: Qpn) -> Result<(), McastError> {
-        if self.members.len() >= MAX_MCAST_QPS as usize {
-            return Err(McastError::GroupFull { group: self.gid, limit: MAX_MCAST_QPS });
-        }
-        self.members.push(qpn);
-        Ok(())
-    }
-}
-
-impl Lane {
-    /// Notes which groups were joined by an address that was removed. The link has closed their
-    /// sockets, but their members stay attached.
-    pub(crate) fn leave_home(&mut self, local: LocalAddr) {
-        for group in self.groups.iter_mut().filter(|group| group.local == Some(local)) {
-            group.local = None;
-        }
-    }
-
-    /// Joins the groups of a port again that were joined by a removed address, by the first of
-    /// `locals` with the same IP version. If the removed address is back, that may be the same one.
-    pub(crate) fn rejoin(&mut self, port: PortNum, locals: &[LocalAddr]) {
-        let lost = |group: &&mut Group| group.port == port && group.local.is_none();
-        for group in self.groups.iter_mut().filter(lost) {
-            let ip = group.gid.to_ip();
-            let home = locals.iter().find(|local| local.ip.is_ipv4() == ip.is_ipv4());
-            let Some(&local) = home else { continue };
-            match self.link.join(local, ip) {
-                Ok(()) => group.local = Some(local),
-                Err(error) => {
-                    tracing::warn!(group = %group.gid, %local, %error, "multicast group not joined again");
-                }
-            }
-        }
-    }
-}
-
-fn leave(lane: &mut Lane, at: usize) {
-    let group = lane.groups.swap_remove(at);
-    if let Some(local) = group.local {
-        lane.link.leave(local, group.gid.to_ip());
-    }
 }
 
 #[cfg(test)]
@@ -222,22 +114,5 @@ mod tests {
         let is = |ip: &str| is_interface_local(ip.parse().unwrap());
         assert!(is("ff01::1") && is("ff11:0:2:c985::"));
         assert!(!is("ff02::1") && !is("ff0e::1") && !is("239.1.1.1"));
-    }
-
-    #[test]
-    fn a_group_takes_members_up_to_the_limit_that_the_device_tells() {
-        let group = Gid::from_ip([239, 77, 1, 3].into());
-        let mut joined = Group {
-            gid: group,
-            port: PortNum(1),
-            netdev_index: 0,
-            local: None,
-            members: Vec::new(),
-        };
-        (0..MAX_MCAST_QPS).for_each(|n| joined.add(Qpn::new(2 + n)).unwrap());
-        let error = joined.add(Qpn::new(1)).unwrap_err();
-        assert!(matches!(error, McastError::GroupFull { limit: MAX_MCAST_QPS, .. }), "{error}");
-        joined.members.pop();
-        joined.add(Qpn::new(1)).unwrap();
     }
 }

@@ -8,6 +8,8 @@ use vernic_proto::{AttrMask, QpAttr, QpState};
 use vernic_wire::PortNum;
 
 use super::*;
+use crate::local::watch::HostProcess;
+use crate::local::way::Way;
 use crate::{AddressVector, Config, Context, Qp, QpCap, QpInit};
 
 /// A device that is its own local peer, and a queue pair that is connected to it. The background
@@ -50,7 +52,7 @@ impl Own {
         let since = Instant::now();
         let id = loop {
             engine.serve_neighbours();
-            if let Some(id) = engine.with_lane(|lane| lane.near.by_slot[slot.value() as usize]) {
+            if let Some(id) = engine.with_lane(|lane| lane.near.owner_of(slot).0) {
                 break id;
             }
             assert!(since.elapsed() < Duration::from_secs(20), "it does not meet itself");
@@ -68,17 +70,21 @@ impl Own {
         engine.with_lane(|lane| lane.lose_neighbour(engine, self.id, true, engine.now()));
     }
 
-    fn way(&self) -> QpWay {
-        lock(&self.qp.inner().core).side.way
+    fn requests(&self) -> Way {
+        lock(&self.qp.inner().core).side.peer.way().requests()
+    }
+
+    fn pid(&self) -> Option<u32> {
+        lock(&self.qp.inner().core).side.peer.pid()
     }
 }
 
 #[test]
 fn a_queue_pair_is_barred_when_the_process_is_gone_that_it_was_connected_to() {
     let own = Own::new();
-    assert_eq!(own.way().process, Some(std::process::id()));
+    assert_eq!(own.pid(), Some(std::process::id()));
     own.lose();
-    assert_eq!(own.way().requests, Way::Barred);
+    assert_eq!(own.requests(), Way::Barred);
 }
 
 #[test]
@@ -87,12 +93,12 @@ fn a_queue_pair_to_the_new_owner_of_a_slot_survives_the_end_of_the_former() {
     let engine = own.context.engine();
     // Another process has taken the slot, and the end of the former process is noticed late.
     let newer = std::process::id() ^ 1;
-    lock(&own.qp.inner().core).side.way.process = Some(newer);
+    lock(&own.qp.inner().core).side.peer.name_process(&HostProcess::new(newer, None));
     engine.with_lane(|lane| lane.near.set_owner(own.slot(), newer));
     own.lose();
-    assert_eq!(own.way().requests, Way::Wire);
-    assert_eq!(own.way().process, Some(newer));
-    let owner = engine.with_lane(|lane| lane.near.owners[own.slot().value() as usize]);
+    assert_eq!(own.requests(), Way::Wire);
+    assert_eq!(own.pid(), Some(newer));
+    let owner = engine.with_lane(|lane| lane.near.owner_of(own.slot()).1);
     assert_eq!(owner, Some(newer), "who has the slot is not forgotten");
 }
 

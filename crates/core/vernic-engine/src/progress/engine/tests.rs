@@ -107,7 +107,7 @@ fn the_background_thread_is_woken_when_the_link_has_descriptors_that_it_does_not
     let context = open_without_background();
     let engine = context.engine();
     let sleeps_on_all = |lane: &Lane| {
-        engine.policy().watch(lane.link.poll_generation());
+        engine.policy().watch(lane.link().poll_generation());
         engine.policy().plan_look(None);
         engine.hand_over(lane, engine.now());
         assert!(engine.policy().plan().is_some(), "left to sleep");
@@ -117,7 +117,7 @@ fn the_background_thread_is_woken_when_the_link_has_descriptors_that_it_does_not
         // Stands for a socket that receiving opened for a steered flow.
         let rows = context.gid_table().into_iter();
         let local = rows.map(|row| row.local).find(|local| local.ip.is_ipv4()).unwrap();
-        lane.link.join(local, group_ip(4)).unwrap();
+        lane.link_mut().join(local, group_ip(4)).unwrap();
         engine.hand_over(lane, engine.now());
     });
     assert!(engine.policy().plan().is_none(), "woken");
@@ -152,8 +152,7 @@ fn a_multicast_group_works_again_when_its_address_has_gone_and_returned() {
     let group = Gid::from_ip(group_ip(5));
     poster.qp.attach_mcast(group).unwrap();
     engine.with_lane(|lane| {
-        lane.link.deactivate(row.local);
-        lane.leave_home(row.local);
+        lane.lose_address(row.local);
     });
     engine.ports()[0].gids().remove(row.local);
     engine.refresh_addresses();
@@ -170,13 +169,13 @@ fn a_multicast_group_moves_to_another_address_when_its_own_has_gone_for_good() {
     // All of 127.0.0.0/8 can be used, but this address is not one of the netdev.
     let passing = LocalAddr::from(std::net::IpAddr::from([127, 7, 7, 7]));
     engine.with_lane(|lane| {
-        lane.link.deactivate(row.local);
-        lane.link.activate(passing).unwrap();
+        lane.link_mut().deactivate(row.local);
+        lane.link_mut().activate(passing).unwrap();
     });
     engine.ports()[0].gids().update(engine.info().port.netdev_index, &[passing]);
     let group = Gid::from_ip(group_ip(6));
     poster.qp.attach_mcast(group).unwrap();
-    let home = || engine.with_lane(|lane| lane.groups[0].local);
+    let home = || engine.with_lane(|lane| lane.first_home());
     assert_eq!(home(), Some(passing));
     engine.refresh_addresses();
     assert_eq!(home(), Some(row.local));
@@ -189,15 +188,15 @@ fn an_address_that_the_link_cannot_use_is_offered_to_nobody_until_it_can() {
     let engine = context.engine();
     let row = ipv4_row(&context);
     // As if the address were new, and the link could not have it.
-    engine.with_lane(|lane| lane.link.deactivate(row.local));
+    engine.with_lane(|lane| lane.link_mut().deactivate(row.local));
     engine.ports()[0].gids().remove(row.local);
     let closed: Box<dyn vernic_io::Link> = Box::new(vernic_io::ClosedLink::unused());
-    let link = engine.with_lane(|lane| std::mem::replace(&mut lane.link, closed));
+    let link = engine.with_lane(|lane| std::mem::replace(lane.link_mut(), closed));
     engine.refresh_addresses();
     assert!(!context.has_address(row.local));
     let path = vernic_io::udp::path(row.local.ip, row.local.with_port(1));
-    let is_used = || engine.with_lane(|lane| lane.link.departure(&path).is_some());
-    engine.with_lane(|lane| lane.link = link);
+    let is_used = || engine.with_lane(|lane| lane.link_mut().departure(&path).is_some());
+    engine.with_lane(|lane| *lane.link_mut() = link);
     assert!(!is_used());
     engine.refresh_addresses();
     assert!(context.has_address(row.local));
@@ -208,12 +207,12 @@ fn an_address_that_the_link_cannot_use_is_offered_to_nobody_until_it_can() {
 fn what_the_control_path_leaves_to_send_is_not_left_lying() {
     let context = open_without_background();
     let engine = context.engine();
-    let generation = engine.with_lane(|lane| lane.link.poll_generation());
+    let generation = engine.with_lane(|lane| lane.link().poll_generation());
     engine.policy().watch(generation);
     engine.policy().plan_look(None);
     engine.with_lane(|_| ());
     assert!(engine.policy().plan().is_some(), "nothing is left");
-    engine.with_lane(|lane| lane.tx.block(0));
+    engine.with_lane(|lane| lane.tx().block(0));
     assert!(engine.policy().plan().is_none(), "the background thread was woken");
 }
 

@@ -9,9 +9,7 @@ use vernic_proto::{AttrMask, QpAttr};
 use super::Qp;
 use crate::device::explanation::Explanation;
 use crate::error::Busy;
-use crate::local::way::QpWay;
-use crate::qp::state::{QpCore, QpSide};
-use crate::qp::xrc::Chosen;
+use crate::qp::state::QpCore;
 use crate::support::events::{Element, lock};
 
 impl Qp {
@@ -47,15 +45,7 @@ impl Qp {
         if let Some(past) = past {
             lock(self.engine().past_failures()).keep(past);
         }
-        let QpSide { path, way, page, peer, stream, failure, chosen, tickets, heard, .. } =
-            &mut core.side;
-        (*path, *way, *page) = (None, QpWay::default(), None);
-        (*peer, *stream, *failure) = (None, None, None);
-        *heard = None;
-        tickets.connect(None);
-        *chosen = Chosen::default();
-        self.inner.rq.clear();
-        self.inner.cqs().for_each(|cq| cq.purge(self.inner.qpn));
+        self.inner.forget(&mut core.side);
     }
 
     fn shut_down(&self) {
@@ -69,12 +59,12 @@ impl Qp {
         if let Some(domain) = &self.domain {
             // Done before `close_qp` frees the number, because afterwards a new target may get the
             // same number.
-            domain.forget_target(self.inner.qpn);
+            domain.forget_target(self.inner.qpn());
         }
         // From here on, no packet reaches the queue pair, and the lane has no reference to it.
-        engine.close_qp(self.inner.qpn);
+        engine.close_qp(self.inner.qpn());
         if self.inner.is_stream {
-            let (qpn, now) = (self.inner.qpn, engine.now());
+            let (qpn, now) = (self.inner.qpn(), engine.now());
             engine.with_lane(|lane| {
                 if let Some(streams) = &mut lane.streams {
                     streams.remove(engine, qpn, now);
@@ -93,9 +83,9 @@ impl Qp {
             self.inner.publish_state(engine, &mut core);
             self.forget(&mut core, past);
         }
-        engine.memory().unbind_qp_windows(self.inner.qpn);
+        engine.memory().unbind_qp_windows(self.inner.qpn());
         engine.memory().wait_for_revocations();
-        let element = Element::Qp(self.inner.qpn);
+        let element = Element::Qp(self.inner.qpn());
         engine.events().purge(|event| event.element != element);
         self.inner.cqs().for_each(|cq| cq.release());
         if let Some(srq) = &self.srq {

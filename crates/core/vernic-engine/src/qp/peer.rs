@@ -1,0 +1,243 @@
+//! The peer of a connected queue pair: the path and the routes to it, its process if it is of this
+//! host, the addresses and ports of its packets, and the grants that it has given.
+//!
+//! Set when the queue pair goes to RTR, and empty before. The lane changes it when a local peer
+//! connects or goes, and as it learns from packets. Protected by the lock of the queue pair's core.
+
+use std::sync::Arc;
+
+use vernic_io::neighbour::NeighbourId;
+use vernic_io::{Address, Peer, TxPath};
+use vernic_proto::{QpAttr, Time};
+use vernic_wire::Qpn;
+
+use crate::config::Config;
+use crate::device::explanation::LivePeer;
+use crate::device::opened::Device;
+use crate::device::path::Resolved;
+use crate::local::guest::Guest;
+use crate::local::tickets::QpTickets;
+use crate::local::watch::{Found, HostProcess};
+use crate::local::way::QpWay;
+use crate::qp::source::{Sender, Source};
+
+/// The peer of a connected queue pair; see the module documentation.
+#[derive(Debug, Default)]
+pub(crate) struct QpPeer {
+    /// The path to the peer, from RTR on.
+    path: Option<TxPath>,
+    /// The addresses that packets must have: the peer's and our own.
+    ends: Option<(Address, Address)>,
+    /// The UDP ports that the peer sends from.
+    source: Source,
+    /// The process of this host that the queue pair is connected to. This process had the peer's
+    /// slot when the path was found.
+    process: Option<HostProcess>,
+    /// The routes of packets: by the wire or through memory.
+    way: QpWay,
+    /// The grants of a peer on this host.
+    tickets: QpTickets,
+    /// The time at which a packet of the peer was last taken.
+    heard: Option<Time>,
+}
+
+impl QpPeer {
+    /// Sets the path to a peer that was not heard yet. Grants of the local peer on the last path
+    /// are of no use any more. The caller ends the grants that were given to that peer here.
+    pub(super) fn connect(&mut self, resolved: &Resolved) {
+        self.tickets.connect(None);
+        self.path = Some(resolved.path);
+        self.way = QpWay::default();
+        self.process = resolved.found.process().cloned();
+        self.ends = Some((resolved.peer, resolved.local));
+        self.source = Source::default();
+    }
+
+    /// Changes the path to the same peer, as in SQD. What goes through memory still does, whatever
+    /// path is underneath: once the peer has heard this queue pair through memory, it takes nothing
+    /// by the link.
+    pub(super) fn change_path(&mut self, resolved: &Resolved) {
+        let ends = (resolved.peer, resolved.local);
+        let (Some(old), true) = (self.path, self.ends == Some(ends)) else {
+            return self.connect(resolved);
+        };
+        match (&resolved.found, self.pid()) {
+            (Found::Here(process), before) if before.is_none_or(|pid| pid == process.pid()) => {
+                self.path = Some(resolved.path);
+                self.name_process(process);
+            }
+            (Found::Here(_), _) => return self.connect(resolved),
+            // The peer did not say in time that it is of this host, but that is known.
+            (_, Some(_)) => {
+                self.path = Some(match old.peer() {
+                    Peer::Remote => resolved.path,
+                    Peer::LocalProcess(process) => resolved.path.to_process(process),
+                });
+            }
+            (_, None) => self.path = Some(resolved.path),
+        }
+        self.tickets.renew();
+        self.heard = None;
+    }
+
+    /// Switches to the local path: the path to the queue pair's `peer` was found to lead to this
+    /// process of this host.
+    pub(crate) fn go_straight(
+        &mut self,
+        engine: &Device,
+        path: TxPath,
+        peer: Qpn,
+        to: HostProcess,
+    ) {
+        self.path = Some(path);
+        self.name_process(&to);
+        engine.watch_peer(path.remote().to_ip(), peer, &Found::Here(to));
+    }
+
+    /// Notes that the queue pair is connected to this process of this host.
+    pub(crate) fn name_process(&mut self, process: &HostProcess) {
+        self.process = Some(process.clone());
+    }
+
+    /// Returns the path to the peer.
+    #[inline]
+    pub(crate) fn path(&self) -> Option<&TxPath> {
+        self.path.as_ref()
+    }
+
+    /// Returns the process of this host that the queue pair is connected to; 0 if the process
+    /// cannot be seen.
+    pub(crate) fn pid(&self) -> Option<u32> {
+        self.process.as_ref().map(HostProcess::pid)
+    }
+
+    /// Whether the peer's process has left in order.
+    pub(crate) fn has_left(&self) -> bool {
+        self.process.as_ref().is_some_and(HostProcess::has_left)
+    }
+
+    /// Returns how long a silent peer is waited for, in nanoseconds: as long as its process and its
+    /// queue pair are known to be there. `Engine::look_after_peers` finds out that the process is
+    /// gone.
+    pub(super) fn patience(&self, config: &Config, attr: &QpAttr) -> u64 {
+        let is_there = self.process.as_ref().is_some_and(|process| process.has(attr.dest_qpn));
+        // Without retries the application wants to hear of a loss. A ring loses nothing.
+        let is_repaired = attr.retry_cnt != 0 || self.way.is_ring();
+        // If packets are lost on purpose, the user wants to see the result.
+        match is_there && is_repaired && config.fault.is_empty() {
+            true => u64::from(config.live_peer_timeout_s) * 1_000_000_000,
+            false => 0,
+        }
+    }
+
+    /// Returns the peer's process, if it is waited for.
+    pub(crate) fn live_peer(&self, config: &Config, attr: &QpAttr) -> Option<LivePeer> {
+        let pid = self.pid().filter(|_| self.patience(config, attr) != 0)?;
+        Some(LivePeer::look(pid, config.live_peer_timeout_s))
+    }
+}
+
+/// Packets of the peer.
+impl QpPeer {
+    /// Whether a packet that came from `src` to `dst` has the addresses of the connection; `None`
+    /// without a connection.
+    #[inline]
+    pub(crate) fn has_addresses(&self, src: Address, dst: Address) -> Option<bool> {
+        self.ends.map(|ends| ends == (src, dst))
+    }
+
+    /// Whether a packet by the link comes from the port that the peer was heard from.
+    #[inline]
+    pub(crate) fn has_port(&self, is_request: bool, port: u16) -> bool {
+        self.source.is_peer(is_request, port)
+    }
+
+    /// Returns the sender of a packet that has the peer's address, but not the port that the peer
+    /// was heard from; `None` if the packet is to be refused. A stranger's packet must be
+    /// `credible`.
+    #[cold]
+    pub(crate) fn identify(
+        &mut self,
+        (is_request, port): (bool, u16),
+        own: Qpn,
+        now: Time,
+        credible: impl FnOnce() -> bool,
+    ) -> Option<Sender> {
+        let sender = self.source.admit(is_request, now);
+        let sender = sender.filter(|&sender| sender != Sender::Stranger || credible());
+        if sender.is_none() {
+            self.source.tell(is_request, port, own);
+        }
+        sender
+    }
+
+    /// Notes that the machine accepted a packet from a port that was not the peer's: now it is.
+    pub(crate) fn learn_port(&mut self, sender: Sender, is_request: bool, port: u16, own: Qpn) {
+        self.source.learn(sender, is_request, port, own);
+    }
+
+    /// Notes that a packet of the peer was taken.
+    #[inline]
+    pub(crate) fn note_heard(&mut self, now: Time) {
+        self.heard = Some(now);
+    }
+
+    /// Returns when a packet of the peer was last taken on this path.
+    pub(crate) fn heard(&self) -> Option<Time> {
+        self.heard
+    }
+}
+
+/// Routes, and access without packets.
+impl QpPeer {
+    /// Returns the routes of packets.
+    #[inline]
+    pub(crate) fn way(&self) -> &QpWay {
+        &self.way
+    }
+
+    /// Notes the route that a packet came by; see [`QpWay::note_arrival`].
+    #[inline]
+    pub(crate) fn note_arrival(&mut self, is_request: bool, via: Option<NeighbourId>) -> bool {
+        self.way.note_arrival(is_request, via)
+    }
+
+    /// Sends responses through the ring of this local peer from now on, or by the link.
+    pub(crate) fn answer_through(&mut self, ring: Option<NeighbourId>) {
+        self.way.answer_through(ring);
+    }
+
+    /// Sends requests through the ring to this local peer from now on. If the peer is a `guest`,
+    /// its memory may be accessed without packets.
+    pub(crate) fn switch_to(&mut self, id: NeighbourId, guest: Option<Arc<Guest>>) {
+        self.way.switch_to(id);
+        if guest.is_some() {
+            self.tickets.connect(guest);
+        }
+    }
+
+    /// Ends the use of a local peer that is gone. Returns true if packets went through its ring.
+    pub(crate) fn lose(&mut self, id: NeighbourId) -> bool {
+        let used = self.way.uses(id);
+        self.way.bar();
+        self.tickets.connect(None);
+        used
+    }
+
+    /// Forgets the local peer and its grants, when this device disconnects from local peers.
+    pub(crate) fn end_grants(&mut self) {
+        self.tickets.connect(None);
+    }
+
+    /// Returns the grants of a peer on this host.
+    #[inline]
+    pub(crate) fn tickets(&self) -> &QpTickets {
+        &self.tickets
+    }
+
+    /// Returns the grants of a peer on this host, for a request that uses one or asks for one.
+    #[inline]
+    pub(crate) fn tickets_mut(&mut self) -> &mut QpTickets {
+        &mut self.tickets
+    }
+}
