@@ -485,7 +485,7 @@ impl Handshake {
                 // because they stay in the first-level cache.
                 let large_fpdus = config.large_fpdus || !agreed.crc && connection.is_within_host();
                 let config = StreamConfig { emss, large_fpdus, ..config };
-                let terms = StreamTerms { agreed: &agreed, config, sink };
+                let terms = StreamTerms::new(&agreed, config, sink);
                 match bind(qp.engine(), qp, connection, terms, rest) {
                     Ok(()) => return Ok(()),
                     Err(refused) => refused,

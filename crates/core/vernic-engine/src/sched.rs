@@ -119,8 +119,8 @@ impl Scheduler {
         self.entries.remove(index);
         qp.mark.set_index(NONE);
         let flight = std::mem::take(&mut lock(&qp.core).side.flight);
-        if let Some(window) = flight.window {
-            self.windows.forget(window, flight.counted);
+        if let Some(window) = flight.window() {
+            self.windows.forget(window, flight.counted());
         }
     }
 
@@ -181,7 +181,7 @@ impl Scheduler {
     /// Whether a queue pair that is about to have its turn may send requests. If not, it waits.
     #[inline]
     pub(crate) fn admits(&mut self, qp: &Arc<QpInner>, core: &mut QpCore, now: Time) -> bool {
-        let is_open = match core.side.flight.window {
+        let is_open = match core.side.flight.window() {
             // Packets through a ring need no window: the ring itself says when it is full.
             _ if core.side.peer.way().is_ring() => true,
             Some(window) => self.windows.of(window).is_open(now),
@@ -210,14 +210,10 @@ impl Scheduler {
         }
         let Some(path) = side.peer.path() else { return true };
         let flight = &mut side.flight;
-        let went_back = flight.counted == 0 && machine.has_unacknowledged();
-        let number = *flight.window.get_or_insert_with(|| {
-            // What was sent by other paths is none of this window's.
-            flight.told = machine.tally().copied().unwrap_or_default();
-            window_of(path)
-        });
+        let went_back = flight.counted() == 0 && machine.has_unacknowledged();
+        let number = flight.window_or(|| window_of(path), machine.tally());
         let window = self.windows.of(number);
-        let may = pass || went_back || window.is_alone(flight.counted) || window.is_open(now);
+        let may = pass || went_back || window.is_alone(flight.counted()) || window.is_open(now);
         if may && !window.is_paced(now) {
             entry.since = None;
             return true;

@@ -352,9 +352,21 @@ impl Conn {
 /// The terms on which a connection is bound to a queue pair: what the ends have agreed, and the
 /// sink of its events.
 pub(crate) struct StreamTerms<'a> {
-    pub(crate) agreed: &'a Agreed,
-    pub(crate) config: StreamConfig,
-    pub(crate) sink: Option<Arc<dyn StreamSink>>,
+    agreed: &'a Agreed,
+    config: StreamConfig,
+    sink: Option<Arc<dyn StreamSink>>,
+}
+
+impl<'a> StreamTerms<'a> {
+    /// Returns the terms: what the ends have agreed, the settings that follow from it, and the sink
+    /// of the connection's events.
+    pub(crate) fn new(
+        agreed: &'a Agreed,
+        config: StreamConfig,
+        sink: Option<Arc<dyn StreamSink>>,
+    ) -> Self {
+        Self { agreed, config, sink }
+    }
 }
 
 impl Streams {

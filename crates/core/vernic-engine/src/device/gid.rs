@@ -48,8 +48,20 @@ pub(crate) struct GidTable {
 /// The changes of an update.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct GidChanges {
-    pub(crate) added: Vec<LocalAddr>,
-    pub(crate) removed: Vec<LocalAddr>,
+    added: Vec<LocalAddr>,
+    removed: Vec<LocalAddr>,
+}
+
+impl GidChanges {
+    /// Returns the addresses that are new.
+    pub(crate) fn added(&self) -> &[LocalAddr] {
+        &self.added
+    }
+
+    /// Returns the addresses that were removed.
+    pub(crate) fn removed(&self) -> &[LocalAddr] {
+        &self.removed
+    }
 }
 
 impl GidTable {

@@ -77,7 +77,7 @@ impl Lane {
             self.transmit(engine, now);
             return;
         }
-        let gathered = || Gathered { packets: self.tx.packets(), bytes: self.tx.bytes() };
+        let gathered = || Gathered::new(self.tx.packets(), self.tx.bytes());
         let patience = engine.patience();
         match engine.policy().posted(&TABLE, in_flight, gathered, now, patience) {
             Post::Gather => {}

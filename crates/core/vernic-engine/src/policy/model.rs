@@ -481,7 +481,7 @@ impl Machine {
             return;
         }
         state.batch.push(now);
-        let gathered = || Gathered { packets: state.batch.len(), bytes: 64 * state.batch.len() };
+        let gathered = || Gathered::new(state.batch.len(), 64 * state.batch.len());
         match state.cells.posted(&self.table, 64, gathered, Time(now), TAKEOVER) {
             Post::Gather => {}
             Post::SendNow => self.send(device),

@@ -23,8 +23,16 @@ pub(crate) enum Post {
 /// The content of the batch, with what was just posted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gathered {
-    pub(crate) packets: usize,
-    pub(crate) bytes: usize,
+    packets: usize,
+    bytes: usize,
+}
+
+impl Gathered {
+    /// Returns the content of a batch with this number of packets, and of bytes in them.
+    #[inline]
+    pub(crate) const fn new(packets: usize, bytes: usize) -> Self {
+        Self { packets, bytes }
+    }
 }
 
 /// The activity of other threads meanwhile.

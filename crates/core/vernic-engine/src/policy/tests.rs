@@ -229,7 +229,7 @@ fn posted(in_flight: u64, packets: usize, bytes: usize, polled_nanos: u64) -> Po
     cells.called(Time(1_000_000));
     cells.back_off();
     let now = Time(1_000_000 + polled_nanos);
-    cells.posted(&TABLE, in_flight, || Gathered { packets, bytes }, now, TAKEOVER)
+    cells.posted(&TABLE, in_flight, || Gathered::new(packets, bytes), now, TAKEOVER)
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn a_post_waits_only_for_a_look_within_the_take_over_time() {
     let cells = Cells::default();
     let now = Time(1_000_000);
     let post = || {
-        let gathered = || Gathered { packets: 1, bytes: 64 };
+        let gathered = || Gathered::new(1, 64);
         cells.posted(&TABLE, 64, gathered, now, TAKEOVER)
     };
     cells.plan_look(Some(now + TAKEOVER));

@@ -14,7 +14,6 @@
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -32,12 +31,18 @@ use crate::support::threads;
 /// The descriptors that the thread polls beside its engine.
 pub(crate) struct Ears {
     /// Changes of the network.
-    pub(crate) watcher: Option<ChangeWatcher>,
+    watcher: Option<ChangeWatcher>,
     /// Requests for the device's status.
-    pub(crate) status: Option<StatusSocket>,
+    status: Option<StatusSocket>,
 }
 
 impl Ears {
+    /// Returns the descriptors of a watcher of the network, and of a socket for requests of the
+    /// status. The thread does without those that could not be made.
+    pub(crate) fn new(watcher: Option<ChangeWatcher>, status: Option<StatusSocket>) -> Self {
+        Self { watcher, status }
+    }
+
     fn poll_fds(&self) -> impl Iterator<Item = RawFd> {
         let network = self.watcher.iter().map(ChangeWatcher::poll_fd);
         network.chain(self.status.iter().map(StatusSocket::raw_fd))
@@ -101,7 +106,7 @@ impl Background {
             tracing::debug!(%error, "no short slices of the processor for the background thread");
         }
         let mut next = Next::Judge;
-        while !self.engine.stop.load(Ordering::Acquire) {
+        while !self.engine.is_stopped() {
             next = self.carry_out(next);
         }
         self.engine.policy().come_back();

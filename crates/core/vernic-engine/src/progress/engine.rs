@@ -75,7 +75,7 @@ pub(crate) struct Engine {
     late: Mutex<Vec<Arc<QpInner>>>,
     has_late: AtomicBool,
     rung: AtomicBool,
-    pub(crate) stop: AtomicBool,
+    stop: AtomicBool,
 }
 
 impl Deref for Engine {
@@ -94,6 +94,17 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
+    /// Makes the background thread end.
+    pub(crate) fn stop_background(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.waker().wake();
+    }
+
+    /// Whether the background thread shall end.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::Acquire)
+    }
+
     pub(crate) fn new(
         device: Arc<Device>,
         link: Box<dyn vernic_io::Link>,

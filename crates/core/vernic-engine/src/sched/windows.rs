@@ -112,19 +112,18 @@ impl Windows {
     #[inline]
     pub(super) fn note(&mut self, core: &mut QpCore, now: Time) {
         let QpCore { machine, side } = core;
-        let Some(window) = side.flight.window else { return };
+        let Some(window) = side.flight.window() else { return };
         let Some(machine) = machine.packets() else { return };
         let Some(tally) = machine.tally() else { return };
         let in_flight = in_flight(machine);
-        let flight = &mut side.flight;
-        if in_flight == flight.counted && !tally.has_signs_since(&flight.told) {
+        if !side.flight.has_news(in_flight, tally) {
             return;
         }
         let window = self.of(window);
-        window.in_flight = window.in_flight - flight.counted + in_flight;
-        flight.counted = in_flight;
+        let (before, heard) = side.flight.count(in_flight);
+        window.in_flight = window.in_flight - before + in_flight;
         let limited = !window.waiting.is_empty();
-        window.control.tell(&mut flight.told, tally, limited, now);
+        window.control.tell(heard, tally, limited, now);
     }
 
     /// Forgets the `counted` packets in flight of a queue pair that is gone.

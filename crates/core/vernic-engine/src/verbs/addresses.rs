@@ -33,9 +33,9 @@ impl Engine {
     fn refresh_port(&self, port: &Port, netdev: Option<&NetDev>) {
         let addresses = netdev.map_or(&[][..], |dev| &dev.addrs[..]);
         let changes = port.gids().update(port.netdev_index(), addresses);
-        if !changes.added.is_empty() || !changes.removed.is_empty() {
+        if !changes.added().is_empty() || !changes.removed().is_empty() {
             self.readdress(port, &changes);
-            let (added, removed) = (List(&changes.added), List(&changes.removed));
+            let (added, removed) = (List(changes.added()), List(changes.removed()));
             tracing::debug!(port = %port.number(), %added, %removed, "GID table changed");
             self.port_event(port, EventKind::GidChange);
         }
@@ -54,11 +54,11 @@ impl Engine {
     /// Makes the link use new addresses and stop using removed ones. An address that the link
     /// cannot use is removed from the GID table again.
     fn readdress(&self, port: &Port, changes: &GidChanges) {
-        for &local in &changes.removed {
+        for &local in changes.removed() {
             self.with_lane(|lane| lane.lose_address(local));
         }
         let packets = self.info().transport == Transport::Roce;
-        for &local in changes.added.iter().filter(|_| packets) {
+        for &local in changes.added().iter().filter(|_| packets) {
             if let Err(error) = self.with_lane(|lane| lane.activate(local)) {
                 tracing::debug!(%local, %error, "address not usable (yet)");
                 port.gids().remove(local);

@@ -144,7 +144,7 @@ impl Context {
             )
             .ok();
         let cm = CmAgent::new(engine.clone());
-        let thread = Background::spawn(engine.clone(), sleeper, Ears { watcher, status })
+        let thread = Background::spawn(engine.clone(), sleeper, Ears::new(watcher, status))
             .map_err(os("start the background thread"))?;
         let (thread, ids) = (Mutex::new(Some(thread)), AtomicU64::new(1));
         let context = Arc::new(Self { engine, cm, thread, ids });
@@ -402,8 +402,7 @@ impl Context {
 
     /// Ends the background thread.
     pub(crate) fn stop_background(&self) {
-        self.engine.stop.store(true, Ordering::Release);
-        self.engine.waker().wake();
+        self.engine.stop_background();
         let thread = lock(&self.thread).take();
         // The background thread itself may drop the last object. It cannot wait for its own end,
         // and ends by the flag.
