@@ -15,3 +15,4 @@ pub(crate) mod opened;
 pub(crate) mod path;
 pub(crate) mod peers;
 pub(crate) mod port;
+pub(crate) mod transport;

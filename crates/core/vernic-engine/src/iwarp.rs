@@ -32,7 +32,7 @@ pub use vernic_proto::iwarp::{
 };
 
 use crate::config::{Config, PeerRefused};
-use crate::device::listing::Transport;
+use crate::device::transport::Transport;
 use crate::progress::engine::Engine;
 use crate::streams::{BindStreamError, StreamTerms};
 use crate::support::events::lock;

@@ -61,10 +61,11 @@ pub use device::gid::{GidEntry, GidType};
 pub use device::limits;
 pub use device::limits::{DeviceAttr, PortAttr, PortState};
 pub use device::listing::{
-    DeviceInfo, PortInfo, Transport, address_transport, configured_devices, device_with, devices,
+    DeviceInfo, PortInfo, address_transport, configured_devices, device_with, devices,
     looks_for_transport, no_device,
 };
 pub use device::opened::Clocks;
+pub use device::transport::Transport;
 pub use error::{
     Busy, CqOverrun, CreateError, DmRangeError, FreeError, McastError, ModifyError, OpenError,
     PathError, ResizeError,

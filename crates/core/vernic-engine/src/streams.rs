@@ -215,9 +215,9 @@ impl Streams {
         !self.held.is_empty()
     }
 
-    /// Removes all connections because the device is closed, and returns them to be finished by
-    /// [`settle_orphans`]. Requests that are posted from now on are flushed.
-    pub(crate) fn close(&mut self, engine: &Device) -> Vec<Orphan> {
+    /// Removes all connections because the device is closed or the process ends, and returns them
+    /// to be finished by [`settle_orphans`]. Requests that are posted from now on are flushed.
+    pub(crate) fn take_orphans(&mut self, engine: &Device) -> Vec<Orphan> {
         self.held.clear();
         self.look_at = None;
         self.holding = Holding::default();
@@ -227,11 +227,9 @@ impl Streams {
         connections.chain(self.orphans.take()).collect()
     }
 
-    /// Removes all connections as [`close`](Self::close) does, because the process ends. No sink is
-    /// called.
-    pub(crate) fn leave(&mut self, engine: &Device) -> Vec<Orphan> {
+    /// Lets connections end without calling their sinks.
+    pub(crate) fn silence_sinks(&mut self) {
         self.connections.values_mut().for_each(|conn| conn.told.sink = None);
-        self.close(engine)
     }
 
     /// Removes a connection because its queue pair gives it up. It becomes a lingering connection

@@ -114,9 +114,10 @@ pub trait Congestion: fmt::Debug + Send {
     /// them again. Not called while a peer of this host is known to be there and merely silent.
     fn on_silence(&mut self, now: Time);
 
-    /// Whether a queue pair waits for room in the window that several share: told when that changes.
-    /// Not called of one queue pair's own controller, whose `Acked` says as much. A method of its
-    /// own, since losses and silence, too, mean another thing of a window that nobody waits for.
+    /// Whether a queue pair waits for room in the window that several share: told when that
+    /// changes. Not called of one queue pair's own controller, whose `Acked` says as much. A method
+    /// of its own, since losses and silence, too, mean another thing of a window that nobody waits
+    /// for.
     fn on_contention(&mut self, _contended: bool) {}
 
     /// Packets that may be in flight. The queue pair takes 1 for less, so that some answer can open

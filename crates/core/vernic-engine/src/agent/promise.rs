@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 use vernic_proto::cm::Cm;
 
 use super::CmAgent;
-use crate::lane::core::Lane;
+use crate::lane::protocol::Lane;
 use crate::progress::engine::Engine;
 use crate::support::events::lock;
 
@@ -134,10 +134,7 @@ impl Engine {
     /// sockets of an iWARP device are not read.
     pub(crate) fn leave_port(&self) {
         let until = Instant::now() + PATIENCE;
-        let aside = self.with_lane_until(until, |lane| {
-            lane.step_aside(self.now());
-            lane.streams.is_none()
-        });
+        let aside = self.with_lane_until(until, |lane| lane.step_aside(self.now()));
         if aside == Some(true) {
             self.empty_sockets(until, LOOKS_AT_THE_END);
         }

@@ -136,11 +136,6 @@ impl DeviceAttr {
             ports,
         }
     }
-
-    /// Returns the attributes without those of datagrams.
-    pub(crate) fn of_iwarp(self) -> Self {
-        Self { max_ah: 0, max_mcast_groups: 0, max_mcast_qps: 0, ..self }
-    }
 }
 
 /// State of a port (IBTA 11.2.1.2; values of `ibv_port_state`).

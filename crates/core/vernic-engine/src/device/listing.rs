@@ -1,30 +1,15 @@
 //! The list of devices: one per usable netdev.
 
 use std::iter::once;
-use std::net::Ipv6Addr;
 
 use vernic_io::LocalAddr;
 use vernic_io::netdev::{self, NetDev};
-use vernic_wire::{Gid, Mtu, PortNum};
+use vernic_wire::{Mtu, PortNum};
 
 use crate::config::{Config, TransportChoice};
-use crate::device::gid::{GidEntry, GidTable, GidType};
+use crate::device::gid::{GidEntry, GidTable};
+use crate::device::transport::Transport;
 use crate::error::OpenError;
-
-/// Number behind `uverbs` of the first iWARP device. There are fewer RoCE devices than that, and
-/// programs see more of the numbers of RoCE devices.
-const FIRST_IWARP_UVERBS: u32 = 256;
-
-/// The transport of a device's queue pairs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
-#[non_exhaustive]
-pub enum Transport {
-    /// Packets of RoCEv2.
-    #[default]
-    Roce,
-    /// Connections of TCP (RFC 5040).
-    Iwarp,
-}
 
 /// A device that can be opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +55,7 @@ pub struct PortInfo {
 impl DeviceInfo {
     pub(crate) fn new(number: u32, netdev: NetDev) -> Self {
         Self {
-            name: format!("vernic{number}"),
+            name: Transport::Roce.rules().device_name(number),
             number,
             node_guid: node_guid(netdev.mac, netdev.index),
             loopback: netdev.loopback,
@@ -98,54 +83,29 @@ impl DeviceInfo {
     /// # Errors
     /// [`OpenError::NoPackets`], as when the device is opened with these settings.
     pub fn check_settings(&self, config: &Config) -> Result<(), OpenError> {
-        let refused = [
-            (!config.capture.is_empty(), "capture", "`tcpdump` captures TCP"),
-            (!config.fault.is_empty(), "fault", "`tc qdisc add dev ... root netem` damages TCP"),
-            (config.trace, "trace", "`tcpdump` shows TCP"),
-        ];
-        match refused.into_iter().find(|(is_set, ..)| *is_set) {
-            Some((_, setting, instead)) if self.transport == Transport::Iwarp => {
-                Err(OpenError::NoPackets { device: self.name.clone(), setting, instead })
-            }
-            _ => Ok(()),
-        }
+        self.transport.rules().check_settings(&self.name, config)
     }
 
     /// Returns the iWARP device beside this one: `viw0` beside `vernic0`.
     pub fn into_iwarp(self) -> Self {
-        Self { name: format!("viw{}", self.number), transport: Transport::Iwarp, ..self }
+        let transport = Transport::Iwarp;
+        Self { name: transport.rules().device_name(self.number), transport, ..self }
     }
 
     /// Returns the device's number behind `uverbs`. Each device of both transports has its own.
     pub fn uverbs(&self) -> u32 {
-        match self.transport {
-            Transport::Roce => self.number,
-            Transport::Iwarp => FIRST_IWARP_UVERBS + self.number,
-        }
+        self.transport.rules().uverbs(self.number)
     }
 
     /// Returns the rows of the GID table that the device has when it is opened now. (A row stays
     /// empty while the system still checks its IPv6 address for duplicates.) An iWARP device has
     /// one row, its MAC.
     pub fn gids(&self) -> Vec<GidEntry> {
-        match self.transport {
-            Transport::Roce => {
-                let tables = self.ports().map(|(number, port)| port.gid_table(number));
-                tables.flat_map(|table| table.iter().cloned().collect::<Vec<_>>()).collect()
-            }
-            Transport::Iwarp => vec![self.mac_gid()],
-        }
-    }
-
-    /// Returns the one row of an iWARP device.
-    pub(crate) fn mac_gid(&self) -> GidEntry {
-        // The GUID holds the MAC (RFC 4291, appendix A), or what replaces it.
-        let [a, b, c, _, _, d, e, f] = self.node_guid.to_be_bytes();
-        let mut gid = Gid([0; 16]);
-        gid.0[..6].copy_from_slice(&[a ^ 2, b, c, d, e, f]);
-        let local = LocalAddr::new(Ipv6Addr::UNSPECIFIED.into(), self.port.netdev_index);
-        let (port, ifindex) = (PortNum(1), self.port.netdev_index);
-        GidEntry { port, index: 0, gid, kind: GidType::Mac, ifindex, local }
+        let by_address = || {
+            let tables = self.ports().map(|(number, port)| port.gid_table(number));
+            tables.flat_map(|table| table.iter().cloned().collect::<Vec<_>>()).collect()
+        };
+        self.transport.rules().gids(self.node_guid, self.port.netdev_index, &by_address)
     }
 }
 
@@ -314,6 +274,7 @@ mod tests {
     use std::net::IpAddr;
 
     use super::*;
+    use crate::GidType;
 
     #[test]
     fn an_unknown_name_is_answered_with_those_that_exist() {

@@ -24,8 +24,9 @@ use crate::device::explanation::PastFailures;
 use crate::device::file_objects::FileObjects;
 use crate::device::gid::GidEntry;
 use crate::device::in_use::InUse;
-use crate::device::listing::{DeviceInfo, Transport};
+use crate::device::listing::DeviceInfo;
 use crate::device::port::Port;
+use crate::device::transport::TransportRules;
 use crate::error::PathError;
 use crate::local::control::NearControl;
 use crate::local::watch::Watch;
@@ -107,7 +108,7 @@ impl Device {
         events: EventQueue<AsyncEvent>,
         (slots, waker): (Arc<SlotTable>, Waker),
     ) -> Self {
-        let shares = info.transport == Transport::Roce;
+        let shares = info.transport.rules().uses_gids();
         let near = shares.then(|| NearControl::new(&config, &slots)).flatten();
         Self {
             counters: Counters::default(),
@@ -139,6 +140,12 @@ impl Device {
     #[inline]
     pub(crate) fn info(&self) -> &DeviceInfo {
         &self.info
+    }
+
+    /// Returns how the transport of the device differs from others.
+    #[inline]
+    pub(crate) fn rules(&self) -> &'static dyn TransportRules {
+        self.info.transport.rules()
     }
 
     /// Returns the settings that the device was opened with.

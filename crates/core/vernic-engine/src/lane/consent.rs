@@ -17,14 +17,14 @@ use vernic_proto::QpType;
 use vernic_wire::{Qpn, Rkey};
 
 use crate::device::opened::Device;
-use crate::lane::core::Lane;
+use crate::lane::core::LaneState;
 use crate::local::guests::writes;
 use crate::local::messages::{Denial, Offer, Told};
 use crate::local::tickets::{Consent, Ticket};
 use crate::qp::state::{QpCore, QpInner, takes_requests};
 use crate::support::events::lock;
 
-impl Lane {
+impl LaneState {
     /// Handles a message of a local peer about grants.
     pub(crate) fn handle_told(
         &mut self,

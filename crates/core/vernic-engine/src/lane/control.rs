@@ -7,16 +7,17 @@ use std::sync::Arc;
 
 use vernic_io::host::{Intake, Slot, SlotError, SlotTable};
 use vernic_io::neighbour::NeighbourId;
-use vernic_io::{ClosedLink, Link, LinkError, LocalAddr, Nanos};
+use vernic_io::{ClosedLink, Link, LinkError, LocalAddr};
 use vernic_mem::Memory;
 use vernic_proto::congestion::Congestion;
 use vernic_proto::{AttrMask, QpAttr, QpState, QpType, Time};
-use vernic_wire::{Qpn, Srqn};
+use vernic_wire::{Gid, PortNum, Qpn, Srqn};
 
 use crate::device::opened::Device;
-use crate::error::CreateError;
-use crate::lane::core::Lane;
+use crate::error::{CreateError, McastError};
+use crate::lane::core::LaneState;
 use crate::lane::pacer::Pacer;
+use crate::lane::protocol::{Lane, WireProtocol};
 use crate::local::rings::Near;
 use crate::qp::state::QpInner;
 use crate::qp::table::QpTable;
@@ -25,7 +26,7 @@ use crate::sched::Event;
 use crate::support::events::lock;
 
 /// Queue pairs and shared receive queues.
-impl Lane {
+impl LaneState {
     /// Returns the queue pairs.
     pub(crate) fn table(&self) -> &QpTable {
         &self.table
@@ -34,27 +35,6 @@ impl Lane {
     /// Gives each destination window the congestion controller that `make` returns.
     pub(crate) fn set_destination_control(&mut self, make: impl Fn() -> Box<dyn Congestion>) {
         self.sched.set_destination_control(make);
-    }
-
-    /// Gives a number to the queue pair that `make` returns, and to the scheduler.
-    pub(crate) fn open_qp(
-        &mut self,
-        slots: &SlotTable,
-        make: impl FnOnce(Qpn) -> Arc<QpInner>,
-    ) -> Result<Arc<QpInner>, CreateError> {
-        let open = self.table.len();
-        let qp = self.table.insert(slots, make);
-        let qp = qp.map_err(|source| CreateError::NoQpn { open, source })?;
-        self.sched.add(&qp);
-        Ok(qp)
-    }
-
-    /// Takes a queue pair out of the table, the scheduler and every multicast group.
-    pub(crate) fn close_qp(&mut self, qpn: Qpn) -> Option<Arc<QpInner>> {
-        self.groups.remove_all(self.link.as_mut(), qpn);
-        let gone = self.table.remove(qpn)?;
-        self.sched.remove(&gone);
-        Some(gone)
     }
 
     /// Makes ready a queue pair that rang its doorbell; returns false if the queue pair is closed.
@@ -87,7 +67,7 @@ impl Lane {
 }
 
 /// The link and QP1.
-impl Lane {
+impl LaneState {
     /// Returns the link, to be asked.
     #[inline]
     pub(crate) fn link(&self) -> &dyn Link {
@@ -99,20 +79,43 @@ impl Lane {
         self.link.activate(local)
     }
 
-    /// Leaves the port that processes of the host share.
-    pub(crate) fn step_aside(&mut self, now: Time) {
-        self.link.step_aside(Nanos(now.nanos()));
-    }
-
-    /// Writes packets that a capture keeps to its file.
-    pub(crate) fn flush_link(&mut self) {
-        self.link.flush();
-    }
-
     /// Notes whether the agent of communication management may have something to send.
     #[inline]
     pub(crate) fn note_mads(&mut self, are_pending: bool) {
         self.gsi.note_work(are_pending);
+    }
+}
+
+/// What needs the wire protocol as well.
+impl Lane {
+    /// Gives a number to the queue pair that `make` returns, and to the scheduler.
+    pub(crate) fn open_qp(
+        &mut self,
+        slots: &SlotTable,
+        make: impl FnOnce(Qpn, &dyn WireProtocol) -> Arc<QpInner>,
+    ) -> Result<Arc<QpInner>, CreateError> {
+        let Self { state, protocol } = self;
+        let open = state.table.len();
+        let qp = state.table.insert(slots, |qpn| make(qpn, protocol.as_ref()));
+        let qp = qp.map_err(|source| CreateError::NoQpn { open, source })?;
+        state.sched.add(&qp);
+        Ok(qp)
+    }
+
+    /// Removes a queue pair from the table, the scheduler, all multicast groups and the wire
+    /// protocol. The caller drops the reference without the lane.
+    pub(crate) fn close_qp(
+        &mut self,
+        device: &Device,
+        qpn: Qpn,
+        now: Time,
+    ) -> Option<Arc<QpInner>> {
+        let LaneState { groups, link, table, sched, .. } = &mut self.state;
+        groups.remove_all(link.as_mut(), qpn);
+        let gone = table.remove(qpn)?;
+        sched.remove(&gone);
+        self.protocol.forget_qp(device, qpn, now);
+        Some(gone)
     }
 
     /// Sends the datagrams of communication management. Returns whether the kernel has all of them.
@@ -126,14 +129,58 @@ impl Lane {
     pub(crate) fn empty_sockets(&mut self, device: &Device, now: Time) -> bool {
         self.near.link_had(1);
         let received = self.receive(device, now);
-        self.gsi.fire_timers(device, &mut self.table, now);
+        let LaneState { gsi, table, .. } = &mut self.state;
+        gsi.fire_timers(device, table, now);
         self.transmit(device, now);
         received == 0 && !self.gsi.has_waiting()
     }
 }
 
+/// Multicast groups, and the addresses that they are joined by.
+impl LaneState {
+    /// Adds an open queue pair to a multicast group. A group without members is joined by the first
+    /// address of the queue pair's port with the group's IP version. Returns false if the queue
+    /// pair was a member already.
+    pub(crate) fn attach(
+        &mut self,
+        device: &Device,
+        qpn: Qpn,
+        gid: Gid,
+    ) -> Result<bool, McastError> {
+        let qp = self.table.find(qpn).ok_or(McastError::Destroyed(qpn))?;
+        let number = lock(&qp.core).machine.attr().port;
+        let port = device.port(number).unwrap_or(&device.ports()[0]);
+        let is_ipv4 = gid.to_ip().is_ipv4();
+        let local = {
+            let gids = port.gids();
+            gids.iter().map(|row| row.local).find(|local| local.ip.is_ipv4() == is_ipv4)
+        };
+        let local = local.ok_or(McastError::NoAddress(gid))?;
+        self.groups.add(self.link.as_mut(), qpn, gid, (port, local))
+    }
+
+    /// Removes a queue pair from a multicast group.
+    pub(crate) fn detach(&mut self, qpn: Qpn, gid: Gid) -> Result<(), McastError> {
+        match self.groups.remove(self.link.as_mut(), qpn, gid) {
+            true => Ok(()),
+            false => Err(McastError::NotAttached { qpn, group: gid }),
+        }
+    }
+
+    /// Stops using an address that was removed.
+    pub(crate) fn lose_address(&mut self, local: LocalAddr) {
+        self.link.deactivate(local);
+        self.groups.lose_address(local);
+    }
+
+    /// Joins the groups of a port again that have lost their address, by one of `locals`.
+    pub(crate) fn rejoin(&mut self, port: PortNum, locals: &[LocalAddr]) {
+        self.groups.rejoin(self.link.as_mut(), port, locals);
+    }
+}
+
 /// Local peers.
-impl Lane {
+impl LaneState {
     /// Returns the rings of local peers, to be asked.
     #[inline]
     pub(crate) fn near(&self) -> &Near {
@@ -160,7 +207,7 @@ impl Lane {
 }
 
 /// The end of the device.
-impl Lane {
+impl LaneState {
     /// Moves every queue pair to Error, which flushes what was posted to it.
     pub(crate) fn fail_all(&mut self, device: &Device, now: Time) {
         let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
@@ -188,7 +235,11 @@ impl Lane {
 }
 
 #[cfg(test)]
-impl Lane {
+impl LaneState {
+    pub(crate) fn first_home(&self) -> Option<LocalAddr> {
+        self.groups.first_home()
+    }
+
     pub(crate) fn link_mut(&mut self) -> &mut Box<dyn Link> {
         &mut self.link
     }

@@ -11,11 +11,8 @@ use vernic_io::{Link, LocalAddr};
 use vernic_wire::{Gid, PortNum, Qpn};
 
 use crate::device::limits::{MAX_MCAST_GROUPS, MAX_MCAST_QPS};
-use crate::device::opened::Device;
 use crate::device::port::Port;
 use crate::error::McastError;
-use crate::lane::core::Lane;
-use crate::support::events::lock;
 
 /// A multicast group.
 #[derive(Debug)]
@@ -66,7 +63,7 @@ impl Groups {
 
     /// Adds a member that is on `port`. Joins the group by `local` if the member is the first.
     /// Returns false if the queue pair was a member already.
-    fn add(
+    pub(super) fn add(
         &mut self,
         link: &mut dyn Link,
         qpn: Qpn,
@@ -90,7 +87,7 @@ impl Groups {
     }
 
     /// Removes a member; returns false if the queue pair was none.
-    fn remove(&mut self, link: &mut dyn Link, qpn: Qpn, gid: Gid) -> bool {
+    pub(super) fn remove(&mut self, link: &mut dyn Link, qpn: Qpn, gid: Gid) -> bool {
         let is_member = |group: &Group| group.gid == gid && group.members.contains(&qpn);
         let Some(at) = self.0.iter().position(is_member) else { return false };
         let members = &mut self.0[at].members;
@@ -117,60 +114,23 @@ impl Groups {
         }
     }
 
-    /// Notes that the link has given up the sockets of all groups.
-    pub(super) fn forget_homes(&mut self) {
-        self.0.iter_mut().for_each(|group| group.local = None);
-    }
-}
-
-impl Lane {
-    /// Adds an open queue pair to a multicast group. A group without members is joined by the first
-    /// address of the queue pair's port with the group's IP version. Returns false if the queue
-    /// pair was a member already.
-    pub(crate) fn attach(
-        &mut self,
-        device: &Device,
-        qpn: Qpn,
-        gid: Gid,
-    ) -> Result<bool, McastError> {
-        let qp = self.table.find(qpn).ok_or(McastError::Destroyed(qpn))?;
-        let number = lock(&qp.core).machine.attr().port;
-        let port = device.port(number).unwrap_or(&device.ports()[0]);
-        let is_ipv4 = gid.to_ip().is_ipv4();
-        let local = {
-            let gids = port.gids();
-            gids.iter().map(|row| row.local).find(|local| local.ip.is_ipv4() == is_ipv4)
-        };
-        let local = local.ok_or(McastError::NoAddress(gid))?;
-        self.groups.add(self.link.as_mut(), qpn, gid, (port, local))
-    }
-
-    /// Removes a queue pair from a multicast group.
-    pub(crate) fn detach(&mut self, qpn: Qpn, gid: Gid) -> Result<(), McastError> {
-        match self.groups.remove(self.link.as_mut(), qpn, gid) {
-            true => Ok(()),
-            false => Err(McastError::NotAttached { qpn, group: gid }),
-        }
-    }
-
-    /// Stops using an address that was removed. The link closes the sockets of the groups that were
+    /// Notes that an address was removed: the link has closed the sockets of the groups that were
     /// joined by it. Their members stay attached.
-    pub(crate) fn lose_address(&mut self, local: LocalAddr) {
-        self.link.deactivate(local);
-        for group in self.groups.0.iter_mut().filter(|group| group.local == Some(local)) {
+    pub(super) fn lose_address(&mut self, local: LocalAddr) {
+        for group in self.0.iter_mut().filter(|group| group.local == Some(local)) {
             group.local = None;
         }
     }
 
     /// Joins the groups of a port again that were joined by a removed address, by the first of
     /// `locals` with the same IP version. If the removed address is back, that may be the same one.
-    pub(crate) fn rejoin(&mut self, port: PortNum, locals: &[LocalAddr]) {
+    pub(super) fn rejoin(&mut self, link: &mut dyn Link, port: PortNum, locals: &[LocalAddr]) {
         let lost = |group: &&mut Group| group.port == port && group.local.is_none();
-        for group in self.groups.0.iter_mut().filter(lost) {
+        for group in self.0.iter_mut().filter(lost) {
             let ip = group.gid.to_ip();
             let home = locals.iter().find(|local| local.ip.is_ipv4() == ip.is_ipv4());
             let Some(&local) = home else { continue };
-            match self.link.join(local, ip) {
+            match link.join(local, ip) {
                 Ok(()) => group.local = Some(local),
                 Err(error) => {
                     tracing::warn!(group = %group.gid, %local, %error, "multicast group not joined again");
@@ -179,10 +139,15 @@ impl Lane {
         }
     }
 
-    /// Returns the address that the first group is joined on.
+    /// Returns the address that the first group is joined by.
     #[cfg(test)]
-    pub(crate) fn first_home(&self) -> Option<LocalAddr> {
-        self.groups.0[0].local
+    pub(super) fn first_home(&self) -> Option<LocalAddr> {
+        self.0[0].local
+    }
+
+    /// Notes that the link has given up the sockets of all groups.
+    pub(super) fn forget_homes(&mut self) {
+        self.0.iter_mut().for_each(|group| group.local = None);
     }
 }
 

@@ -6,14 +6,14 @@ use vernic_proto::Time;
 use vernic_wire::{Qpn, Service};
 
 use crate::device::opened::Device;
-use crate::lane::core::Lane;
+use crate::lane::core::LaneState;
 use crate::lane::watch::fail_orphan;
 use crate::local::rings::Peer;
 use crate::qp::state::QpSide;
 use crate::sched::Event as QpEvent;
 use crate::support::events::lock;
 
-impl Lane {
+impl LaneState {
     pub(crate) fn handle_neighbour(&mut self, engine: &Device, event: Event, now: Time) {
         match event {
             Event::Met { neighbour, reader } => {

@@ -18,8 +18,9 @@ use vernic_wire::{Packet, Qpn, Service};
 use crate::counters::Counted;
 use crate::device::grh;
 use crate::device::opened::Device;
-use crate::lane::core::Lane;
+use crate::lane::core::LaneState;
 use crate::lane::groups::Groups;
+use crate::lane::packets::Packets;
 use crate::local::pull::{BYTES_PER_LOOK, Lender, Named, Pull};
 use crate::local::rings::Origin;
 use crate::qp::source::Sender;
@@ -35,26 +36,29 @@ const PACKET_TYPE_IPV4: u8 = 0xA;
 /// `wc.sl` of a RoCEv2 datagram over IPv6.
 const PACKET_TYPE_IPV6: u8 = 0x9;
 
-impl Lane {
+impl Packets {
     /// Receives one batch and handles its packets; returns how many there were.
-    pub(crate) fn receive(&mut self, engine: &Device, now: Time) -> usize {
-        if self.streams.is_some() {
-            return self.receive_streams(engine, now, false);
-        }
-        let near = self.receive_near(engine, now);
-        if !self.near.is_time_for_link(near, now) {
+    #[inline]
+    pub(super) fn receive_batch(
+        &mut self,
+        lane: &mut LaneState,
+        engine: &Device,
+        now: Time,
+    ) -> usize {
+        let near = lane.receive_near(engine, now);
+        if !lane.near.is_time_for_link(near, now) {
             return near;
         }
-        let count = self.link.recv(Nanos(now.nanos()), &mut self.rx);
-        self.near.link_had(count);
+        let count = lane.link.recv(Nanos(now.nanos()), &mut self.rx);
+        lane.near.link_had(count);
         if count == 0 {
-            if let Some(intake) = &self.intake {
+            if let Some(intake) = &lane.intake {
                 intake.settle(&mut self.intake_seen, now.nanos());
             }
             return near;
         }
-        self.sched.count_received(count);
-        let Self { link, rx, table, srqs, sched, groups, gsi, .. } = self;
+        lane.sched.count_received(count);
+        let LaneState { link, table, srqs, sched, groups, gsi, .. } = lane;
         let (held, mads, paced, via, lender, pulled) = (None, Vec::new(), 0, None, None, 0);
         let mut noted = None;
         let mut demux = Demux {
@@ -72,7 +76,7 @@ impl Lane {
             pulled,
             accepted: 0,
         };
-        for packet in rx.packets() {
+        for packet in self.rx.packets() {
             let before = demux.accepted;
             let result = match link.verify(&packet) {
                 Icrc::Bad => Err(DropReason::Icrc),
@@ -94,12 +98,14 @@ impl Lane {
         if !mads.is_empty() {
             gsi.handle(engine, table, &mads, now);
         }
-        if let Some(intake) = self.intake.as_ref().filter(|_| paced != 0) {
+        if let Some(intake) = lane.intake.as_ref().filter(|_| paced != 0) {
             intake.take(paced);
         }
         near + count
     }
+}
 
+impl LaneState {
     /// Receives from the rings, and handles their packets; returns how many there were.
     #[inline]
     fn receive_near(&mut self, engine: &Device, now: Time) -> usize {

@@ -1,15 +1,88 @@
-//! The lane's part in iWARP connections.
+//! iWARP as a wire protocol: the TCP connections of the lane, and how they come to it.
 
+use std::os::fd::RawFd;
 use std::sync::Arc;
 
 use vernic_io::tcp::Connection;
-use vernic_proto::Time;
-use vernic_proto::iwarp::Agreed;
+use vernic_proto::iwarp::{self, Agreed};
+use vernic_proto::{QpInit, Time};
+use vernic_wire::Qpn;
 
 use crate::device::opened::Device;
-use crate::lane::core::Lane;
+use crate::lane::core::LaneState;
+use crate::lane::protocol::{Lane, WireProtocol};
+use crate::qp::machine::Machine;
 use crate::qp::state::QpInner;
-use crate::streams::{BindStreamError, StreamTerms, Unanswered};
+use crate::sched::Event;
+use crate::streams::{BindStreamError, HELD_NANOS, Orphan, StreamTerms, Streams, Unanswered};
+
+impl WireProtocol for Streams {
+    fn machine(&self, init: QpInit) -> Machine {
+        Machine::Stream(Box::new(iwarp::Qp::new(init)))
+    }
+
+    fn receive(&mut self, lane: &mut LaneState, device: &Device, now: Time) -> usize {
+        self.receive_ready(device, &mut lane.sched, now, false)
+    }
+
+    fn receive_before_sleep(&mut self, lane: &mut LaneState, device: &Device, now: Time) -> usize {
+        self.receive_ready(device, &mut lane.sched, now, true)
+    }
+
+    fn transmit(&mut self, lane: &mut LaneState, device: &Device, now: Time) {
+        self.transmit_ready(device, &mut lane.sched, now);
+    }
+
+    fn transmit_posted(
+        &mut self,
+        lane: &mut LaneState,
+        device: &Device,
+        qp: &Arc<QpInner>,
+        now: Time,
+    ) {
+        lane.sched.make_ready(qp);
+        self.transmit_ready(device, &mut lane.sched, now);
+    }
+
+    fn fire_timers(&mut self, lane: &mut LaneState, device: &Device, now: Time) {
+        self.look_after(device, &mut lane.sched, now);
+        // A stream whose timer fired may have a connection to close.
+        lane.fire_qp_timers(device, Event::Stream { again: true }, now, |_, _, _, _| {});
+    }
+
+    fn next_work(&self, lane: &LaneState, now: Time, patience: u64) -> Option<Time> {
+        let queue_pairs = lane.sched.next_at(now, patience);
+        let waiting = self.has_held().then(|| now + HELD_NANOS);
+        [queue_pairs, waiting, self.next_deadline()].into_iter().flatten().min()
+    }
+
+    fn add_fds(&self, _lane: &LaneState, fds: &mut Vec<RawFd>) {
+        fds.push(self.raw_fd());
+    }
+
+    fn forget_qp(&mut self, device: &Device, qpn: Qpn, now: Time) {
+        self.remove(device, qpn, now);
+    }
+
+    /// The host's processes share no port of TCP, so nothing is left to them.
+    fn step_aside(&mut self, _lane: &mut LaneState, _now: Time) -> bool {
+        false
+    }
+
+    fn close(&mut self, device: &Device) -> Vec<Orphan> {
+        self.take_orphans(device)
+    }
+
+    /// No sink is called.
+    fn leave(&mut self, _lane: &mut LaneState, device: &Device) -> Vec<Orphan> {
+        self.silence_sinks();
+        self.take_orphans(device)
+    }
+
+    fn streams(&mut self) -> Option<&mut Streams> {
+        Some(self)
+    }
+}
 
 impl Lane {
     /// Binds a connection whose start-up is complete to a queue pair; `rest` is what was received
@@ -22,12 +95,12 @@ impl Lane {
         terms: StreamTerms<'_>,
         rest: &[u8],
     ) -> Result<(), (BindStreamError, Option<Connection>)> {
-        let Self { streams, sched, .. } = self;
-        let Some(streams) = streams else {
+        let Self { state, protocol } = self;
+        let Some(streams) = protocol.streams() else {
             return Err((BindStreamError::Gone, Some(connection)));
         };
-        let result = streams.bind(device, sched, qp, connection, terms, rest);
-        self.transmit_streams(device, device.now());
+        let result = streams.bind(device, &mut state.sched, qp, connection, terms, rest);
+        self.transmit(device, device.now());
         result
     }
 
@@ -39,7 +112,7 @@ impl Lane {
         agreed: &Agreed,
         last: Vec<u8>,
     ) {
-        if let Some(streams) = &mut self.streams {
+        if let Some(streams) = self.streams() {
             streams.adopt_agreed(device, connection, agreed, last);
         }
     }
@@ -51,32 +124,8 @@ impl Lane {
         connection: Connection,
         unanswered: Unanswered,
     ) {
-        if let Some(streams) = &mut self.streams {
+        if let Some(streams) = self.streams() {
             streams.adopt_unanswered(device, connection, unanswered);
-        }
-    }
-
-    /// Receives from connections that are ready; returns how many had something. Asks only some of
-    /// the connections each time, or all of them if `all` is set.
-    pub(crate) fn receive_streams(&mut self, device: &Device, now: Time, all: bool) -> usize {
-        let Self { streams, sched, .. } = self;
-        let Some(streams) = streams else { return 0 };
-        streams.receive_ready(device, sched, now, all)
-    }
-
-    /// Gives each queue pair that is ready a turn to send.
-    pub(crate) fn transmit_streams(&mut self, device: &Device, now: Time) {
-        let Self { streams, sched, .. } = self;
-        if let Some(streams) = streams {
-            streams.transmit_ready(device, sched, now);
-        }
-    }
-
-    /// Gives up peers that do not answer, and connections whose time is over.
-    pub(crate) fn look_after_streams(&mut self, device: &Device, now: Time) {
-        let Self { streams, sched, .. } = self;
-        if let Some(streams) = streams {
-            streams.look_after(device, sched, now);
         }
     }
 }

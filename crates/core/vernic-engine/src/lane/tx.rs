@@ -1,9 +1,9 @@
 //! Sending: from the ready list to the link.
 //!
-//! Queue pairs take turns. A turn builds up to [`turn::TURN_PACKETS`] request packets and then up
-//! to as many response packets, straight into the batch. Requests go first, so that a short ACK
-//! rides as the last segment of the same run; responses go first if the application sleeps for its
-//! completions ([`Order`]). A full batch is sent and filled again.
+//! Queue pairs take turns. A turn builds up to [`TURN_PACKETS`](turn::TURN_PACKETS) request packets
+//! and then up to as many response packets, straight into the batch. Requests go first, so that a
+//! short ACK rides as the last segment of the same run; responses go first if the application
+//! sleeps for its completions ([`Order`]). A full batch is sent and filled again.
 
 use std::sync::Arc;
 
@@ -15,7 +15,9 @@ use super::plan::{self, Order};
 use super::routes::Routes;
 use super::turn;
 use crate::device::opened::Device;
-use crate::lane::core::{BATCHES_PER_CALL, Lane};
+use crate::lane::core::{BATCHES_PER_CALL, LaneState};
+use crate::lane::packets::Packets;
+use crate::lane::protocol::WireProtocol;
 use crate::policy::{Gathered, Post, TABLE};
 use crate::qp::state::{QpCore, QpInner};
 use crate::sched::{Event, Turn};
@@ -24,85 +26,73 @@ use crate::support::events::lock;
 /// Shortest time between warnings that the kernel refuses packets: a second.
 const WARNING_NANOS: u64 = 1_000_000_000;
 
-impl Lane {
+impl Packets {
     /// Sends what is ready, up to [`BATCHES_PER_CALL`] batches.
-    pub(crate) fn transmit(&mut self, engine: &Device, now: Time) {
-        self.sched.release_acks(false, now);
-        self.transmit_ready(engine, now);
-    }
-
-    /// Sends as [`transmit`](Self::transmit) does, with every delayed ACK.
-    pub(crate) fn transmit_all(&mut self, engine: &Device, now: Time) {
-        self.sched.release_acks(true, now);
-        self.transmit_ready(engine, now);
-    }
-
-    fn transmit_ready(&mut self, engine: &Device, now: Time) {
-        if self.streams.is_some() {
-            return self.transmit_streams(engine, now);
-        }
-        self.sched.retry_backpressured();
-        self.near.begin();
+    pub(super) fn transmit_ready(&mut self, lane: &mut LaneState, engine: &Device, now: Time) {
+        lane.sched.retry_backpressured();
+        lane.near.begin();
         for _ in 0..BATCHES_PER_CALL {
-            if !self.tx.is_blocked() {
-                self.gsi.fill(self.tx.first());
-                self.fill(engine, now);
+            if !lane.tx.is_blocked() {
+                lane.gsi.fill(lane.tx.first());
+                lane.fill(engine, now);
             }
-            if !self.send(engine, now) {
+            if !self.send(lane, engine, now) {
                 return;
             }
         }
     }
 
-    /// Sends what was just posted to `qp`, ahead of everything else that is ready: the application
-    /// waits for it. A short burst goes alone, and acknowledgements that are due leave with the
-    /// next poll, while the reply is on its way. A long burst goes with all that is ready. A
-    /// message behind many others may wait in the batch for more ([`Post`]).
-    pub(crate) fn transmit_posted(&mut self, engine: &Device, qp: &Arc<QpInner>, now: Time) {
-        if qp.is_stream {
-            self.sched.make_ready(qp);
-            return self.transmit_streams(engine, now);
-        }
+    /// Sends what was just posted to `qp`: see [`WireProtocol::transmit_posted`].
+    #[inline]
+    pub(super) fn send_posted(
+        &mut self,
+        lane: &mut LaneState,
+        engine: &Device,
+        qp: &Arc<QpInner>,
+        now: Time,
+    ) {
         let (mut alone, mut in_flight) = (false, 0);
-        if self.tx.has_room() {
-            self.near.begin();
+        if lane.tx.has_room() {
+            lane.near.begin();
             let mut core = lock(&qp.core);
             in_flight = core.machine.packets().map_or(0, |machine| machine.requests_in_flight());
-            let did = self.give_turn(engine, qp, &mut core, true, now);
+            let did = lane.give_turn(engine, qp, &mut core, true, now);
             alone = did == Turn::Backpressured || !core.machine.wants_requests();
         } else {
-            self.sched.make_ready(qp);
+            lane.sched.make_ready(qp);
         }
         if !alone {
-            self.transmit(engine, now);
+            self.transmit(lane, engine, now);
             return;
         }
-        let gathered = || Gathered::new(self.tx.packets(), self.tx.bytes());
+        let gathered = || Gathered::new(lane.tx.packets(), lane.tx.bytes());
         let patience = engine.patience();
         match engine.policy().posted(&TABLE, in_flight, gathered, now, patience) {
             Post::Gather => {}
-            Post::SendNow => drop(self.send(engine, now)),
+            Post::SendNow => drop(self.send(lane, engine, now)),
         }
     }
 
     /// Hands the batch to the link; true if all of it left and more may follow.
     #[inline]
-    fn send(&mut self, engine: &Device, now: Time) -> bool {
-        if self.tx.is_empty() && !self.tx.is_any_blocked() {
+    fn send(&mut self, lane: &mut LaneState, engine: &Device, now: Time) -> bool {
+        if lane.tx.is_empty() && !lane.tx.is_any_blocked() {
             return false;
         }
-        self.send_lanes(engine, now)
+        self.send_lanes(lane, engine, now)
     }
 
-    fn send_lanes(&mut self, engine: &Device, now: Time) -> bool {
-        let Self { tx, link, warned, .. } = self;
+    fn send_lanes(&mut self, lane: &mut LaneState, engine: &Device, now: Time) -> bool {
+        let LaneState { tx, link, .. } = lane;
         tx.send(link.as_mut(), Nanos(now.nanos()), |report| {
             if let Some(refusal) = report.failure {
-                tell_refusal(engine, warned, refusal, report.failed, now);
+                tell_refusal(engine, &mut self.warned, refusal, report.failed, now);
             }
         })
     }
+}
 
+impl LaneState {
     /// Lets ready queue pairs write into the batch until it is full or none is ready.
     fn fill(&mut self, engine: &Device, now: Time) {
         // At least one of the queue pairs that wait for a destination window may go on, also while

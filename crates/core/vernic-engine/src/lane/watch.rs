@@ -8,7 +8,8 @@ use vernic_proto::Time;
 use vernic_wire::Service;
 
 use crate::device::opened::Device;
-use crate::lane::core::Lane;
+use crate::lane::core::LaneState;
+use crate::lane::protocol::Lane;
 use crate::local::watch::{HostProcess, Watched};
 use crate::qp::state::{QpCore, QpInner};
 use crate::qp::xrc::SrqTable;
@@ -47,7 +48,7 @@ impl Lane {
             }
         }
         let (mut failed, mut left) = (0, 0);
-        let Self { table, srqs, sched, .. } = self;
+        let LaneState { table, srqs, sched, .. } = &mut self.state;
         for qp in table.iter().filter(|qp| qp.service() != Service::Ud) {
             let mut core = lock(&qp.core);
             if core.side.peer.pid() != pid || slot_of_peer(&core) != slot {

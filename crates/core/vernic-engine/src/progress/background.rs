@@ -21,11 +21,10 @@ use vernic_io::netdev::ChangeWatcher;
 use vernic_io::{Sleeper, StatusSocket};
 use vernic_proto::Time;
 
-use crate::lane::core::Lane;
+use crate::lane::protocol::Lane;
 use crate::local::control::NearControl;
 use crate::policy::{self, Event, Next, TABLE};
 use crate::progress::engine::{Engine, give_way};
-use crate::streams::Streams;
 use crate::support::threads;
 
 /// The descriptors that the thread polls beside its engine.
@@ -231,12 +230,7 @@ impl Background {
         let now = engine.now();
         engine.answer_doorbells(&mut lane);
         lane.transmit(&engine, now);
-        // The thread sleeps on descriptors that become ready, so it must find all that are ready
-        // now.
-        let received = match lane.streams {
-            Some(_) => lane.receive_streams(&engine, now, true),
-            None => lane.receive(&engine, now),
-        };
+        let received = lane.receive_before_sleep(&engine, now);
         lane.fire_timers(&engine, now);
         lane.transmit_all(&engine, now);
         let due = [self.policy.looks_by(now), self.processes_due, engine.alarms().due()];
@@ -253,8 +247,7 @@ impl Background {
                 self.watches = Watches::All(generation);
                 engine.policy().watch(generation);
                 self.fds.clear();
-                self.fds.extend_from_slice(lane.link().poll_fds());
-                self.fds.extend(lane.streams.as_ref().map(Streams::raw_fd));
+                lane.add_fds(&mut self.fds);
                 let near = engine.near().map(NearControl::raw_fd);
                 let beside = self.ears.poll_fds().chain(near);
                 self.sleeper.watch(self.fds.iter().copied().chain(beside));

@@ -51,10 +51,10 @@ use vernic_proto::Time;
 
 use crate::cm::CmShared;
 use crate::device::opened::{Device, monotonic_ns};
-use crate::lane::core::Lane;
+use crate::lane::protocol::{Lane, WireProtocol};
 use crate::policy::{AfterPoll, TABLE};
 use crate::qp::state::QpInner;
-use crate::streams::{EXIT_PATIENCE, Streams, settle_orphans};
+use crate::streams::{EXIT_PATIENCE, settle_orphans};
 use crate::support::events::{lock, try_lock};
 
 /// The number of times that a holder takes the lane again for doorbells, before it leaves them to
@@ -108,10 +108,10 @@ impl Engine {
     pub(crate) fn new(
         device: Arc<Device>,
         link: Box<dyn vernic_io::Link>,
-        streams: Option<Streams>,
+        protocol: Box<dyn WireProtocol>,
     ) -> Self {
         let cm = Arc::new(CmShared::new(device.clone()));
-        let lane = Lane::new(&device, link, streams, cm.clone(), Time(0));
+        let lane = Lane::new(&device, link, protocol, cm.clone(), Time(0));
         Self {
             device,
             cm,
@@ -216,12 +216,8 @@ impl Engine {
     /// false if the lane or the local peers are in use.
     pub(crate) fn last_progress(&self) -> bool {
         let mut orphans = Vec::new();
-        let mut is_done = self.progress_inline()
-            && self.run_inline(|lane, _| {
-                lane.flush_link();
-                orphans =
-                    lane.streams.as_mut().map(|streams| streams.leave(self)).unwrap_or_default();
-            });
+        let mut is_done =
+            self.progress_inline() && self.run_inline(|lane, _| orphans = lane.leave(self));
         if is_done {
             self.leave_port();
             self.slots().leave();

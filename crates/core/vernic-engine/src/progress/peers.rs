@@ -4,8 +4,8 @@
 //! A process that is killed sends no notice. If it shares memory with this process, its connection
 //! hangs up (`local/control.rs`). The slot of any other process goes with the process, which every
 //! process of this host can see. So a process with queue pairs that are connected to such a process
-//! checks every quarter of a second whether the peer's slot is still there. If it is not, those queue
-//! pairs fail, whether or not anything was ever sent ([`Engine::look_after_peers`]).
+//! checks every quarter of a second whether the peer's slot is still there. If it is not, those
+//! queue pairs fail, whether or not anything was ever sent ([`Engine::look_after_peers`]).
 //!
 //! A process that closes its device in order, or ends after it has left `main`, says so in a page
 //! that its peers have mapped ([`Intake::has_left`](vernic_io::host::Intake::has_left)). As with

@@ -189,8 +189,6 @@ pub(crate) struct QpInner {
     qpn: Qpn,
     qp_type: QpType,
     service: Service,
-    /// Whether the queue pair is of an iWARP device.
-    pub(crate) is_stream: bool,
     pd: PdId,
     /// The XRC domain of a target.
     pub(super) domain: Option<PdId>,
@@ -221,7 +219,6 @@ impl QpInner {
             qpn,
             qp_type,
             service: qp_type.service(),
-            is_stream: matches!(machine, Machine::Stream(_)),
             pd,
             domain,
             send_cq,

@@ -347,7 +347,7 @@ mod tests {
         let engine = context.engine();
         let held = || {
             engine.with_lane(|lane| {
-                let connections = &lane.streams.as_ref().unwrap().connections;
+                let connections = &lane.streams().unwrap().connections;
                 let rests = connections.values().map(|conn| conn.rest.len());
                 (rests.clone().filter(|rest| *rest > 0).count(), rests.sum::<usize>())
             })
@@ -388,7 +388,7 @@ mod tests {
         let engine = context.engine();
         let rest = || {
             engine.with_lane(|lane| {
-                let connections = &lane.streams.as_ref().unwrap().connections;
+                let connections = &lane.streams().unwrap().connections;
                 let conn = &connections[&qp.qpn().value()];
                 (conn.rest.as_ptr().addr(), conn.rest.len())
             })

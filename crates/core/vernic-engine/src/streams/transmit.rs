@@ -399,7 +399,7 @@ mod tests {
             let flags = SendFlags::SIGNALED;
             let wr = SendWr { wr_id: 1, op, flags, payload, dest: None, srqn: None };
             qp.post_send(&[wr]).unwrap();
-            let streams = lane.streams.as_mut().unwrap();
+            let streams = lane.streams().unwrap();
             let (inner, now) = (qp.inner(), engine.now());
             let mut core = lock(&inner.core);
             engine.memory().with_slices(|access| {

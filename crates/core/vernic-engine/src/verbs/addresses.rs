@@ -8,7 +8,6 @@ use vernic_io::netdev::{self, NetDev};
 use vernic_wire::Mtu;
 
 use crate::device::gid::GidChanges;
-use crate::device::listing::Transport;
 use crate::device::port::Port;
 use crate::progress::engine::Engine;
 use crate::support::events::{AsyncEvent, Element, EventKind};
@@ -57,8 +56,8 @@ impl Engine {
         for &local in changes.removed() {
             self.with_lane(|lane| lane.lose_address(local));
         }
-        let packets = self.info().transport == Transport::Roce;
-        for &local in changes.added().iter().filter(|_| packets) {
+        let uses_gids = self.rules().uses_gids();
+        for &local in changes.added().iter().filter(|_| uses_gids) {
             if let Err(error) = self.with_lane(|lane| lane.activate(local)) {
                 tracing::debug!(%local, %error, "address not usable (yet)");
                 port.gids().remove(local);

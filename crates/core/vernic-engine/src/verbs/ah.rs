@@ -19,7 +19,6 @@ use vernic_io::{Peer, ProcessId, TxPath};
 use vernic_proto::AddressVector;
 use vernic_wire::Qpn;
 
-use crate::device::listing::Transport;
 use crate::error::CreateError;
 use crate::progress::engine::Engine;
 use crate::verbs::context::Context;
@@ -117,7 +116,7 @@ impl Pd {
 impl Ah {
     pub(crate) fn new(pd: &Arc<Pd>, av: AddressVector) -> Result<Arc<Self>, CreateError> {
         let engine = pd.context().engine();
-        if engine.info().transport == Transport::Iwarp {
+        if !engine.rules().uses_gids() {
             let (device, what) = (engine.info().name.clone(), "address handles");
             return Err(CreateError::NotOnIwarp { device, what });
         }

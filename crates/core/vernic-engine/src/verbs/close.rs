@@ -83,12 +83,12 @@ impl Engine {
             let sockets = lane.put_down();
             lane.fail_all(self, self.now());
             lane.transmit_all(self, self.now());
-            (sockets, lane.streams.as_mut().map(|streams| streams.close(self)))
+            (sockets, lane.close(self))
         });
         // Dropped without the lane. Closing a descriptor may have to wait for a thread that forks,
         // because `vernic-io` lets no descriptor be opened or closed during a fork.
         drop(sockets);
-        settle_orphans(orphans.unwrap_or_default(), || self.now(), CLOSE_PATIENCE);
+        settle_orphans(orphans, || self.now(), CLOSE_PATIENCE);
     }
 
     /// Remembers a new channel, so that closing the device ends the waiting of threads on it.

@@ -26,13 +26,16 @@ use crate::device::alarms::Offender;
 use crate::device::explanation::Explanation;
 use crate::device::gid::{GidEntry, GidTable};
 use crate::device::limits::{
-    DeviceAttr, MAX_GIDS, MAX_MSG_BYTES, MAX_PKEYS, PORT_CAP_FLAGS, PortAttr, PortState,
+    DeviceAttr, MAX_MSG_BYTES, MAX_PKEYS, PORT_CAP_FLAGS, PortAttr, PortState,
 };
-use crate::device::listing::{DeviceInfo, PortInfo, Transport, choose, choose_for, choose_iwarp};
+use crate::device::listing::{DeviceInfo, PortInfo, choose, choose_for, choose_iwarp};
 use crate::device::middleware::wrap_link;
 use crate::device::opened::{Clocks, Device};
 use crate::device::port::Port;
+use crate::device::transport::Transport;
 use crate::error::{OpenError, PathError, orphan_io};
+use crate::lane::packets::Packets;
+use crate::lane::protocol::WireProtocol;
 use crate::progress::background::{Background, Ears};
 use crate::progress::engine::Engine;
 use crate::streams::Streams;
@@ -87,7 +90,7 @@ impl Context {
         config: Config,
     ) -> Result<Arc<Self>, OpenError> {
         check_mtus(&info, &config)?;
-        let mut wire = Wire::new(&info, factory, &config, None)?;
+        let mut wire = Wire::new(&info, factory, &config, Box::new(Packets::new()))?;
         wire.link = wrap_link(wire.link, &config, &info.name)?;
         let tables = activate(&info, wire.link.as_mut())?;
         Self::assemble(info, config, tables, wire)
@@ -108,7 +111,7 @@ impl Context {
         check_mtus(&info, &config)?;
         let streams = Streams::new()
             .map_err(|source| OpenError::Os { what: "make an epoll descriptor", source })?;
-        let wire = Wire::new(&info, &NoLink, &config, Some(streams))?;
+        let wire = Wire::new(&info, &NoLink, &config, Box::new(streams))?;
         let tables = info.ports().map(|(number, port)| port.gid_table(number)).collect();
         Self::assemble(info, config, tables, wire)
     }
@@ -122,7 +125,7 @@ impl Context {
         let os = |what| move |source| OpenError::Os { what, source };
         let events = EventQueue::new().map_err(os("make an eventfd for events"))?;
         let sleeper = Sleeper::new().map_err(os("make an eventfd for wake-ups"))?;
-        let Wire { slots, link, streams } = wire;
+        let Wire { slots, link, protocol } = wire;
         let mut ports = Vec::new();
         for ((_, port), gids) in info.ports().zip(tables) {
             let active_mtu = choose_mtu(&info.name, port, &config)?;
@@ -130,7 +133,7 @@ impl Context {
         }
         let shared = (slots, sleeper.waker());
         let device = Arc::new(Device::new(info, config, ports.into(), events, shared));
-        let engine = Arc::new(Engine::new(device, link, streams));
+        let engine = Arc::new(Engine::new(device, link, protocol));
         let has_netdev = engine.ports().iter().any(|port| port.netdev_index() != 0);
         // Without netlink (a sandbox may refuse it) address changes go unnoticed.
         let watcher = has_netdev.then(ChangeWatcher::new).and_then(|watcher| {
@@ -182,10 +185,7 @@ impl Context {
             info.more_ports.len() as u8 + 1,
             self.engine().config(),
         );
-        match self.engine().info().transport {
-            Transport::Roce => attr,
-            Transport::Iwarp => attr.of_iwarp(),
-        }
+        info.transport.rules().device_attr(attr)
     }
 
     /// Returns the attributes of a port (IBTA 11.2.1.2).
@@ -202,10 +202,7 @@ impl Context {
             active_mtu: port.active_mtu(),
             netdev_mtu_bytes: port.netdev_mtu_bytes(),
             cap_flags: PORT_CAP_FLAGS,
-            gid_table_len: match self.engine().info().transport {
-                Transport::Roce => MAX_GIDS,
-                Transport::Iwarp => 1,
-            },
+            gid_table_len: self.engine().rules().gid_table_len(),
             pkey_table_len: MAX_PKEYS,
             max_msg_bytes: MAX_MSG_BYTES,
             default_gid: self.gid_table().iter().find(|row| row.port == number).map(|row| row.gid),
@@ -225,11 +222,12 @@ impl Context {
     /// Returns the filled rows of the GID tables of all ports, those of port 1 first. For an iWARP
     /// device this is its MAC address, in row 0.
     pub fn gid_table(&self) -> Vec<GidEntry> {
-        match self.engine().info().transport {
-            _ if self.is_orphan() => Vec::new(),
-            Transport::Roce => self.engine().gid_rows(),
-            Transport::Iwarp => vec![self.engine().info().mac_gid()],
+        let device = self.engine();
+        if self.is_orphan() {
+            return Vec::new();
         }
+        let info = device.info();
+        device.rules().gids(info.node_guid, info.port.netdev_index, &|| device.gid_rows())
     }
 
     /// Returns a row of the GID table of a port, if it is filled.
@@ -247,7 +245,7 @@ impl Context {
     /// can be sent now, if `av` cannot be used, and for an iWARP device. Never waits.
     pub fn unknown_next_hop(&self, av: &AddressVector) -> Option<NextHop> {
         let (engine, row) = (self.engine(), self.gid_entry(av.port, av.sgid_index)?);
-        if engine.info().transport != Transport::Roce {
+        if !engine.rules().uses_gids() {
             return None;
         }
         let to = engine.path_request(av).ok()?;
@@ -431,8 +429,7 @@ impl Drop for Context {
 struct Wire {
     slots: Arc<SlotTable>,
     link: Box<dyn Link>,
-    /// The TCP connections of an iWARP device; `None` for RoCE.
-    streams: Option<Streams>,
+    protocol: Box<dyn WireProtocol>,
 }
 
 impl Wire {
@@ -441,7 +438,7 @@ impl Wire {
         info: &DeviceInfo,
         factory: &dyn LinkFactory,
         config: &Config,
-        streams: Option<Streams>,
+        protocol: Box<dyn WireProtocol>,
     ) -> Result<Self, OpenError> {
         let slot_error = |source| OpenError::Slot { device: info.name.clone(), source };
         let slots = SlotTable::new().map_err(slot_error)?;
@@ -453,7 +450,7 @@ impl Wire {
         let link = factory
             .open(&setup)
             .map_err(|source| OpenError::Os { what: "open the device's link", source })?;
-        Ok(Self { slots, link, streams })
+        Ok(Self { slots, link, protocol })
     }
 }
 

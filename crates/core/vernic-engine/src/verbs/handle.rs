@@ -25,11 +25,9 @@ use vernic_wire::{Gid, PortNum, Qpn, Service};
 
 use crate::device::explanation::Explanation;
 use crate::device::limits::MAX_SGE;
-use crate::device::listing::Transport;
 use crate::error::{CreateError, McastError, ModifyError};
 use crate::progress::engine::Engine;
 use crate::qp::cap::QpCap;
-use crate::qp::machine::Machine;
 use crate::qp::payload::{Payload, SendRefusal};
 use crate::qp::receives::Receives;
 use crate::qp::recv_queue::{PostRecvError, RecvQueue, RecvRefusal, RecvWr};
@@ -111,8 +109,7 @@ impl Qp {
         let Parts { qp_type, pd, send_cq, recv_cq, srq, domain, cap, signal_all } = parts;
         let engine = pd.context().engine().clone();
         let service = qp_type.service();
-        let is_stream = engine.info().transport == Transport::Iwarp;
-        if is_stream && qp_type != QpType::Rc {
+        if !engine.rules().has_qps(qp_type) {
             let what = "queue pairs of another type";
             return Err(CreateError::NotOnIwarp { device: engine.info().name.clone(), what });
         }
@@ -132,7 +129,7 @@ impl Qp {
                 Receives::own(queue, pd.id(), recv_ring)
             }
         };
-        let inner = engine.open_qp(|qpn| {
+        let inner = engine.open_qp(|qpn, protocol| {
             let init = vernic_proto::QpInit {
                 qpn,
                 qp_type,
@@ -140,10 +137,7 @@ impl Qp {
                 max_window: engine.config().max_window,
                 shared_rq,
             };
-            let mut machine = match is_stream {
-                true => Machine::Stream(Box::new(vernic_proto::iwarp::Qp::new(init))),
-                false => Machine::Packets(vernic_proto::Qp::new(init)),
-            };
+            let mut machine = protocol.machine(init);
             machine.set_port_mtu(engine.ports()[0].active_mtu());
             machine.set_ack_floor(engine.config().ack_timeout_floor_us * 1000);
             let slots = SendSlots::new(machine.send_slots(), &cap, service);
@@ -291,7 +285,7 @@ impl Qp {
             engine.check_mtu(port, attr.path_mtu).map_err(path_error)?;
         }
         // The path of an iWARP queue pair is that of its TCP connection.
-        let connected = self.inner.service() != Service::Ud && !self.inner.is_stream;
+        let connected = self.inner.service() != Service::Ud && engine.rules().uses_gids();
         let resolved = if connected && mask.contains(AttrMask::AV) {
             let peer = match mask.contains(AttrMask::DEST_QPN) {
                 true => attr.dest_qpn,
@@ -358,7 +352,8 @@ impl Qp {
     /// Whether this is an iWARP queue pair that came to RTS by a state change alone, without a
     /// connection.
     fn lacks_connection(&self, core: &QpCore) -> bool {
-        self.inner.is_stream && core.machine.state() == QpState::Rts && core.side.stream().is_none()
+        let has_stream = self.engine().rules().uses_gids() || core.side.stream().is_some();
+        core.machine.state() == QpState::Rts && !has_stream
     }
 
     /// Queues sends in order and starts them. Inline data is copied now; other data is read when

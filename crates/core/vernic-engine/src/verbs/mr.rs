@@ -174,8 +174,9 @@ impl Pd {
         }
         let addr = dm.place(offset, len)?;
         let access = access | Access::ZERO_BASED;
-        // The range is inside the buffer of `dm`. The region keeps `dm` until the region has ended
-        // and the lanes have passed a barrier. All other accesses to the buffer are racy copies.
+        // SAFETY: the range is inside the buffer of `dm`. The region keeps `dm` until the region
+        // has ended and the lanes have passed a barrier. All other accesses to the buffer are racy
+        // copies.
         #[allow(unsafe_code, reason = "the memory is the device's own")]
         let keys =
             unsafe { self.context().engine().memory().register(self.id(), addr, len, 0, access) };

@@ -8,7 +8,6 @@ use vernic_mem::Access;
 use vernic_wire::Service;
 
 use crate::config::Config;
-use crate::device::listing::Transport;
 use crate::local::rings::{Near, Peer};
 use crate::local::way::Way;
 use crate::progress::engine::Engine;
@@ -135,7 +134,7 @@ impl Engine {
     fn why_wire(&self) -> Option<WhyWire> {
         let config = &self.config();
         match () {
-            () if self.info().transport == Transport::Iwarp => Some(WhyWire::Iwarp),
+            () if !self.rules().uses_gids() => Some(WhyWire::Iwarp),
             () if !config.same_host || config.force_wire => Some(WhyWire::Settings),
             () if config.watches_packets() => Some(WhyWire::Watched),
             () => self.near().is_none().then_some(WhyWire::NoMemory),

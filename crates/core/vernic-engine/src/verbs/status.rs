@@ -16,7 +16,7 @@ use vernic_proto::QpAttr;
 
 use crate::counters::DeviceCounters;
 use crate::device::alarms::Offender;
-use crate::device::listing::Transport;
+use crate::device::transport::Transport;
 use crate::local::control::NearControl;
 use crate::progress::engine::Engine;
 use crate::qp::state::QpInner;

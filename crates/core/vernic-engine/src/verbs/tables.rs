@@ -7,6 +7,7 @@ use std::sync::Arc;
 use vernic_wire::{Gid, Qpn, Srqn};
 
 use crate::error::{CreateError, McastError};
+use crate::lane::protocol::WireProtocol;
 use crate::progress::engine::Engine;
 use crate::qp::state::QpInner;
 use crate::qp::xrc::XrcSrq;
@@ -16,7 +17,7 @@ impl Engine {
     /// Adds a queue pair to the table, under a number that is free.
     pub(crate) fn open_qp(
         &self,
-        make: impl FnOnce(Qpn) -> Arc<QpInner>,
+        make: impl FnOnce(Qpn, &dyn WireProtocol) -> Arc<QpInner>,
     ) -> Result<Arc<QpInner>, CreateError> {
         let (qp, new_slot) = self.with_lane(|lane| -> Result<_, CreateError> {
             // `close` sets this flag before it takes the lane, so no queue pair is added after
@@ -52,7 +53,7 @@ impl Engine {
             // The application has seen the messages that were received, so their ACKs are sent now;
             // otherwise the peer would wait for them.
             lane.transmit_all(self, self.now());
-            lane.close_qp(qpn)
+            lane.close_qp(self, qpn, self.now())
         });
         // Dropped without the lane, because this may be the last reference to its completion
         // queues.

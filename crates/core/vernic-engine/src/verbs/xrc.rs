@@ -21,7 +21,6 @@ use vernic_proto::QpType;
 use vernic_wire::Qpn;
 
 use crate::device::file_objects::XrcdFile;
-use crate::device::listing::Transport;
 use crate::error::{Busy, CLOSED, CreateError, ORPHAN};
 use crate::qp::cap::QpCap;
 use crate::support::events::lock;
@@ -107,7 +106,7 @@ impl Context {
 impl Xrcd {
     pub(crate) fn open(context: &Arc<Context>, how: XrcdOpen) -> Result<Arc<Self>, XrcdError> {
         let info = context.info();
-        if info.transport == Transport::Iwarp {
+        if !info.transport.rules().has_qps(QpType::XrcIni) {
             return Err(XrcdError::NotOnIwarp(info.name.clone()));
         }
         context.alive().map_err(|error| match error {

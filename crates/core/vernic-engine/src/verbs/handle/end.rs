@@ -63,14 +63,6 @@ impl Qp {
         }
         // From here on, no packet reaches the queue pair, and the lane has no reference to it.
         engine.close_qp(self.inner.qpn());
-        if self.inner.is_stream {
-            let (qpn, now) = (self.inner.qpn(), engine.now());
-            engine.with_lane(|lane| {
-                if let Some(streams) = &mut lane.streams {
-                    streams.remove(engine, qpn, now);
-                }
-            });
-        }
         {
             let mut core = lock(&self.inner.core);
             let attr = QpAttr::default();

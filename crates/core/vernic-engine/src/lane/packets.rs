@@ -1,0 +1,107 @@
+//! RoCE as a wire protocol: the packets of the lane's link and of the rings of local peers.
+//!
+//! Owns what only that needs: the receive batch, and what was reported already. Receiving is in
+//! `rx.rs`, sending in `tx.rs`.
+
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use vernic_io::{Nanos, RxBatch};
+use vernic_proto::{QpInit, Time};
+
+use crate::device::opened::Device;
+use crate::lane::core::LaneState;
+use crate::lane::protocol::WireProtocol;
+use crate::lane::silence::ToldSilent;
+use crate::qp::machine::Machine;
+use crate::qp::state::QpInner;
+use crate::sched::Event;
+use crate::streams::Orphan;
+
+/// RoCE, as the lane sees it.
+pub(crate) struct Packets {
+    pub(super) rx: RxBatch,
+    /// What the lane last saw in the receiver page of this process when nothing came.
+    pub(super) intake_seen: (u64, u64),
+    /// Processes that were reported to users as silent.
+    told_silent: ToldSilent,
+    /// The time of the last warning of a refusal of the kernel.
+    pub(super) warned: Option<Time>,
+}
+
+impl Packets {
+    pub(crate) fn new() -> Self {
+        let told_silent = ToldSilent::default();
+        Self { rx: RxBatch::new(), intake_seen: (0, 0), told_silent, warned: None }
+    }
+}
+
+impl WireProtocol for Packets {
+    fn machine(&self, init: QpInit) -> Machine {
+        Machine::Packets(vernic_proto::Qp::new(init))
+    }
+
+    fn receive(&mut self, lane: &mut LaneState, device: &Device, now: Time) -> usize {
+        self.receive_batch(lane, device, now)
+    }
+
+    fn transmit(&mut self, lane: &mut LaneState, device: &Device, now: Time) {
+        lane.sched.release_acks(false, now);
+        self.transmit_ready(lane, device, now);
+    }
+
+    fn transmit_all(&mut self, lane: &mut LaneState, device: &Device, now: Time) {
+        lane.sched.release_acks(true, now);
+        self.transmit_ready(lane, device, now);
+    }
+
+    /// A short burst goes alone, and acknowledgements that are due leave with the next poll, while
+    /// the reply is on its way. A long burst goes with all that is ready. A message behind many
+    /// others may wait in the batch for more ([`Post`](crate::policy::Post)).
+    fn transmit_posted(
+        &mut self,
+        lane: &mut LaneState,
+        device: &Device,
+        qp: &Arc<QpInner>,
+        now: Time,
+    ) {
+        self.send_posted(lane, device, qp, now);
+    }
+
+    fn fire_timers(&mut self, lane: &mut LaneState, device: &Device, now: Time) {
+        lane.gsi.fire_timers(device, &mut lane.table, now);
+        lane.near.wake_again(now);
+        let told_silent = &mut self.told_silent;
+        lane.fire_qp_timers(device, Event::Changed, now, |near, sched, qp, core| {
+            told_silent.note(device, qp.qpn(), core, now);
+            let peer = core.machine.attr().dest_qpn;
+            let path = core.side.peer.path();
+            if let Some((path, process)) = path.and_then(|path| device.straighten(path, peer)) {
+                if device.near().is_some() {
+                    near.note_found(peer, process.pid());
+                }
+                core.side.peer.go_straight(device, path, peer, process);
+            }
+            sched.exempt(qp);
+        });
+    }
+
+    fn next_work(&self, lane: &LaneState, now: Time, patience: u64) -> Option<Time> {
+        lane.next_packet_work(now, patience)
+    }
+
+    fn add_fds(&self, lane: &LaneState, fds: &mut Vec<RawFd>) {
+        fds.extend_from_slice(lane.link.poll_fds());
+    }
+
+    fn step_aside(&mut self, lane: &mut LaneState, now: Time) -> bool {
+        lane.link.step_aside(Nanos(now.nanos()));
+        true
+    }
+
+    /// Packets that a capture keeps go to its file.
+    fn leave(&mut self, lane: &mut LaneState, _device: &Device) -> Vec<Orphan> {
+        lane.link.flush();
+        Vec::new()
+    }
+}
