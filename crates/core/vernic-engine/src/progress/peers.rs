@@ -1,22 +1,25 @@
-//! Processes of this host that queue pairs are connected to, and how those queue pairs fail when
-//! such a process is gone.
+//! The processes of this host that queue pairs are connected to, and how the queue pairs fail when
+//! their peer's process is gone.
 //!
-//! A process that is killed sends no notice. If it shares memory with this process, its connection
-//! hangs up (`local/control.rs`). The slot of any other process goes with the process, which every
-//! process of this host can see. So a process with queue pairs that are connected to such a process
-//! checks every [`LOOK_NANOS`] whether the peer's slot is still there. If it is not, those queue
-//! pairs fail, whether or not anything was ever sent ([`Engine::look_after_peers`]).
+//! A process that is killed sends no notice. If it is a local peer (it shares memory with this
+//! process), the local connection hangs up (`local/control.rs`). For any other process of this
+//! host, its process slot becomes free, which all processes of the host can see. So this process
+//! checks every [`LOOK_NANOS`] whether the slots of such peers are still in use. If a slot is free,
+//! the queue pairs that are connected to it fail, whether or not anything was ever sent
+//! ([`Engine::look_after_peers`]).
 //!
 //! A process that closes its device in order, or ends after it has left `main`, says so in a page
 //! that its peers have mapped ([`Intake::has_left`](vernic_io::host::Intake::has_left)). As with
-//! hardware, its peers get no notice, and what is sent to it runs into the ACK timeout.
+//! hardware, the queue pairs of its peers do not fail at once: what they send later runs into the
+//! ACK timeout.
 //!
-//! Called by the control path, and by the background thread, which alone polls. Lock order: the
-//! lane, then the list.
+//! Called by the control path, and by the background thread, which alone does the checks. Lock
+//! order: the lane, then the list of watched processes.
 //!
-//! Limits: a process that takes the same slot before the next poll hides that the former process is
-//! gone. UC gets no notice, as from hardware: it knows of no peer that could fail. This module
-//! costs a system call per such process and poll, and nothing while there are none.
+//! Limits: if another process takes the slot before the next check, the check does not find that
+//! the former process is gone. UC queue pairs do not fail, as with hardware: UC expects no answers
+//! from its peer. The module costs a system call per watched process and check, and nothing while
+//! no process is watched.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -32,8 +35,9 @@ use crate::qp::state::QpInner;
 use crate::support::events::lock;
 
 impl Engine {
-    /// Checks for processes that are gone, if it is time to, and fails the queue pairs that are
-    /// connected to them. Returns when it must be called at the latest. For the background thread.
+    /// Checks, if a check is due, which watched processes are gone, and fails the queue pairs that
+    /// are connected to them. Returns the latest time for the next call. Only the background thread
+    /// calls it.
     pub(crate) fn look_after_peers(&self) -> Option<Time> {
         self.watch().is_rung.store(false, Ordering::Release);
         let now = self.now();
@@ -55,7 +59,7 @@ impl Engine {
             .into_iter()
             .filter(|known| known.pid.is_some_and(|pid| !self.is_neighbour(known.slot, pid)))
             .collect();
-        // If there is no descriptor left to ask with, the next poll asks again.
+        // If the process has no descriptor left for the check, the next check tries again.
         let vacant =
             self.slots().vacant(watched.iter().map(|known| known.slot)).unwrap_or_default();
         let missing = watched.into_iter().filter(|known| vacant.contains(&known.slot));
@@ -78,9 +82,9 @@ impl Engine {
         list.due
     }
 
-    /// Asks the processes that have not said yet whether they serve the address. Queue pairs that
-    /// are connected to a process that says so know it from then on. Returns the processes that are
-    /// known already.
+    /// Asks those processes that have not yet said whether they serve the address of the queue
+    /// pairs. If a process has said so, the queue pairs that are connected to it are given the
+    /// process and its receiver page. Returns the processes whose process ids are known already.
     fn identify(&self, all: Vec<Watched>, now: Time) -> Vec<Watched> {
         let (sure, unsure): (Vec<_>, Vec<_>) = all.into_iter().partition(|w| w.pid.is_some());
         for known in unsure {
@@ -97,7 +101,7 @@ impl Engine {
         sure
     }
 
-    /// Forgets processes that no queue pair is connected to any more.
+    /// Removes from the list the processes that no queue pair is connected to any more.
     fn forget_strangers(&self) {
         let added = lock(&self.watch().list).added;
         let used: HashSet<_> = self.with_lane(|lane| {
