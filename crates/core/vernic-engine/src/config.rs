@@ -1,10 +1,12 @@
-//! Configuration: one table of keys, read from defaults < file < environment < code.
+//! Configuration: one table of settings. The values come from defaults, a file, the environment or
+//! code, of which each goes before those named earlier.
 //!
-//! Owns the table [`KEYS`] and the [`Config`] that it fills. Read once, when a device is opened;
-//! nothing here is consulted on the data path. An unknown key or a bad value is an error that
-//! names the key, the value and what is allowed: no setting is ever silently ignored.
+//! Owns the table [`KEYS`] and the struct [`Config`], which has a field for each row. Settings are
+//! read once, when a device is opened, and never on the data path. An unknown setting or a bad
+//! value is an error that names the setting, the value and what is allowed: no setting is ever
+//! silently ignored.
 //!
-//! Where a value comes from, and which file is read: `config/settings.rs`.
+//! `config/settings.rs` says which file is read, and keeps the origin of each value.
 
 mod peers;
 mod settings;
@@ -21,18 +23,18 @@ pub use settings::{Origin, Settings};
 /// Environment variable that names the configuration file.
 pub const CONFIG_VARIABLE: &str = "VERNIC_CONFIG";
 
-/// Longest time a setting in microseconds may name: 10 s.
+/// Largest value of a setting in microseconds: 10 s.
 const MAX_US: u64 = 10_000_000;
 
-/// The device of a netdev that programs get if they name none.
+/// The kind of device that programs get on a netdev if they name no device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum TransportChoice {
-    /// RoCE: `vernic0`...
+    /// RoCE devices: `vernic0`, `vernic1` and so on.
     #[default]
     Roce,
-    /// iWARP: `viw0`...
+    /// iWARP devices: `viw0`, `viw1` and so on.
     Iwarp,
-    /// Both are listed; a program that names no device gets RoCE.
+    /// Both kinds are listed. A program that names no device gets a RoCE device.
     Both,
 }
 
@@ -41,7 +43,7 @@ pub enum TransportChoice {
 pub struct Key {
     /// Name in a file and in [`Config::set`].
     pub name: &'static str,
-    /// Environment variable.
+    /// Name of the environment variable.
     pub variable: &'static str,
     /// Unit or form of the value, in words.
     pub unit: &'static str,
@@ -54,7 +56,8 @@ pub struct Key {
 /// The reason why a value was refused.
 struct Refusal {
     reason: String,
-    /// Whether `reason` says what would be right, so that the row's own words would repeat it.
+    /// Whether `reason` also says which values are allowed, so that the error message need not add
+    /// the row's [`unit`](Key::unit).
     tells_what_is_right: bool,
 }
 
@@ -221,8 +224,8 @@ fn show_transport(value: &TransportChoice) -> String {
     .to_owned()
 }
 
-/// Checks the value and returns it as text, so that a bad value is refused here and not when a
-/// device is opened.
+/// Checks the value and returns it unchanged, so that a bad value is refused when it is set, not
+/// when a device is opened.
 fn fault(value: &str) -> Result<String, Refusal> {
     match value.parse::<FaultConfig>() {
         Ok(_) => Ok(value.to_owned()),
@@ -264,7 +267,7 @@ fn micros_or_none(value: &str) -> Result<u64, String> {
     number(value, 0, MAX_US)
 }
 
-/// Parses seconds within the kernel's range.
+/// Parses a number of seconds in the range that the kernel allows for TCP keep-alive.
 fn keep_alive(value: &str) -> Result<u32, String> {
     number(value, 0, 32767).map(|n| n as u32)
 }
@@ -302,7 +305,7 @@ fn vendor_part_id(value: &str) -> Result<u32, String> {
     identifier(value, 0, u32::MAX.into())
 }
 
-/// Parses a buffer size, which the kernel doubles in 31 bits.
+/// Parses a buffer size. The kernel doubles it, and the double must fit 31 bits.
 fn socket_buffer(value: &str) -> Result<u32, String> {
     number(value, 4096, (1 << 30) - 1).map(|n| n as u32)
 }
@@ -339,15 +342,15 @@ fn show_mtu(value: &Option<Mtu>) -> String {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// No row has this name.
+    /// No setting has this name.
     #[error("{origin}: there is no setting {name:?}; `vernic config` lists all")]
     UnknownKey {
-        /// Name that was given.
+        /// The name that was given.
         name: String,
-        /// The place of the name: a file and line, a variable, or code.
+        /// The place where the name was given: a file and line, the environment, or code.
         origin: String,
     },
-    /// A value that the row does not take.
+    /// The setting does not allow this value.
     #[error("{origin}: {name} = {value:?}: {reason}{}", Allowed(*allowed))]
     BadValue {
         /// The setting.
@@ -356,9 +359,9 @@ pub enum ConfigError {
         value: String,
         /// What is wrong.
         reason: String,
-        /// What is allowed, where the reason does not say it.
+        /// What is allowed, if the reason does not say it.
         allowed: Option<&'static str>,
-        /// The place of the value.
+        /// The place where the value was given: a file and line, an environment variable, or code.
         origin: String,
     },
     /// A line of the file is not of the form `key = value`.
@@ -366,7 +369,7 @@ pub enum ConfigError {
     BadLine {
         /// The line.
         line: String,
-        /// The place of the line.
+        /// The place of the line: the file and the line number.
         origin: String,
     },
     /// The file that the environment names cannot be read.
@@ -379,7 +382,7 @@ pub enum ConfigError {
     },
 }
 
-/// The end of an error message, which says what is allowed.
+/// Displays the end of an error message, which says what is allowed; empty for `None`.
 struct Allowed(Option<&'static str>);
 
 impl std::fmt::Display for Allowed {
@@ -388,14 +391,16 @@ impl std::fmt::Display for Allowed {
     }
 }
 
-/// Longest time that our responses take if no floor is set, as an exponent of 4.096 us: 2.1 ms.
-/// That suits a process that does not poll and whose background thread must be woken on a busy
-/// machine.
+/// The smallest [`Config::ack_delay`], as an exponent: 4.096 us * 2^9, which is 2.1 ms. This is the
+/// longest time that the responses of a process take which does not poll, and whose background
+/// thread must be woken on a busy machine.
 const LEAST_ACK_DELAY: u8 = 9;
 
 impl Config {
-    /// Returns how long our responses may take, as reported to peers: an exponent of 4.096 us. The
-    /// smallest one is returned that covers the ACK timeout floor, which we grant to peers too.
+    /// Returns how long responses of this device may take, as it reports to peers: the exponent n
+    /// of 4.096 us * 2^n. It is the smallest n whose time covers the setting
+    /// `ack_timeout_floor_us`: this device grants its peers that time, and so asks the same of
+    /// them.
     pub fn ack_delay(&self) -> u8 {
         let floor = u128::from(self.ack_timeout_floor_us) * 1000;
         let covers = |n: &u8| 4096_u128 << n >= floor;
@@ -433,7 +438,8 @@ impl Config {
         })
     }
 
-    /// Sets one setting by name and returns its index in [`KEYS`]; `origin` is for the error.
+    /// Sets one setting by name and returns its index in [`KEYS`]. `origin` names the place of the
+    /// value in errors.
     fn set_from(
         &mut self,
         name: &str,
