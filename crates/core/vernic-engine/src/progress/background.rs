@@ -1,7 +1,7 @@
 //! The background thread of an open device: progress when no application thread makes any.
 //!
 //! Owns the thread, and the descriptors that it polls in addition to those of the engine.
-//! [`policy::Background`](policy::Background) decides when the thread backs off, polls or sleeps.
+//! [`policy::Background`] decides when the thread backs off, polls or sleeps.
 //! This module carries that out, and reports the result as an event. While the thread watches, it
 //! sleeps in `ppoll` on the sockets, on changes of the network, and on the descriptor by which
 //! other threads wake it, with the next timer as timeout. An idle device makes no system call at
