@@ -200,7 +200,8 @@ impl Memory {
                         })?;
                     }
                     at += n;
-                    // Checked after the copy: all bytes that were read belonged to the grant.
+                    // The check comes after the copy. If it succeeds, all bytes that were read
+                    // belonged to the grant.
                     if holds() { Ok(()) } else { Err(PeerCopyError::Revoked) }
                 })
             }

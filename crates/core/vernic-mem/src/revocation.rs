@@ -164,9 +164,9 @@ struct State {
     /// Words of send queues.
     sends: HashMap<Qpn, u32>,
     free: Vec<u32>,
-    /// Words with this number and above were never used.
+    /// The lowest number of a word that was never used.
     next_unused: u32,
-    /// The processes for whose accesses revocations wait.
+    /// The registered processes. A revocation waits until their accesses have ended.
     processes: Vec<(GrantedProcessId, Arc<dyn GrantedProcess>)>,
     last_id: u64,
     /// Processes that hold files of revoked keys, and were not notified.

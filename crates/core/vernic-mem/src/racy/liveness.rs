@@ -22,7 +22,7 @@ use std::ptr::NonNull;
 use super::memfd::page_size;
 use crate::random::Random;
 
-/// What a grant contains about the owner's liveness word.
+/// A liveness word of another process, as a grant names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LivenessWord {
     /// Address of the word in the owner's address space.
