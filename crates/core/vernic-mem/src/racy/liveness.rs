@@ -22,7 +22,7 @@ use std::ptr::NonNull;
 use super::memfd::page_size;
 use crate::random::Random;
 
-/// A liveness word of another process, as a grant names it.
+/// The address and value of the liveness word of a process, as its grants contain them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LivenessWord {
     /// Address of the word in the owner's address space.
