@@ -1,10 +1,12 @@
-//! Configuration: one table of keys, read from defaults < file < environment < code.
+//! Configuration: one table of settings. The values come from defaults, a file, the environment or
+//! code, of which each goes before those named earlier.
 //!
-//! Owns the table [`KEYS`] and the [`Config`] that it fills. Read once, when a device is opened;
-//! nothing here is consulted on the data path. An unknown key or a bad value is an error that
-//! names the key, the value and what is allowed: no setting is ever silently ignored.
+//! Owns the table [`KEYS`] and the struct [`Config`], which has a field for each row. Settings are
+//! read once, when a device is opened, and never on the data path. An unknown setting or a bad
+//! value is an error that names the setting, the value and what is allowed: no setting is ever
+//! silently ignored.
 //!
-//! Where a value comes from, and which file is read: `config/settings.rs`.
+//! `config/settings.rs` says which file is read, and keeps the origin of each value.
 
 mod peers;
 mod settings;
@@ -21,18 +23,18 @@ pub use settings::{Origin, Settings};
 /// Environment variable that names the configuration file.
 pub const CONFIG_VARIABLE: &str = "VERNIC_CONFIG";
 
-/// Longest time a setting in microseconds may name: 10 s.
+/// Largest value of a setting in microseconds: 10 s.
 const MAX_US: u64 = 10_000_000;
 
-/// The device of a netdev that programs get if they name none.
+/// The kind of device that programs get on a netdev if they name no device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum TransportChoice {
-    /// RoCE: `vernic0`...
+    /// RoCE devices: `vernic0`, `vernic1` and so on.
     #[default]
     Roce,
-    /// iWARP: `viw0`...
+    /// iWARP devices: `viw0`, `viw1` and so on.
     Iwarp,
-    /// Both are listed; a program that names no device gets RoCE.
+    /// Both kinds are listed. A program that names no device gets a RoCE device.
     Both,
 }
 
@@ -41,7 +43,7 @@ pub enum TransportChoice {
 pub struct Key {
     /// Name in a file and in [`Config::set`].
     pub name: &'static str,
-    /// Environment variable.
+    /// Name of the environment variable.
     pub variable: &'static str,
     /// Unit or form of the value, in words.
     pub unit: &'static str,
@@ -54,7 +56,8 @@ pub struct Key {
 /// The reason why a value was refused.
 struct Refusal {
     reason: String,
-    /// Whether `reason` says what would be right, so that the row's own words would repeat it.
+    /// Whether `reason` also says which values are allowed, so that the error message need not add
+    /// the row's [`unit`](Key::unit).
     tells_what_is_right: bool,
 }
 
@@ -98,104 +101,114 @@ config! {
     /// Device to open when the program names neither a device nor an address; empty takes the
     /// first one.
     device: String = String::new(), "VERNIC_DEVICE", "name, as vernic0 or viw0, or netdev, as eth0", text, String::clone;
-    /// Which devices the list of devices has, and which connections by IP address use (rdma_cm):
-    /// RoCE's (vernic0...) or iWARP's (viw0...), which stand beside each other on the same netdevs
-    /// and addresses. `both` lists both, and connections use RoCE, or iWARP where the peer's host
-    /// has no RoCE (a listener uses RoCE). The setting `device` goes before it.
+    /// Kind of the devices that are listed, and that connections by IP address (rdma_cm) use: RoCE
+    /// (vernic0...) or iWARP (viw0...). Each netdev has a device of either kind, with the same
+    /// addresses. `both` lists both kinds; connections then use RoCE, or iWARP if the peer's host
+    /// has no RoCE, and listeners use RoCE. The setting `device` goes before this one.
     transport: TransportChoice = TransportChoice::Roce, "VERNIC_TRANSPORT", "roce, iwarp or both", transport, show_transport;
-    /// Ask peers of iWARP for CRCs over each segment (RFC 5044). They are used if either end asks.
+    /// Ask iWARP peers for a CRC over each segment (RFC 5044). CRCs are used if either end asks.
     iwarp_crc: bool = true, "VERNIC_IWARP_CRC", "on or off", switch, show_switch;
-    /// How long a message of iWARP waits for a receive before its connection is ended for want of
-    /// one. RFC 5041 would end it at once, which is 0; there is no "receiver not ready" that would
-    /// let the peer repeat it.
+    /// How long an iWARP message waits until a receive is posted for it; then its connection is
+    /// ended. RFC 5041 ends the connection at once, which is 0: iWARP has no "receiver not ready"
+    /// after which the peer would repeat the message.
     iwarp_recv_wait_us: u64 = 1_000_000, "VERNIC_IWARP_RECV_WAIT_US", "0 to 10000000 microseconds", micros_or_none, show;
-    /// How long a peer that was asked for a connection of iWARP may take to accept or reject it,
-    /// from when TCP has connected.
+    /// How long an iWARP peer may take to accept or reject a connection, from when TCP has
+    /// connected.
     iwarp_reply_timeout_s: u32 = 60, "VERNIC_IWARP_REPLY_TIMEOUT_S", "1 to 3600 seconds", reply_timeout, show;
-    /// How long nothing may be heard of the host of a connection of iWARP, whether or not something
-    /// is on its way to it, until the connection is lost; 0 leaves it to the system: a quarter of
-    /// an hour, and for ever if nothing is sent. A host that answers whose program is stopped is
-    /// waited for.
+    /// How long the peer's host may be silent until an iWARP connection counts as lost, whether or
+    /// not something was sent to it. 0 leaves this to the system's TCP, which gives up after a
+    /// quarter of an hour, or never if nothing is sent. A host that answers while the peer's
+    /// program is stopped is not silent.
     iwarp_peer_timeout_s: u32 = 30, "VERNIC_IWARP_PEER_TIMEOUT_S", "0 to 32767 seconds", keep_alive, show;
     /// Upper bound of the port's active MTU; 0 takes the largest that fits the netdev.
     mtu: Option<Mtu> = None, "VERNIC_MTU", "0, 256, 512, 1024, 2048 or 4096 bytes", mtu, show_mtu;
-    /// Time without a verbs call after which the background thread takes over; the bound of how
-    /// long a computing application keeps its peers waiting.
+    /// Time without a verbs call after which the background thread moves packets. An application
+    /// that computes keeps its peers waiting for so long, and at most for twice as long.
     takeover_us: u64 = 500, "VERNIC_TAKEOVER_US", "1 to 10000000 microseconds", micros, show;
     /// Largest number of packets in flight on one RC queue pair. The default is 4 MiB at the
-    /// largest MTU: what a socket's receive buffer holds while its process is not scheduled.
+    /// largest MTU: as much as the receive buffer of the peer's socket holds while the peer's
+    /// process does not run.
     max_window: u32 = 1024, "VERNIC_MAX_WINDOW", "1 to 65536 packets", window, show;
-    /// Flows: UDP source ports over which queue pairs to one process of a host are spread; with
-    /// peers in many processes more are opened, up to 64 and one for each address of the device.
+    /// Number of flows: the UDP source ports over which the queue pairs that are connected to one
+    /// process are spread. For peers in many processes more are opened, up to 64 and one for each
+    /// address of the device.
     flows: u16 = 4, "VERNIC_FLOWS", "1 to 16", flows, show;
     /// Use UDP_SEGMENT and UDP_GRO to move many packets with one system call.
     offload: bool = true, "VERNIC_OFFLOAD", "on or off", switch, show_switch;
-    /// Use port 4791 also between processes of this host, instead of shared memory and their
-    /// private ports.
+    /// Use UDP port 4791 also between processes of this host, instead of shared memory and the
+    /// processes' private ports.
     force_wire: bool = false, "VERNIC_FORCE_WIRE", "on or off", switch, show_switch;
     /// Send packets to processes of this host and user through memory that both share, instead of
-    /// UDP. Off with `force_wire`, `capture`, `fault` and `trace`, which are about packets on the
-    /// wire.
+    /// UDP. Off if `force_wire`, `capture`, `fault` or `trace` is set, because these are about
+    /// packets on the wire.
     same_host: bool = true, "VERNIC_SAME_HOST", "on or off", switch, show_switch;
-    /// Memory through which one other process of this host sends to this one; packets of the size
-    /// of the MTU that it holds may be on the way. Less from the ninth such process on, down to 64
-    /// KiB.
+    /// Size of each ring of shared memory through which one other process of this host sends to
+    /// this one. As many packets may be on the way as packets of MTU size fit in it. From the ninth
+    /// such process on, rings are smaller, down to 64 KiB.
     ring_bytes: u32 = 1 << 18, "VERNIC_RING_BYTES", "65536 to 16777216 bytes, a power of two", ring, show;
-    /// Carry out WRITEs, READs and atomics of RC to processes of this host and user in their
-    /// memory, without packets, and copy their large SENDs out of it, and let them do so in this
-    /// one's; both ends need it. Off wherever `same_host` is.
+    /// Carry out WRITEs, READs and atomics of RC to processes of this host and user directly in
+    /// their memory, without packets, and copy the payload of their large SENDs out of it. Those
+    /// processes may do the same in the memory of this process. Both processes need the setting.
+    /// Off whenever `same_host` is off.
     direct: bool = true, "VERNIC_DIRECT", "on or off", switch, show_switch;
-    /// Move memory that programs register for remote access into files, whole pages of it, so that
-    /// processes of this host map it and need no system call to reach it. On request: a program
-    /// must not write to memory while it registers it, and its children of `fork` share it while it
-    /// is registered.
+    /// Move memory that the program registers for remote access into files, in whole pages, so that
+    /// other processes of this host can map the memory and reach it without system calls. Off by
+    /// default, because the program must then not write to memory while it registers it, and
+    /// children of `fork` share the memory while it is registered.
     share_memory: bool = false, "VERNIC_SHARE_MEMORY", "on or off", switch, show_switch;
-    /// Let UC and UD wait while a process of this host has not yet received what was sent to it
-    /// before; off, they lose packets when they are faster than it.
+    /// Let UC and UD queue pairs wait while a process of this host has not yet received what was
+    /// sent to it before. If off, packets are lost when they are sent faster than that process
+    /// receives them.
     pace: bool = true, "VERNIC_PACE", "on or off", switch, show_switch;
-    /// With whom a device talks: packets, requests for connections and connections of TCP from
-    /// other addresses are dropped and counted, and calls that would talk to them fail. Empty is
-    /// everybody. (Source addresses can be forged: docs/ipsec.md has what helps.)
+    /// Addresses that a device exchanges packets with. Packets, connection requests and TCP
+    /// connections from other addresses are dropped and counted, and calls that would send to other
+    /// addresses fail. Empty allows all addresses. (Source addresses can be forged: docs/ipsec.md
+    /// says what helps.)
     peers: Peers = Peers::default(), "VERNIC_PEERS", "networks and addresses with commas between, as 10.1.0.0/16, fd00::/8", peers, show;
-    /// Hear the peer of a connected queue pair from one UDP port alone, the one that it was heard
-    /// from first, so that other users of its host cannot send in its name; another port is
-    /// believed if its packet has the very next sequence number. Off for peers that spread a queue
-    /// pair over many ports.
+    /// Accept packets for a connected queue pair only from the UDP source port from which its peer
+    /// sent first, so that other users of the peer's host cannot send in its name. A packet from
+    /// another port is accepted only if it has the very next sequence number. Turn this off for
+    /// peers that spread a queue pair over many ports.
     pin_source_ports: bool = true, "VERNIC_PIN_SOURCE_PORTS", "on or off", switch, show_switch;
-    /// Receive and send buffer of each socket; without privilege the system grants up to
-    /// `net.core.rmem_max` and `wmem_max`.
+    /// Size of the receive buffer and of the send buffer of each socket; without privilege the
+    /// system grants up to `net.core.rmem_max` and `net.core.wmem_max`.
     socket_buffer_bytes: u32 = 4 << 20, "VERNIC_SOCKET_BUFFER_BYTES", "4096 to 1073741823 bytes", socket_buffer, show;
-    /// Longest wait for another process of this host to say which port it listens on.
+    /// How long to wait at most until another process of this host has said which port it receives
+    /// on.
     peer_query_us: u64 = 100_000, "VERNIC_PEER_QUERY_US", "1 to 10000000 microseconds", micros, show;
-    /// How long an answer of RC is waited for at least, whatever the `timeout` of a queue pair
-    /// says: peers whose responders are threads take longer than hardware. Losses are repaired long
+    /// How long an RC queue pair waits for a response at least, even if its `timeout` is shorter:
+    /// peers whose responders are threads take longer than hardware. Losses are repaired long
     /// before. Of 2000 queue pairs with a timeout of 65 us that were connected to themselves by
-    /// port 4791, 241 failed without it, 2 with 8 ms, none with the default.
+    /// port 4791, 241 failed without this floor, 2 with a floor of 8 ms, none with the default.
     ack_timeout_floor_us: u64 = 16_000, "VERNIC_ACK_TIMEOUT_FLOOR_US", "0 to 10000000 microseconds", micros_or_none, show;
-    /// How long RC waits for the answer of a process of this host that is alive and does not run:
-    /// stopped, in a debugger, in a frozen cgroup, or on a core that others have. Then `timeout`
-    /// and `retry_cnt` count, as for peers on other hosts. Not with `fault`.
+    /// How long an RC queue pair waits for the response of a process of this host that is alive but
+    /// does not run: it is stopped, in a debugger, in a frozen cgroup, or on a core that others
+    /// use. After that, `timeout` and `retry_cnt` count, as for peers on other hosts. Without
+    /// effect if `fault` is set.
     live_peer_timeout_s: u32 = 30, "VERNIC_LIVE_PEER_TIMEOUT_S", "0 to 3600 seconds", live_peer_timeout, show;
-    /// How long the peer of a connection may take to answer each message of its making and ending.
-    /// Messages are repeated 15 times, the first few earlier: with the default, which is Linux's, a
-    /// peer that is not there is given up after 62 s.
+    /// How long the peer may take to answer each message that sets up or ends a connection.
+    /// Messages are repeated 15 times, the first few of them earlier: with the default, which is
+    /// Linux's, a peer that does not answer is given up after 62 s.
     cm_response_timeout: u8 = 20, "VERNIC_CM_RESPONSE_TIMEOUT", "8 to 24: 4.096 us * 2^n", cm_response_timeout, show;
-    /// File to capture every packet into, pcapng, for Wireshark; empty captures nothing. `%p`
-    /// becomes the process id, `%d` the device's name; of two links with one file, the second adds
-    /// `-2` to the name.
+    /// File into which every packet is captured (pcapng, for Wireshark); empty captures nothing.
+    /// `%p` becomes the process id, `%d` the device's name. If two links have the same file, the
+    /// second adds `-2` to the name.
     capture: String = String::new(), "VERNIC_CAPTURE", "path", text, String::clone;
-    /// The capture ends before its file is larger than this; 0 is no limit.
+    /// Largest size of the capture file: the capture ends before the file would be larger; 0 sets
+    /// no limit.
     capture_max_bytes: u64 = 1 << 30, "VERNIC_CAPTURE_MAX_BYTES", "0 to 2^63 bytes", bytes, show;
-    /// Faults to inject into what is sent, as `loss=0.01,dup=0.001,reorder=0.01,corrupt=0.001,
-    /// delay_us=50,seed=7`; empty injects none.
+    /// Faults to inject into the packets that are sent, as
+    /// `loss=0.01,dup=0.001,reorder=0.01,corrupt=0.001, delay_us=50,seed=7`; empty injects none.
     fault: String = String::new(), "VERNIC_FAULT", "name=value, with commas between: loss, dup, reorder, corrupt from 0 to 1; delay_us; seed", fault, String::clone;
-    /// Vendor that the device names (an OUI, IBTA 11.2.1.2). The default is one that nobody owns.
+    /// Vendor id that the device reports (an OUI, IBTA 11.2.1.2). The default is an OUI without an
+    /// owner.
     vendor_id: u32 = 0x02_76_6e, "VERNIC_VENDOR_ID", "1 to 0xffffff", vendor_id, show_hex;
-    /// Part number that the device names, in its vendor's terms: some programs use more of a device
-    /// whose number they know, perftest inline data and `ibv_wr_*` on 4115 (ConnectX-4).
+    /// Part number that the device reports, as its vendor numbers parts. Some programs use more
+    /// features of a device whose part number they know: on 4115 (ConnectX-4), perftest uses inline
+    /// data and `ibv_wr_*`.
     vendor_part_id: u32 = 1, "VERNIC_VENDOR_PART_ID", "0 to 0xffffffff", vendor_part_id, show;
-    /// Log every packet at level `trace`: the `vernic` command prints it on standard error, other
-    /// programs where their subscriber to `tracing` does.
+    /// Log every packet at level `trace`. The `vernic` command prints the log on standard error,
+    /// other programs where their `tracing` subscriber does.
     trace: bool = false, "VERNIC_TRACE", "on or off", switch, show_switch;
 }
 
@@ -221,8 +234,8 @@ fn show_transport(value: &TransportChoice) -> String {
     .to_owned()
 }
 
-/// Checks the value and returns it as text, so that a bad value is refused here and not when a
-/// device is opened.
+/// Checks the value and returns it unchanged, so that a bad value is refused when it is set, not
+/// when a device is opened.
 fn fault(value: &str) -> Result<String, Refusal> {
     match value.parse::<FaultConfig>() {
         Ok(_) => Ok(value.to_owned()),
@@ -264,7 +277,7 @@ fn micros_or_none(value: &str) -> Result<u64, String> {
     number(value, 0, MAX_US)
 }
 
-/// Parses seconds within the kernel's range.
+/// Parses a number of seconds in the range that the kernel allows for TCP keep-alive.
 fn keep_alive(value: &str) -> Result<u32, String> {
     number(value, 0, 32767).map(|n| n as u32)
 }
@@ -302,7 +315,7 @@ fn vendor_part_id(value: &str) -> Result<u32, String> {
     identifier(value, 0, u32::MAX.into())
 }
 
-/// Parses a buffer size, which the kernel doubles in 31 bits.
+/// Parses a buffer size. The kernel doubles it, and the double must fit 31 bits.
 fn socket_buffer(value: &str) -> Result<u32, String> {
     number(value, 4096, (1 << 30) - 1).map(|n| n as u32)
 }
@@ -339,15 +352,15 @@ fn show_mtu(value: &Option<Mtu>) -> String {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// No row has this name.
+    /// No setting has this name.
     #[error("{origin}: there is no setting {name:?}; `vernic config` lists all")]
     UnknownKey {
-        /// Name that was given.
+        /// The name that was given.
         name: String,
-        /// The place of the name: a file and line, a variable, or code.
+        /// The place where the name was given: a file and line, the environment, or code.
         origin: String,
     },
-    /// A value that the row does not take.
+    /// The setting does not allow this value.
     #[error("{origin}: {name} = {value:?}: {reason}{}", Allowed(*allowed))]
     BadValue {
         /// The setting.
@@ -356,9 +369,9 @@ pub enum ConfigError {
         value: String,
         /// What is wrong.
         reason: String,
-        /// What is allowed, where the reason does not say it.
+        /// What is allowed, if the reason does not say it.
         allowed: Option<&'static str>,
-        /// The place of the value.
+        /// The place where the value was given: a file and line, an environment variable, or code.
         origin: String,
     },
     /// A line of the file is not of the form `key = value`.
@@ -366,7 +379,7 @@ pub enum ConfigError {
     BadLine {
         /// The line.
         line: String,
-        /// The place of the line.
+        /// The place of the line: the file and the line number.
         origin: String,
     },
     /// The file that the environment names cannot be read.
@@ -379,7 +392,7 @@ pub enum ConfigError {
     },
 }
 
-/// The end of an error message, which says what is allowed.
+/// Displays the end of an error message, which says what is allowed; empty for `None`.
 struct Allowed(Option<&'static str>);
 
 impl std::fmt::Display for Allowed {
@@ -388,14 +401,16 @@ impl std::fmt::Display for Allowed {
     }
 }
 
-/// Longest time that our responses take if no floor is set, as an exponent of 4.096 us: 2.1 ms.
-/// That suits a process that does not poll and whose background thread must be woken on a busy
-/// machine.
+/// The smallest [`Config::ack_delay`], as an exponent: 4.096 us * 2^9, which is 2.1 ms. This is the
+/// longest time that the responses of a process take which does not poll, and whose background
+/// thread must be woken on a busy machine.
 const LEAST_ACK_DELAY: u8 = 9;
 
 impl Config {
-    /// Returns how long our responses may take, as reported to peers: an exponent of 4.096 us. The
-    /// smallest one is returned that covers the ACK timeout floor, which we grant to peers too.
+    /// Returns how long responses of this device may take, as it reports to peers: the exponent n
+    /// of 4.096 us * 2^n. It is the smallest n whose time covers the setting
+    /// `ack_timeout_floor_us`: this device grants its peers that time, and so asks the same of
+    /// them.
     pub fn ack_delay(&self) -> u8 {
         let floor = u128::from(self.ack_timeout_floor_us) * 1000;
         let covers = |n: &u8| 4096_u128 << n >= floor;
@@ -433,7 +448,8 @@ impl Config {
         })
     }
 
-    /// Sets one setting by name and returns its index in [`KEYS`]; `origin` is for the error.
+    /// Sets one setting by name and returns its index in [`KEYS`]. `origin` names the place of the
+    /// value in errors.
     fn set_from(
         &mut self,
         name: &str,

@@ -1,8 +1,9 @@
-//! Counters of a device: one per drop reason, in addition to those of the link and of each queue
-//! pair.
+//! Counters of a device: one for each drop reason and others, in addition to the counters of the
+//! link and of each queue pair.
 //!
-//! Owns [`Counters`]. Only the lane's holder adds to them, and any thread reads them. Since there
-//! is a single writer, each add is a relaxed load and store, not a locked instruction.
+//! Owns [`Counters`]. Only the holder of the lane adds to a counter, and any thread may read it.
+//! Since there is one writer at a time, each addition is a relaxed load and store, not a locked
+//! instruction.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -28,7 +29,7 @@ const REASONS: usize = DropReason::ALL.len();
 pub(crate) struct Count(AtomicU64);
 
 impl Count {
-    /// Adds; only for the lane's holder.
+    /// Adds `n`. Only the holder of the lane may call this.
     #[inline]
     pub(crate) fn add(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
@@ -152,49 +153,56 @@ impl Counters {
     }
 }
 
-/// Totals of a device since it was opened.
+/// The totals of all counters of a device since it was opened.
 #[derive(Clone, Debug)]
 pub struct DeviceCounters {
     /// Counters of the link: packets, bytes, system calls, hand-overs, errors.
     pub link: LinkCounters,
-    /// Packets dropped without an answer, by reason; every reason is listed.
+    /// Packets that were dropped, one row for each reason, including reasons with a count of 0.
     pub drops: Vec<(DropReason, u64)>,
-    /// Requests received again and answered again.
+    /// Requests that were received more than once, and answered again.
     pub duplicates: u64,
     /// NAKs sent.
     pub naks_sent: u64,
-    /// NAKs sent after which the queue pair is in error; among `naks_sent`.
+    /// NAKs sent after which the queue pair was in the error state. They are also counted in
+    /// `naks_sent`.
     pub fatal_naks_sent: u64,
-    /// Packets with a wrong P_Key, Q_Key or R_Key, or that exceed the bounds or rights of memory.
+    /// Packets received with a wrong P_Key, Q_Key or R_Key, or with a request that exceeds the
+    /// bounds or the rights of the memory.
     pub bad_keys: u64,
-    /// "Receiver not ready" answers sent.
+    /// RNR NAKs ("receiver not ready") sent.
     pub rnr_naks_sent: u64,
-    /// ACK timeouts: no response came for the whole timeout, and everything was sent again.
+    /// ACK timeouts: no response came for the whole timeout, and all unacknowledged requests were
+    /// sent again.
     pub ack_timeouts: u64,
-    /// ACK timeouts that used up no retry, since the peer is known to be alive: a process of this
-    /// host that does not run.
+    /// ACK timeouts that did not use up a retry, because the peer is a process of this host that is
+    /// known to be alive but does not run.
     pub patient_timeouts: u64,
-    /// Tail-loss probes: no response came for some round trips, and two packets were sent again.
+    /// Tail-loss probes: no response came for some round trips, and the oldest and newest packet in
+    /// flight were sent again.
     pub tail_probes: u64,
-    /// Congestion notifications received.
+    /// Congestion notification packets (CNPs) received.
     pub cnps_received: u64,
     /// Packets received with the ECN mark "congestion experienced".
     pub ecn_marked_received: u64,
-    /// Queue pairs that failed.
+    /// Queue pairs that went to the error state because of a failure.
     pub qp_failures: u64,
-    /// TCP connections that were closed because they came from outside of the setting `peers`.
+    /// TCP connections that were closed because the setting `peers` does not allow the address that
+    /// they came from.
     pub refused_peers: u64,
     /// Completion queues that overflowed.
     pub cq_overflows: u64,
     /// Times that a UC or UD queue pair had to wait before it sent to a process of this host,
-    /// because that process had not taken what was sent before.
+    /// because that process had not received what was sent to it before.
     pub paced_turns: u64,
-    /// Times that such a wait was in vain, and packets were sent regardless.
+    /// Times that a wait as in `paced_turns` lasted too long, and UC or UD packets were sent
+    /// although the process had not received the earlier ones.
     pub pace_timeouts: u64,
-    /// Management datagrams for another process of this host, handed over to it.
+    /// Management datagrams that this process received for another process of this host, and handed
+    /// over to it.
     pub mads_handed_over: u64,
-    /// CM requests that came before a listener was there and found no room to wait, or were
-    /// displaced by others.
+    /// CM requests that came before a listener existed, and could not wait for one: too many others
+    /// waited, or a later one took their room.
     pub mads_early_refused: u64,
     /// Counters of iWARP connections.
     pub streams: StreamCounters,
@@ -211,18 +219,18 @@ pub struct DeviceCounters {
     /// Times that a queue pair had to wait before it sent through shared memory, because the memory
     /// was full.
     pub near_full_turns: u64,
-    /// Packets that a process of this host did not take for so long that they were dropped; RC
-    /// repeats them.
+    /// Packets for a process of this host that were dropped, because that process had not taken
+    /// packets from shared memory for a long time. RC repeats them.
     pub near_lost: u64,
-    /// Packets received through shared memory that stand for some hundred packets of a SEND. The
-    /// bytes were copied out of the sender's memory.
+    /// Rendezvous packets received through shared memory. Each stands for some hundred packets of a
+    /// SEND, whose payload was copied out of the sender's memory.
     pub near_pulled_runs: u64,
-    /// Bytes that were copied for such packets; not among the bytes of packets.
+    /// Bytes that were copied for rendezvous packets. They are not counted in `near_rx_bytes`.
     pub near_pulled_bytes: u64,
-    /// Such packets that were refused, because they break the rules or their bytes could not be
-    /// copied. In the latter case the bytes come in packets.
+    /// Rendezvous packets that were refused, because they break the rules or their payload could
+    /// not be copied. In the second case the sender sends the payload in packets.
     pub near_pulls_refused: u64,
-    /// Counters of the processes of this host that memory was shared with.
+    /// Counters of local peers: the processes of this host that this process shared memory with.
     pub neighbours: NeighbourCounters,
     /// Counters of communication management.
     pub cm: CmCounters,

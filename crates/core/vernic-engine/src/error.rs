@@ -1,8 +1,9 @@
 //! Errors of the control path. Each message says what caused the error, with the values, and what
 //! to do about it.
 //!
-//! Owns the error types that several objects share. Data-path refusals (posting) are in `qp.rs` and
-//! `recv_queue.rs` beside the code that raises them; configuration errors are in `config.rs`.
+//! Owns the error types that several objects share. Errors of posting, on the data path, are in
+//! `qp.rs` and `recv_queue.rs`, beside the code that raises them. Configuration errors are in
+//! `config.rs`.
 
 use std::fmt;
 use std::io;
@@ -16,15 +17,16 @@ use vernic_wire::{Gid, Mtu, Qpn, Service};
 
 use crate::config::{ConfigError, PeerRefused};
 
-/// The message of every object that was made before this process was forked.
+/// The error message of calls on an object that this process has inherited by `fork`.
 pub(crate) const ORPHAN: &str = "made by the process that this one was forked from, and unusable \
                                  here: open the device again in this process";
 
-/// The message of every object whose device was closed.
+/// The error message of calls on an object whose device was closed.
 pub(crate) const CLOSED: &str =
     "the device was closed: nothing is left to do but to destroy what is left of it";
 
-/// Returns EIO, which stands for [`ORPHAN`] where only system errors fit.
+/// Returns EIO, the error of calls on an inherited object ([`ORPHAN`]) that can return system
+/// errors only.
 pub(crate) fn orphan_io() -> io::Error {
     nix::errno::Errno::EIO.into()
 }
@@ -55,16 +57,16 @@ pub enum OpenError {
     /// The netdev asked for exists, but is down or has no address.
     #[error("there is no device on {}: {netdev}", netdev.name)]
     Unusable {
-        /// The netdev, with the obstacle to using it.
+        /// The netdev, with the reason why it cannot be used.
         netdev: Unusable,
     },
     /// There is no device at all.
     #[error("there is no device, for no netdev is up and has an address: {netdevs}")]
     NoDevice {
-        /// The netdevs, each with the obstacle to using it.
+        /// The netdevs of this machine, each with the reason why it cannot be used.
         netdevs: String,
     },
-    /// The netdev is there but has no usable IP address.
+    /// The netdev exists but has no usable IP address.
     #[error(
         "{device} ({netdev}) has no usable IP address: give it one, as `ip address add ADDR dev {netdev}`"
     )]
@@ -88,7 +90,7 @@ pub enum OpenError {
         /// MTU that the netdev would need.
         needed_bytes: u32,
     },
-    /// The configuration asks for a larger MTU than fits.
+    /// The setting `mtu` is larger than the MTU of the netdev permits.
     #[error(
         "{device}: the setting mtu (VERNIC_MTU) is {wanted}, which does not fit {netdev}, whose MTU is {netdev_mtu_bytes} bytes; the largest that fits is {fits}, and 0 takes that"
     )]
@@ -99,7 +101,7 @@ pub enum OpenError {
         netdev: String,
         /// The MTU asked for.
         wanted: Mtu,
-        /// Largest that fits.
+        /// The largest path MTU that fits the MTU of the netdev.
         fits: Mtu,
         /// MTU of the netdev.
         netdev_mtu_bytes: u32,
@@ -117,7 +119,7 @@ pub enum OpenError {
         /// The alternative to the setting.
         instead: &'static str,
     },
-    /// The port or an address cannot be used.
+    /// The UDP port or an address of the device cannot be used.
     #[error("{device}: {source}")]
     Link {
         /// The device.
@@ -125,7 +127,7 @@ pub enum OpenError {
         /// Why.
         source: LinkError,
     },
-    /// The sockets between the processes of this host cannot be opened.
+    /// The sockets by which processes of this host find each other cannot be opened.
     #[error("{device}: {source}")]
     Slot {
         /// The device.
@@ -136,7 +138,7 @@ pub enum OpenError {
     /// The netdevs cannot be listed.
     #[error(transparent)]
     NetDev(#[from] NetDevError),
-    /// A middleware of the link cannot be made from its setting.
+    /// A middleware of the link (capture, faults, trace) cannot be made from its setting.
     #[error("{setting} = {value:?}: {reason}")]
     Middleware {
         /// The setting.
@@ -166,7 +168,7 @@ pub enum CreateError {
     /// The device was closed.
     #[error("{}", CLOSED)]
     Closed,
-    /// A size beyond the device's limit.
+    /// A size is outside of the device's limits.
     #[error("{what} is {value}, the device allows {min} to {max}")]
     Limit {
         /// The attribute.
@@ -178,10 +180,10 @@ pub enum CreateError {
         /// The largest value allowed.
         max: u64,
     },
-    /// A service that queue pairs cannot have.
+    /// Queue pairs of this service cannot be created by this call.
     #[error("{0:?} queue pairs cannot be made so: Rc, Uc and Ud are; XRC has its own calls")]
     Service(Service),
-    /// Something that an iWARP device does not have.
+    /// The call needs something that iWARP devices do not have.
     #[error("{device} is an iWARP device, which has no {what}: its queue pairs are Rc")]
     NotOnIwarp {
         /// The name of the device.
@@ -189,30 +191,32 @@ pub enum CreateError {
         /// The thing that iWARP devices do not have.
         what: &'static str,
     },
-    /// A shared receive queue of an XRC domain, given to a queue pair of another service.
+    /// A queue pair of another service than XRC was to receive from a shared receive queue of an
+    /// XRC domain.
     #[error("the shared receive queue belongs to an XRC domain: only XRC targets receive from it")]
     XrcSrq,
-    /// Two objects of different devices.
+    /// Two objects of the call belong to different devices.
     #[error("{what} belongs to another device than its protection domain")]
     OtherDevice {
         /// The object of the other device.
         what: &'static str,
     },
-    /// All numbers of the device's slots are in use, and no further slot is free.
+    /// All queue pair numbers of the device's process slots are in use, and the host has no free
+    /// process slot.
     #[error("no queue pair number is left ({open} open): {source}")]
     NoQpn {
         /// Queue pairs open.
         open: usize,
-        /// Why no further slot was taken.
+        /// The reason why the device did not get another process slot.
         source: SlotError,
     },
-    /// An address that cannot be reached.
+    /// The address vector cannot be used.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// The memory layer refused.
+    /// The memory layer (`vernic-mem`) refused.
     #[error(transparent)]
     Memory(#[from] RegisterError),
-    /// A region that is not inside its device memory.
+    /// The region would not lie inside its device memory.
     #[error(transparent)]
     DeviceMemory(#[from] DmRangeError),
     /// The operating system refused.
@@ -229,22 +233,22 @@ pub(crate) fn os(what: &'static str, source: impl Into<io::Error>) -> CreateErro
     CreateError::Os { what, source: source.into() }
 }
 
-/// An object that others still use was not destroyed. Nothing changed (IBTA 11.2: destroy fails
-/// with "in use").
+/// The error of an attempt to destroy an object that other objects still use. Nothing changed (IBTA
+/// 11.2: destroy fails with "in use").
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{object} is in use by {users} {by}; destroy them first")]
 pub struct Busy {
-    /// What was to be destroyed.
+    /// The kind of the object that was to be destroyed.
     pub object: &'static str,
-    /// The number of users.
+    /// The number of objects that use it.
     pub users: u32,
-    /// The kind of the users.
+    /// The kind of the objects that use it.
     pub by: &'static str,
 }
 
-/// The error of a completion queue that was full when a completion came. The completion is lost,
-/// and the queue has failed, and so have the queue pairs whose completions are lost (IBTA
-/// 11.6.3.1). The queue can only be destroyed now.
+/// The error of a completion queue that was full when a completion came. That completion is lost.
+/// The queue has failed, and so have all queue pairs that lost a completion (IBTA 11.6.3.1). The
+/// queue can only be destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "the completion queue of {depth} entries overflowed and lost completions: make it as deep as all queues that feed it together"
@@ -258,12 +262,12 @@ pub struct CqOverrun {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathError {
-    /// The source row is empty or beyond the table.
+    /// The row of the GID table that was chosen as source is empty or does not exist.
     #[error("sgid_index {index} names no GID: the table has {rows} (see `vernic info`)")]
     NoSuchGid {
-        /// Row asked for.
+        /// The row that was chosen as source.
         index: u8,
-        /// Rows that are filled.
+        /// The number of rows that are filled.
         rows: usize,
     },
     /// The destination GID is zero.
@@ -274,7 +278,7 @@ pub enum PathError {
         "source GID {sgid} (row {index}) and destination {dgid} are of different IP versions; choose a row of the peer's kind"
     )]
     Family {
-        /// Row of the source.
+        /// The row of the GID table that was chosen as source.
         index: u8,
         /// Source.
         sgid: Gid,
@@ -287,10 +291,10 @@ pub enum PathError {
         /// Destination.
         dgid: Gid,
     },
-    /// The destination is outside of the setting `peers`.
+    /// The setting `peers` does not allow the destination.
     #[error("destination {0}")]
     NotAllowed(#[from] PeerRefused),
-    /// The path MTU does not fit the port.
+    /// The path MTU is larger than the port's active MTU.
     #[error(
         "path MTU {wanted} exceeds the port's active MTU {active}: use that, or `ip link set {netdev} mtu {needed_bytes}` at both ends"
     )]
@@ -364,15 +368,15 @@ pub enum ModifyError {
         /// Why.
         source: PathError,
     },
-    /// A P_Key row other than 0.
+    /// The index into the P_Key table is not 0, the only row.
     #[error("queue pair {qpn}: P_Key index {index} names no row: the table has one")]
     Pkey {
         /// The queue pair.
         qpn: Qpn,
-        /// Row asked for.
+        /// The index of the P_Key that was given.
         index: u16,
     },
-    /// The object was destroyed.
+    /// The queue pair was destroyed.
     #[error("queue pair {0} was destroyed")]
     Destroyed(Qpn),
 }
@@ -391,7 +395,7 @@ pub enum ResizeError {
         /// The largest size allowed.
         max: u32,
     },
-    /// The queue holds more entries than would fit.
+    /// The queue holds more entries than the new size allows.
     #[error("{held} entries are queued, {value} would not hold them: poll first")]
     Held {
         /// The size asked for.
@@ -399,7 +403,8 @@ pub enum ResizeError {
         /// Entries in the queue.
         held: u32,
     },
-    /// The limit of a shared receive queue is beyond its size.
+    /// The limit of the shared receive queue (below which it raises an event) is larger than its
+    /// size.
     #[error("SRQ limit {limit} exceeds its size {size}")]
     SrqLimit {
         /// The limit asked for.
@@ -412,7 +417,7 @@ pub enum ResizeError {
 /// The reason why a memory region or window was not freed. Nothing changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FreeError {
-    /// The memory layer refused.
+    /// The memory layer (`vernic-mem`) refused.
     #[error(transparent)]
     Memory(#[from] DeregisterError),
 }
@@ -438,18 +443,18 @@ pub enum McastError {
     /// The GID is not a multicast GID.
     #[error("{0} is no multicast GID (ff00::/8, or ::ffff:224.0.0.0/4)")]
     NotGroup(Gid),
-    /// The device is in as many groups as it can.
+    /// The device is already in the largest possible number of groups.
     #[error("the device is in {limit} multicast groups, its limit")]
     Full {
-        /// Limit.
+        /// The largest possible number of groups.
         limit: u32,
     },
-    /// The group has as many members as it can.
+    /// The group already has the largest possible number of queue pairs of this device.
     #[error("{group} has {limit} queue pairs of this device, its limit")]
     GroupFull {
         /// The group.
         group: Gid,
-        /// Limit.
+        /// The largest possible number of queue pairs of this device in a group.
         limit: u32,
     },
     /// The queue pair was to be detached, but is not attached.
@@ -468,7 +473,7 @@ pub enum McastError {
     Link(#[from] LinkError),
 }
 
-/// A range that is not inside the device memory. Nothing was copied.
+/// The error for a range that does not lie inside the device memory. Nothing was copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{len} bytes at {offset} leave the {size} bytes of this device memory")]
 pub struct DmRangeError {

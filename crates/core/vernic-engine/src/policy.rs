@@ -1,5 +1,6 @@
-//! The policy of progress: which thread makes it, and when that thread polls, offers its core to
-//! others, and sleeps; and when posts gather in the batch.
+//! The policy of progress. It decides whether an application's threads or the background thread
+//! move packets. It decides when such a thread polls, yields its core or sleeps, and whether a post
+//! waits in the batch for more posts.
 //!
 //! The decisions are pure functions and a machine, without a clock, a lock or a thread. They are
 //! made for a thread that polls (`poller.rs`), for a post (`post.rs`) and for the background thread
@@ -7,8 +8,8 @@
 //! share of the policy, without a lock, and is all that the data path touches. The tests run the
 //! policy in a model of cores and time slices (`model.rs`).
 //!
-//! This module does not decide which thread may run the lane, nor see to it that no work is left
-//! without a thread that knows of it: `progress/engine.rs` does.
+//! `progress/engine.rs` decides which thread gets the lane, and makes sure that work which one
+//! thread leaves behind is known to another.
 
 mod background;
 #[cfg(test)]
@@ -28,27 +29,29 @@ pub(crate) use poller::AfterPoll;
 pub(crate) use post::{Gathered, Post};
 pub(crate) use table::{TABLE, Table};
 
-/// The value of [`Cells::looks_at`] while no poll of the background thread is planned: the thread
-/// polls unasked, or must not be woken.
+/// The value of [`Cells::looks_at`] while other threads need not wake the background thread: it is
+/// awake, was woken already, or leaves the sockets to polling threads.
 const LOOKS_BY_ITSELF: u64 = 0;
 /// The value of [`Cells::looks_at`] while the background thread sleeps until a descriptor is
 /// readable.
 const SLEEPS: u64 = u64::MAX;
 
-/// The state of the policy that threads share.
+/// The state of the policy that all threads of a device share, without a lock.
 #[derive(Debug)]
 pub(crate) struct Cells {
-    /// Calls that made progress on an application's thread. Written under the lane's lock.
+    /// The number of calls that made progress on an application's thread. Written under the lane's
+    /// lock.
     calls: AtomicU64,
     /// The time of the last of these calls, in nanoseconds.
     called_at: AtomicU64,
     /// The time since which polls find nothing, in nanoseconds; 0 if the last poll found something.
     idle_since: AtomicU64,
-    /// How long a poller finds nothing before it offers its core, in nanoseconds.
+    /// How long polls find nothing before the polling thread yields its core, in nanoseconds.
     offer_after: AtomicU64,
-    /// Polls in a row that did not get the lane and found nothing.
+    /// The number of polls in a row that did not get the lane and found no completion.
     polls_in_vain: AtomicU32,
-    /// The value of `calls` that such polls saw last.
+    /// The value of `calls` when a poll without the lane last yielded or slept. If `calls` is the
+    /// same later, no application's thread has had the lane in between.
     calls_in_vain: AtomicU64,
     /// The time of the background thread's next poll, in nanoseconds, or one of the values above.
     /// Changed to a later time only under the lane's lock.
@@ -58,10 +61,11 @@ pub(crate) struct Cells {
     watched: AtomicU64,
     /// Whether the background thread ignores sockets because application threads make progress.
     backs_off: AtomicBool,
-    /// The number of completion queues that are armed: a thread sleeps until one of them reports,
-    /// so the background thread must not back off.
+    /// The number of completion queues that are armed. Their owners sleep until the queue raises an
+    /// event, so the background thread must not back off.
     armed: AtomicUsize,
-    /// Whether a thread is about to wait for something that is no completion.
+    /// Whether an application's thread has announced, by [`Cells::rest`], that it is about to wait
+    /// for something other than a completion. The background thread clears it.
     rested: AtomicBool,
 }
 
@@ -83,30 +87,31 @@ impl Default for Cells {
     }
 }
 
-/// The next poll that the background thread has planned: until then it sleeps.
+/// The time of the next poll that the background thread has planned. It sleeps until then.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan(u64);
 
 impl Plan {
-    /// Whether work that is due at `next` would have to wait for the planned poll.
+    /// Whether work that is due at `next` is due before the planned poll.
     #[inline]
     pub(crate) fn is_late_for(self, next: Time) -> bool {
         next.nanos() < self.0
     }
 }
 
-/// The part for polls and posts.
+/// Methods for threads that poll and post.
 impl Cells {
-    /// Notes, under the lane, that an application's thread receives and fires timers. Posting does
-    /// neither, so a program that only posts leaves both to the background thread.
+    /// Counts a call in which an application's thread receives packets and fires timers. The caller
+    /// holds the lane. Posts are not counted, because they do neither: for a program that only
+    /// posts, the background thread does both.
     #[inline]
     pub(crate) fn called(&self, now: Time) {
         self.called_at.store(now.nanos(), Ordering::Relaxed);
         self.calls.store(self.calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// Notes that a poll had the lane, and whether it `found` something. Returns what the poller
-    /// does next.
+    /// Notes a poll that had the lane, and whether it `found` something. Returns what the polling
+    /// thread does next.
     #[inline]
     pub(crate) fn polled(&self, found: bool, now: Time) -> AfterPoll {
         let since = self.idle_since.load(Ordering::Relaxed);
@@ -118,7 +123,8 @@ impl Cells {
         after
     }
 
-    /// Notes that a poll found nothing and did not get the lane. Returns what the poller does next.
+    /// Notes a poll that did not get the lane and found no completion. Returns what the polling
+    /// thread does next.
     #[cold]
     pub(crate) fn polled_in_vain(&self, table: &Table) -> AfterPoll {
         let polls = self.polls_in_vain.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
@@ -133,14 +139,15 @@ impl Cells {
         poller::in_vain(table, polls, is_stuck)
     }
 
-    /// Notes that an offer of the core is over, and that it took `took` nanoseconds.
+    /// Notes that a polling thread has yielded its core, and got it back after `took` nanoseconds.
     #[cold]
     pub(crate) fn offered(&self, table: &Table, took: u64) {
         self.offer_after.store(poller::offer_after(table, took), Ordering::Relaxed);
     }
 
-    /// Decides what becomes of what was posted to a queue pair that has `in_flight` requests in
-    /// flight. The background thread takes over within `takeover` nanoseconds.
+    /// Decides whether a post is sent at once or waits in the batch. The queue pair of the post has
+    /// `in_flight` requests in flight. `gathered` returns what the batch contains. `takeover` is
+    /// the take-over time of the background thread in nanoseconds.
     #[inline]
     pub(crate) fn posted(
         &self,
@@ -166,24 +173,25 @@ impl Cells {
         self.calls.load(Ordering::Relaxed)
     }
 
-    /// Returns the time of the last such call.
+    /// Returns the time of the last call that made progress on an application's thread.
     pub(crate) fn called_at(&self) -> Time {
         Time(self.called_at.load(Ordering::Relaxed))
     }
 }
 
-/// The part for what the background thread announces, and what others report to it.
+/// Methods for what the background thread announces to other threads, and what they report to it.
 impl Cells {
-    /// Returns the poll that the background thread has planned; `None` if it polls unasked.
+    /// Returns the poll that the background thread has planned; `None` if the thread need not be
+    /// woken for work that is due earlier.
     #[inline]
     pub(crate) fn plan(&self) -> Option<Plan> {
         let looks_at = self.looks_at.load(Ordering::Acquire);
         (looks_at != LOOKS_BY_ITSELF).then_some(Plan(looks_at))
     }
 
-    /// Plans the background thread's next poll, or one without a time: the thread sleeps until a
-    /// descriptor is readable. Called under the lane's lock: a later holder compares its work with
-    /// the plan.
+    /// Plans the background thread's next poll for the time `at`. With `None` the thread sleeps
+    /// until a descriptor is readable. The caller holds the lane: a later holder compares its work
+    /// with the plan.
     pub(crate) fn plan_look(&self, at: Option<Time>) {
         self.looks_at.store(at.map_or(SLEEPS, Time::nanos), Ordering::Release);
     }
@@ -205,41 +213,44 @@ impl Cells {
         self.watched.load(Ordering::Relaxed)
     }
 
-    /// Notes that the background thread leaves the sockets to pollers from now on. Nothing
-    /// announced to the thread a queue that was armed before, nor a thread that went to rest, so it
-    /// asks for both afterwards.
+    /// Notes that the background thread leaves the sockets to polling threads from now on.
+    /// [`arm`](Self::arm) and [`rest`](Self::rest) wake the thread only from now on, so the
+    /// returned event says what they noted before.
     pub(crate) fn back_off(&self) -> Event {
         self.backs_off.store(true, Ordering::SeqCst);
         let is_armed = self.has_armed();
         Event::BackedOff { is_armed, rested: !is_armed && self.take_rested() }
     }
 
-    /// Notes that the background thread no longer leaves the sockets to pollers.
+    /// Notes that the background thread no longer leaves the sockets to polling threads.
     pub(crate) fn come_back(&self) {
         self.backs_off.store(false, Ordering::SeqCst);
     }
 
-    /// Whether a thread went to rest since this was last asked.
+    /// Whether an application's thread has called [`rest`](Self::rest) since the last call of this
+    /// method.
     pub(crate) fn take_rested(&self) -> bool {
         self.rested.swap(false, Ordering::SeqCst)
     }
 
-    /// Notes that the calling thread is about to wait for something that is no completion, and may
-    /// have been the one that polled. Returns true if the background thread counts on that thread,
-    /// and must be woken to check again.
+    /// Notes that the calling thread is about to wait for something other than a completion.
+    /// Returns true if the background thread must be woken: it has left the sockets to polling
+    /// threads, of which the caller may have been the only one.
     pub(crate) fn rest(&self) -> bool {
         self.rested.store(true, Ordering::SeqCst);
         self.backs_off.load(Ordering::SeqCst)
     }
 
-    /// Counts a completion queue that is armed now, and was not: its owner is about to sleep.
-    /// Returns true if the background thread must be woken.
+    /// Counts a completion queue that has just been armed: its owner is about to sleep. Returns
+    /// true if the background thread must be woken, because it has left the sockets to polling
+    /// threads.
     pub(crate) fn arm(&self) -> bool {
         self.armed.fetch_add(1, Ordering::SeqCst);
         self.backs_off.load(Ordering::SeqCst)
     }
 
-    /// Counts an armed completion queue no longer: it has raised its event, or is gone.
+    /// Counts a completion queue that is no longer armed: it has raised its event, or was
+    /// destroyed.
     pub(crate) fn disarm(&self) {
         self.armed.fetch_sub(1, Ordering::SeqCst);
     }

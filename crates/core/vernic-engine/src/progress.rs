@@ -1,4 +1,4 @@
-//! Progress: which thread runs the lane, and when.
+//! Progress: which thread holds the lane and moves packets, and when.
 
 pub(crate) mod background;
 pub(crate) mod engine;

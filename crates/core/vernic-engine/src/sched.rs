@@ -1,8 +1,10 @@
-//! The scheduler: which queue pair of a lane has its turn next, and when the lane must be polled.
+//! The scheduler of a lane: which queue pair has its turn next, and when the lane must be polled. A
+//! turn is what a queue pair writes before the next ready one may write.
 //!
-//! A queue pair has one [`Standing`], and with it is on one list at most; beside that it is in the
-//! timer wheel. Every event of a queue pair ends in one epilogue, [`Scheduler::after`]. The
-//! epilogue gives the queue pair the standing that the table of `standing.rs` says.
+//! The state of a queue pair in the scheduler is its [`Standing`], which also says on which list
+//! the queue pair is, if any. In addition, queue pairs with a timer have an entry in the timer
+//! wheel. The handling of every event of a queue pair ends with a call of [`Scheduler::after`],
+//! which gives the queue pair the standing that follows by the rules of `standing.rs`.
 //!
 //! ```text
 //!                  post, packets, timer
@@ -18,9 +20,10 @@
 //!                      Backpressured -----------+
 //! ```
 //!
-//! A thread without the lane leaves a queue pair in the doorbells (`progress/engine.rs`). A queue
-//! pair is *attended* while it is in the doorbells, ready or backpressured. A turn will then look
-//! at its send queue, so a post needs no other doorbell ([`Mark`](crate::qp::state::Mark)).
+//! A thread that does not have the lane leaves a queue pair in the doorbells
+//! (`progress/engine.rs`). A queue pair is *attended* while it is in the doorbells, ready or
+//! backpressured. Then a turn is sure to come that reads its send queue, so another post need not
+//! ring the doorbell again ([`Mark`](crate::qp::state::Mark)).
 //!
 //! | file | what |
 //! |---|---|
@@ -30,9 +33,9 @@
 //! | `control.rs` `destination_aimd.rs` | their congestion controllers |
 //! | `timers.rs` | the timer wheel |
 //!
-//! Owned by the lane. Limits: a queue pair waits for the window of its destination for 20 ms,
-//! behind those that came before it. An ACK waits for the time that `qp/ack_hold.rs` says. The
-//! scheduler allocates only when queue pairs are opened.
+//! Owned by the lane. Limits: a queue pair waits for the window of its destination for 20 ms, or
+//! for 40 ms if it left the waiting list for a turn meanwhile. An ACK waits for the time that
+//! `qp/ack_hold.rs` says. The scheduler allocates only when queue pairs are opened.
 
 use std::sync::Arc;
 
@@ -58,8 +61,8 @@ pub(crate) use standing::{Event, Standing, Turn};
 use timers::Timers;
 use windows::{PATIENCE_NANOS, Windows, window_of};
 
-/// Packets received by the lane after which all delayed ACKs leave: half of a requester's first
-/// window.
+/// The number of packets received by the lane after which all delayed ACKs are sent: half of the
+/// first congestion window of a requester.
 const HOLD_PACKETS: usize = 64;
 
 impl Wants for Machine {
@@ -84,7 +87,7 @@ pub(crate) struct Scheduler {
     timers: Timers,
     /// The time at which the first of the delayed ACKs is due.
     ack_due: Option<Time>,
-    /// Packets received since all delayed ACKs left.
+    /// The number of packets received since all delayed ACKs were last sent.
     packets: usize,
 }
 
@@ -112,7 +115,7 @@ impl Scheduler {
         qp.mark.set_index(self.entries.add(qp.clone()));
     }
 
-    /// Removes a queue pair that is closed: it has no turn any more.
+    /// Removes a queue pair that is closed, so that it gets no more turns.
     pub(crate) fn remove(&mut self, qp: &Arc<QpInner>) {
         let index = qp.mark.index();
         self.unlink(index);
@@ -124,7 +127,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives a queue pair a turn, unless it is sure to have one.
+    /// Makes a queue pair ready, unless a turn is sure to come anyway.
     #[inline]
     pub(crate) fn make_ready(&mut self, qp: &Arc<QpInner>) {
         if qp.mark.attend() {
@@ -132,7 +135,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives a queue pair that was left in the doorbells its turn; returns false if it is closed.
+    /// Makes a queue pair ready that was left in the doorbells. Returns false if it is closed.
     pub(crate) fn answer(&mut self, qp: &Arc<QpInner>) -> bool {
         let index = qp.mark.index();
         let is_open = self.entries.qp(index).is_some_and(|open| Arc::ptr_eq(open, qp));
@@ -142,43 +145,45 @@ impl Scheduler {
         is_open
     }
 
-    /// Takes the next queue pair that has a turn.
+    /// Takes the next ready queue pair, for its turn.
     #[inline]
     pub(crate) fn take(&mut self) -> Option<Arc<QpInner>> {
         let index = self.entries.pop(&mut self.ready)?;
         let qp = self.entries.qp(index)?.clone();
-        // Cleared before the send queue is looked at: a post from now on rings the doorbell again.
+        // The mark is cleared before the turn reads the send queue, so a later post rings the
+        // doorbell again.
         qp.mark.leave();
         Some(qp)
     }
 
-    /// Whether a queue pair has a turn.
+    /// Whether any queue pair is ready.
     #[inline]
     pub(crate) fn has_ready(&self) -> bool {
         !self.ready.is_empty()
     }
 
-    /// Returns the number of queue pairs that have a turn.
+    /// Returns the number of ready queue pairs.
     pub(crate) fn ready_len(&self) -> usize {
         self.ready.len()
     }
 
-    /// Whether a queue pair waits for its receiver.
+    /// Whether any queue pair waits because its receiver has no room.
     #[inline]
     pub(crate) fn has_backpressured(&self) -> bool {
         !self.backpressured.is_empty()
     }
 
-    /// Gives the queue pairs that wait for their receivers another turn.
+    /// Makes all queue pairs ready that wait because their receivers have no room.
     #[inline]
     pub(crate) fn retry_backpressured(&mut self) {
-        // They are attended all the while.
+        // Their marks need no change: backpressured queue pairs are attended, too.
         while let Some(index) = self.entries.pop(&mut self.backpressured) {
             self.entries.push(&mut self.ready, index, Standing::Ready);
         }
     }
 
-    /// Whether a queue pair that is about to have its turn may send requests. If not, it waits.
+    /// Whether a queue pair may send requests in the turn that it is about to have. If not, its
+    /// requests wait for the window of their destination.
     #[inline]
     pub(crate) fn admits(&mut self, qp: &Arc<QpInner>, core: &mut QpCore, now: Time) -> bool {
         let is_open = match core.side.flight.window() {
@@ -193,12 +198,12 @@ impl Scheduler {
         is_open || self.admits_one(qp, core, now)
     }
 
-    /// Answers as [`admits`](Self::admits) does, for a queue pair that sends for the first time, or
-    /// whose window does not admit every queue pair.
+    /// Does the rest of [`admits`](Self::admits), for a queue pair that sends for the first time,
+    /// or whose destination window has no room, or has other queue pairs waiting.
     fn admits_one(&mut self, qp: &Arc<QpInner>, core: &mut QpCore, now: Time) -> bool {
         let QpCore { machine, side } = core;
         let Some(machine) = machine.packets() else { return true };
-        // Flushing is no sending.
+        // In other states the turn only flushes requests, which sends nothing.
         let sends = matches!(machine.state(), QpState::Rts | QpState::Sqd);
         let acknowledged = matches!(qp.service(), Service::Rc | Service::Xrc);
         let Some(entry) = self.entries.get(qp.mark.index()) else { return true };
@@ -219,16 +224,16 @@ impl Scheduler {
             return true;
         }
         entry.since.get_or_insert(now);
-        // The queue pair has its turn, so it is on no list. Until the turn is over the number may
-        // change.
+        // The queue pair is about to have its turn, so it is on no list, and the number of its
+        // window may change. A queue pair on the waiting list of a window keeps the number.
         if entry.standing() != Standing::WaitsForWindow {
             entry.window = number;
         }
         false
     }
 
-    /// Gives the next of the queue pairs that wait for a window its turn, if there is room, or if
-    /// that queue pair has waited for long enough.
+    /// Makes the next queue pair ready that waits for a destination window, if the window has room,
+    /// or if that queue pair has waited for [`PATIENCE_NANOS`].
     #[inline]
     pub(crate) fn let_in(&mut self, now: Time) {
         if self.windows.has_waiting() {
@@ -242,8 +247,8 @@ impl Scheduler {
         self.attend(index);
     }
 
-    /// Lets the requests of a queue pair whose timer fired leave once, whatever the window of their
-    /// destination allows.
+    /// Lets a queue pair whose timer fired send requests once, even if its destination window has
+    /// no room.
     pub(crate) fn exempt(&mut self, qp: &QpInner) {
         self.pass(qp.mark.index());
     }
@@ -254,8 +259,9 @@ impl Scheduler {
         }
     }
 
-    /// Ends every event of a queue pair under the lane. Its state is published, its timer is armed,
-    /// its packets in flight are counted, and it gets the standing that its work asks for.
+    /// Finishes the handling of an event of a queue pair. Every event ends with this call, under
+    /// the lane. It publishes the state of the queue pair, arms its timer, counts its packets in
+    /// flight, and gives it the standing that follows from its remaining work.
     #[inline]
     pub(crate) fn after(
         &mut self,
@@ -291,7 +297,7 @@ impl Scheduler {
 
     fn move_to(&mut self, qp: &QpInner, index: u32, then: Standing) {
         let is_attended = matches!(then, Standing::Ready | Standing::Backpressured);
-        // A queue pair whose doorbell was rung meanwhile becomes ready when the doorbell is
+        // If its doorbell was rung meanwhile, the queue pair becomes ready when the doorbells are
         // answered.
         if !is_attended || qp.mark.attend() {
             self.put(index, then);
@@ -321,20 +327,22 @@ impl Scheduler {
         }
     }
 
-    /// Gives a queue pair that is on no list a turn, unless a doorbell is sure to bring one.
+    /// Makes a queue pair ready that is on no list, unless it is in the doorbells and so becomes
+    /// ready anyway.
     fn attend(&mut self, index: u32) {
         if self.entries.qp(index).is_some_and(|qp| qp.mark.attend()) {
             self.entries.push(&mut self.ready, index, Standing::Ready);
         }
     }
 
-    /// Counts received packets: after [`HOLD_PACKETS`] of them all delayed ACKs leave.
+    /// Counts received packets: after [`HOLD_PACKETS`] of them all delayed ACKs are sent.
     #[inline]
     pub(crate) fn count_received(&mut self, packets: usize) {
         self.packets += packets;
     }
 
-    /// Gives the queue pairs whose ACK is due a turn, or all that delay an ACK.
+    /// Makes the queue pairs ready whose delayed ACK is due. If `all` is set, or enough packets
+    /// were received, makes all queue pairs ready that delay an ACK.
     #[inline(always)]
     pub(crate) fn release_acks(&mut self, all: bool, now: Time) {
         let all = all || self.packets >= HOLD_PACKETS;
@@ -365,7 +373,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes the next timer that is due; returns `None` when no timer that is due is left.
+    /// Takes the next timer that is due, and returns its queue pair; `None` if no timer is due.
     #[inline]
     pub(crate) fn pop_timer(&mut self, now: Time) -> Option<Qpn> {
         self.timers.pop(now).map(Qpn::new)
@@ -377,14 +385,14 @@ impl Scheduler {
         self.timers.next().is_some_and(|next| next <= now)
     }
 
-    /// Plans the next poll of the timers, after some were taken.
+    /// Plans the next poll of the timers, after timers were taken.
     pub(crate) fn plan_timers(&mut self) {
         self.timers.plan();
     }
 
-    /// Returns when the scheduler must be polled though no packet comes: now if a queue pair is
-    /// ready. Delayed ACKs may wait `patience` nanoseconds longer. Queue pairs that wait for their
-    /// receivers are the caller's business.
+    /// Returns when the scheduler must be polled even if no packet comes: at once if a queue pair
+    /// is ready. Delayed ACKs may wait `patience` nanoseconds longer than otherwise. Queue pairs
+    /// that wait because their receivers have no room do not count: the caller sees to them.
     pub(crate) fn next_at(&self, now: Time, patience: u64) -> Option<Time> {
         if self.has_ready() {
             return Some(now);
@@ -394,8 +402,8 @@ impl Scheduler {
         [self.timers.next(), acks, windows].into_iter().flatten().min()
     }
 
-    /// Returns the packets in flight by all destination windows, and the number of queue pairs that
-    /// wait.
+    /// Returns the number of packets in flight in all destination windows together, and the number
+    /// of queue pairs that wait for a window.
     #[cfg(test)]
     pub(crate) fn window_totals(&self) -> (u64, usize) {
         self.windows.totals()

@@ -26,10 +26,11 @@ pub(crate) struct RegionRecord {
 /// The type of a window (IBTA 10.6.7.2).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MwType {
-    /// Bound by a verb, and usable through any queue pair of the window's domain.
+    /// A type 1 window is bound by a verb, and usable through any queue pair of the window's
+    /// domain.
     Type1,
-    /// Bound by a work request, with a key byte that the consumer chooses. Usable through one queue
-    /// pair of the window's domain only (type 2B). Can be invalidated.
+    /// A type 2 window is bound by a work request, with a key byte that the consumer chooses. It is
+    /// usable through one queue pair of the window's domain only (type 2B), and can be invalidated.
     Type2,
 }
 

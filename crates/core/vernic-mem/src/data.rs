@@ -34,7 +34,8 @@ pub(crate) fn refuse(check: Check, key: u32, addr: u64, len: u64) -> AccessError
     AccessError { check, key, addr, len }
 }
 
-/// The reason why peers cannot use this entry through this queue pair, for any range.
+/// The check that refuses every access by peers to this entry, whatever the range. `pd` is the
+/// domain of the queue pair, which cannot use the entry.
 #[cold]
 fn closed(entry: &Entry, pd: PdId) -> Check {
     match entry.kind {
@@ -101,10 +102,11 @@ impl Memory {
         if open { Ok(entry) } else { Err(closed(&entry, pd)) }
     }
 
-    /// Checks every element of a list: for reading, or for writing if `write` is set.
+    /// Checks that a local work request may read every element of a list, or write it if `write` is
+    /// set.
     ///
     /// # Errors
-    /// The first element that is refused.
+    /// [`AccessError`] for the first element that is refused.
     pub fn check_local(&self, pd: PdId, sges: &[Sge], write: bool) -> Result<(), AccessError> {
         let needs = if write { Access::LOCAL_WRITE } else { Access::empty() };
         for sge in sges.iter().filter(|sge| sge.length > 0) {
@@ -359,8 +361,8 @@ impl Memory {
         })
     }
 
-    /// Runs an ATOMIC WRITE: stores 8 bytes, in the order of the wire, as a whole and after
-    /// everything written before (IBTA A19).
+    /// Runs an ATOMIC WRITE (IBTA A19): stores the 8 bytes of the packet, in their order, as one
+    /// word. Everything that was written earlier becomes visible before the word.
     ///
     /// # Errors
     /// [`AccessError`]; the word did not change.
@@ -396,10 +398,10 @@ impl Memory {
         run().map_err(|check| refuse(check, rkey.value(), addr, 8))
     }
 
-    /// Runs a FLUSH: all that peers wrote to the range earlier becomes visible to everybody (IBTA
-    /// A19). Registered memory is ordinary coherent memory, so a fence does both placements.
-    /// Persistence lasts as long as the mapping of the memory. `range` is (address, bytes), or
-    /// `None` for the whole region.
+    /// Runs a FLUSH: all that peers wrote to the range earlier becomes visible to all readers (IBTA
+    /// A19). Registered memory is ordinary coherent memory, so a fence is enough for both kinds of
+    /// FLUSH, global visibility and persistence. Persistence lasts as long as the mapping of the
+    /// memory. `range` is (address, bytes), or `None` for the whole region.
     ///
     /// # Errors
     /// [`AccessError`]: `placement` names the needed rights, `FLUSH_GLOBAL`, `FLUSH_PERSISTENT` or

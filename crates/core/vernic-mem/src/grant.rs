@@ -40,8 +40,8 @@ pub struct Grant {
     pub liveness: LivenessWord,
 }
 
-/// Why no access is granted. The requesting process uses packets instead, and packets report those
-/// cases that are errors of the request.
+/// Why no access is granted. The requesting process then sends packets instead, and the responder
+/// reports those cases that are errors of the request.
 #[derive(Debug, thiserror::Error)]
 pub enum GrantError {
     /// The key cannot be used through this queue pair.
@@ -114,8 +114,8 @@ impl Memory {
         rkey: Rkey,
     ) -> Result<Grant, GrantError> {
         let words = self.make_revocations().map_err(GrantError::RevocationWords)?;
-        // The control lock is held until the revocation words are set, so that a change of the
-        // entry comes before the check or revokes the grant.
+        // The control lock is kept until the revocation words are set. So a change of the entry
+        // either comes before the check, or revokes the grant.
         let _control = self.control();
         let entry = self.find_open(pd, qpn, rkey).map_err(GrantError::Check)?;
         let checked =
@@ -154,15 +154,16 @@ impl Memory {
         }
     }
 
-    /// Returns a token for sends of this queue pair whose bytes another process copies by itself.
-    /// While the token is valid, the bytes in memory are the bytes that were sent. `None` if there
-    /// is no free revocation word.
+    /// Returns a token for sends of this queue pair whose bytes another process copies out of this
+    /// process's memory. While the token is valid, the bytes in memory are the bytes that were
+    /// sent. `None` if there is no free revocation word.
     pub fn send_token(&self, qpn: Qpn) -> Option<RevocationToken> {
         self.make_revocations().ok()?.issue_send(qpn)
     }
 
-    /// Revokes that token. The caller does so before it tells the application that the send buffers
-    /// may change although the peer has not acknowledged them.
+    /// Revokes the token that [`send_token`](Self::send_token) returned. The caller does so before
+    /// it completes sends in error: the application may then change the send buffers, although the
+    /// peer has not acknowledged the sends.
     pub fn revoke_send(&self, qpn: Qpn) {
         if let Some(words) = self.revocations.get() {
             words.revoke_send(qpn);

@@ -3,8 +3,9 @@
 //!
 //! An index is a secret permutation of a slot number (module `keys`). Computing the permutation
 //! would be too slow for a lookup, so this table stores the results. Indexes are as good as random,
-//! so their low bits serve as the hash. A slot keeps its index as long as the device exists. So a
-//! published table never changes. When more slots are needed, a larger table replaces it.
+//! so the low bits of an index serve as its hash. A slot keeps its index as long as the device
+//! exists. So a published table never changes. When more slots are needed, a larger table replaces
+//! it.
 //!
 //! ```text
 //!   newest --> [ index 24 | segment 4 | position 24 ] [ empty ] ...   at most half are taken

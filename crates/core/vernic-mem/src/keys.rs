@@ -16,13 +16,14 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use crate::random::Random;
 use crate::table::MAX_SLOTS;
 
-/// Number of slots added first. Each later growth doubles the table.
+/// Number of slots that the first growth of the table adds. Each later growth adds twice as many as
+/// the growth before it.
 const FIRST_GROWTH: u32 = 1 << 10;
 
-/// Rounds of the permutations. With round functions that look random, three rounds are as good as a
-/// random permutation against an attacker that sees few of its values. Four rounds also resist an
-/// attacker that chooses the values (Luby and Rackoff, 1988). The halves are short here, so there
-/// are two more rounds.
+/// Number of Feistel rounds of a permutation. With round functions that look random, three rounds
+/// are as good as a random permutation against an attacker that sees few of its values. Four rounds
+/// also resist an attacker that chooses the values (Luby and Rackoff, 1988). The halves of a number
+/// are short here (12 or 4 bits), so there are two more rounds.
 const ROUNDS: u32 = 6;
 
 /// The secret permutations: Feistel networks with SipHash as round function, keyed as [`Random`]

@@ -5,8 +5,8 @@
 //!
 //! The engine calls this crate on two paths. The control path (`register`, `bind_mw`,
 //! `deregister`...) may run on any thread and takes one lock. The data path (`read_local`,
-//! `write_remote`, `atomic_cmp_swap`...) runs on the threads that drive a lane. It takes no lock
-//! and writes to nothing shared.
+//! `write_remote`, `atomic_cmp_swap`...) runs on the thread that holds a lane, which is what one
+//! thread at a time moves packets with. It takes no lock and writes to nothing shared.
 //!
 //! ```text
 //!   key (32 bits) = index (24) . generation (8)
@@ -38,7 +38,8 @@
 //! the other bytes. An aligned 8-byte word inside the range is stored and loaded whole.
 //!
 //! Writes into the memory of another process ([`Memory::write_peer`]) promise less. Only the last
-//! word is ordered after the others, and words are whole only if both ends are aligned alike.
+//! word is ordered after the others. Words are whole only if source and destination have the same
+//! offset from a multiple of 8.
 //!
 //! # Memory of other processes
 //!

@@ -15,7 +15,8 @@ use crate::{
     SgCursor, Sge,
 };
 
-/// Bytes per step of a copy through a bounce buffer. Special regions need one.
+/// Bytes per step of a copy through a bounce buffer. Copies from or to special regions (the null
+/// region, the whole address space) need one.
 const BOUNCE: usize = 4096;
 
 /// Bytes of mapped memory that are copied between two checks of the revocation words, some 2 us. A
@@ -199,7 +200,8 @@ impl Memory {
                         })?;
                     }
                     at += n;
-                    // Checked after the copy: all bytes that were read belonged to the grant.
+                    // The check comes after the copy. If it succeeds, all bytes that were read
+                    // belonged to the grant.
                     if holds() { Ok(()) } else { Err(PeerCopyError::Revoked) }
                 })
             }
@@ -269,12 +271,12 @@ impl Memory {
     /// Runs an atomic operation on the word at offset `at` of the remote region. Stores the word's
     /// old value in the first 8 bytes of the message that `sges` describes. The list is checked
     /// before the operation runs, so that storing the result cannot fail. As for every access,
-    /// **the lane must not pass a barrier meanwhile**.
+    /// **the calling thread keeps its lane until the call returns**.
     ///
     /// # Errors
     /// [`PeerCopyError`], as for [`write_local`](Self::write_local) and [`PeerRegion::atomic`]. A
     /// list in the region over the whole address space is also refused, because only the store
-    /// could tell whether it works. Nothing has happened then.
+    /// itself would show whether its memory is mapped. Nothing has happened then.
     pub fn atomic_peer(
         &self,
         pd: PdId,
@@ -366,8 +368,8 @@ impl Pieces<'_> {
     }
 }
 
-/// Reads a piece of a special region through a bounce buffer. `to` gets each buffer, and how many
-/// bytes came before it.
+/// Reads a piece of a special region (the null region, the whole address space) through a bounce
+/// buffer. `to` gets each buffer, and how many bytes came before it.
 #[cold]
 fn bounce(
     checked: CheckedAddress,
@@ -386,8 +388,8 @@ fn bounce(
     Ok(())
 }
 
-/// Writes a piece of a special region through a bounce buffer. `from` fills each buffer, and gets
-/// how many bytes came before it.
+/// Writes a piece of a special region (the null region, the whole address space) through a bounce
+/// buffer. `from` fills each buffer, and gets how many bytes came before it.
 #[cold]
 fn fill(
     checked: CheckedAddress,
@@ -447,8 +449,8 @@ fn write_process(
     flush(&mut batch, &mut at)
 }
 
-/// Copies to local pieces, in batches. `read` fills a batch from an offset of the remote memory;
-/// `at` is the first offset.
+/// Copies remote memory to local pieces, in batches. `read` fills a batch from a given offset of
+/// the remote memory; `at` is the offset of the first batch.
 fn read_process(
     pieces: Pieces<'_>,
     mut at: u64,

@@ -2,9 +2,9 @@
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// A random number generator: SipHash over two numbers, keyed by the operating system. The key
-/// belongs to the process and its children. The first number belongs to the device alone, the
-/// second counts.
+/// A random number generator: the SipHash of two numbers. Its key comes from the operating system,
+/// and a child of `fork` inherits the key. The first number (`own`) is drawn once for each
+/// generator, the second (`count`) counts the calls.
 #[derive(Debug)]
 pub(crate) struct Random {
     state: RandomState,

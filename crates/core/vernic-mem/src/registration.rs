@@ -206,9 +206,10 @@ impl Memory {
     }
 
     /// Ends a region even if windows are bound to it. Unbinds the windows and invalidates the keys
-    /// as one step, so that no bind can come in between. It is meant for an owner whose memory is
-    /// about to go, and that cannot handle a failure. The verb is [`Memory::deregister`]. As there,
-    /// **let all lanes pass a barrier before the memory is freed.**
+    /// as one step, so that no bind can come in between. It is meant for an owner that is about to
+    /// free the memory and cannot handle a failure. The verb (`ibv_dereg_mr`) is
+    /// [`Memory::deregister`]. As there, **let all lanes pass a barrier before the memory is
+    /// freed.**
     ///
     /// The windows stay allocated, but their present keys give access to nothing. A type 1 window
     /// is in the state of one bound with length 0, a type 2 window in the state of an invalidated
@@ -216,7 +217,7 @@ impl Memory {
     ///
     /// Returns the number of windows that it unbound. The call cannot fail: a region that is
     /// already gone has no valid key, so nothing is left to do. If windows are bound, the call
-    /// looks at all windows of the device.
+    /// visits all windows of the device.
     pub fn force_deregister(&self, handle: MrHandle) -> u32 {
         let mut control = self.control();
         let Some(record) = control.region(handle) else { return 0 };
@@ -230,7 +231,7 @@ impl Memory {
         windows
     }
 
-    /// Ends the region in `slot`. No window is bound to it.
+    /// Ends the region in `slot`. The caller has checked that no window is bound to it.
     fn remove_region(&self, control: &mut Control, slot: u32) {
         let Some(record) = control.regions.remove(&slot) else { return };
         debug_assert_eq!(record.windows, 0, "a window would outlive its region");

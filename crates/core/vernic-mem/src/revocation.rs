@@ -1,8 +1,8 @@
 //! Revocation words: how the owner of memory ends the direct accesses of another process.
 //!
 //! A process of this host that was granted access to a region
-//! ([`Memory::grant`](crate::Memory::grant)) copies the bytes without the owner's help, and nobody
-//! checks its single accesses. A grant holds tokens ([`RevocationToken`]) for two *revocation
+//! ([`Memory::grant`](crate::Memory::grant)) copies the bytes without the owner's help, and the
+//! owner does not check each access. A grant holds tokens ([`RevocationToken`]) for two *revocation
 //! words*: one of the key, one of the queue pair. The words lie in a file that the owner writes and
 //! the other processes map read-only. A word is 0 while everything is revoked. Otherwise it has the
 //! value of the valid tokens. The owner draws the value at random, so a token from an earlier use
@@ -139,7 +139,8 @@ pub trait GrantedProcess: Send + Sync + fmt::Debug {
     fn notify_revoked(&self) -> bool;
 }
 
-/// The owner's side of the protocol: see the head of this module.
+/// The revocation words of one device, as the owner of the memory uses them: see the head of this
+/// module.
 #[derive(Debug)]
 pub(crate) struct RevocationWords {
     words: SharedWords,
@@ -163,9 +164,9 @@ struct State {
     /// Words of send queues.
     sends: HashMap<Qpn, u32>,
     free: Vec<u32>,
-    /// Words with this number and above were never used.
+    /// The lowest number of a word that was never used.
     next_unused: u32,
-    /// The processes for whose accesses revocations wait.
+    /// The registered processes. A revocation waits until their accesses have ended.
     processes: Vec<(GrantedProcessId, Arc<dyn GrantedProcess>)>,
     last_id: u64,
     /// Processes that hold files of revoked keys, and were not notified.
@@ -243,8 +244,8 @@ impl RevocationWords {
         }
     }
 
-    /// Returns a token for a queue pair to the given process. `None` if no word is free, or the
-    /// process is not registered (any more).
+    /// Returns a token for a queue pair, to be given to the process. `None` if no word is free, or
+    /// the process is not registered (any more).
     pub(crate) fn issue_qp(&self, qpn: Qpn, process: GrantedProcessId) -> Option<RevocationToken> {
         let mut state = lock(&self.state);
         if !state.has_process(process) {
@@ -289,7 +290,8 @@ impl RevocationWords {
         }
     }
 
-    /// Takes an unused word with memory behind it. `None` if there is none.
+    /// Takes an unused revocation word, and makes sure that its memory is reserved. `None` if no
+    /// word or no memory is left.
     fn allocate(&self, state: &mut State) -> Option<u32> {
         if let Some(number) = state.free.pop() {
             return Some(number);
@@ -350,8 +352,8 @@ impl RevocationWords {
         open.into_iter().chain(qps).chain(sends).for_each(|number| self.revoke(&mut state, number));
     }
 
-    /// Returns when no access is in progress that was revoked before this call. Takes at most
-    /// [`REVOKE_TIMEOUT`], for any number of processes that do not stop, or twice that if another
+    /// Waits until no process accesses memory by a token that was revoked before this call. Takes
+    /// at most [`REVOKE_TIMEOUT`], however many processes do not stop, or twice that if another
     /// thread is already waiting.
     pub(crate) fn wait(&self) {
         // The thread that holds this lock may be waiting for a word that the caller has revoked.
@@ -489,8 +491,8 @@ impl PeerRevocationWords {
         self.0.word(token.number).is_some_and(|word| word.load(Ordering::Relaxed) == token.value)
     }
 
-    /// Whether the token is still valid after a read. If so, the memory belonged to the grant
-    /// during the whole read.
+    /// Whether the token is still valid after the caller has read memory. If so, the memory
+    /// belonged to the grant during the whole read.
     #[inline]
     pub fn is_valid_after_read(&self, token: RevocationToken) -> bool {
         // The fence keeps earlier reads before the check.
@@ -523,7 +525,7 @@ impl PeerRevocationWords {
     }
 }
 
-/// An access in progress, which the owner can see in the access word.
+/// An access in progress to memory of another process, whose owner can see it in the access word.
 #[derive(Debug)]
 pub struct PeerAccess<'w> {
     access_word: &'w AtomicU64,

@@ -39,7 +39,8 @@ impl Memory {
     }
 }
 
-/// The result for one slice: `taken` is whether the caller took it, `None` if there was no slice.
+/// The result for one slice. `taken` says whether the caller took the slice; it is `None` if there
+/// was no slice to take.
 fn outcome(taken: Option<bool>) -> Slices {
     if taken == Some(true) { Slices::Complete } else { Slices::MustCopy }
 }
@@ -95,7 +96,7 @@ impl<'s> SliceScope<'s> {
         )
     }
 
-    /// Checks each element of the range and passes it to `show`, until `show` returns
+    /// Checks each list element that the range covers and passes it to `show`, until `show` returns
     /// [`Slices::MustCopy`].
     fn walk(
         self,

@@ -1,5 +1,5 @@
-//! Memory windows: remote rights to a part of a region. They are granted and revoked without
-//! registration (IBTA 10.6.7).
+//! Memory windows: remote rights to a part of a region, which are given and taken away without
+//! registering the memory again (IBTA 10.6.7).
 
 use vernic_wire::{Lkey, Qpn, Rkey};
 
@@ -7,7 +7,7 @@ use crate::control::{Control, MwType, WindowRecord};
 use crate::racy::{Entry, Kind, Region};
 use crate::{Access, BindError, InvalidateError, Memory, PdId, RegisterError};
 
-/// Identifies a window on the control path. The handle of a freed window is refused.
+/// Identifies a window in calls of the control path. The handle of a freed window is refused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct MwHandle {
     slot: u32,

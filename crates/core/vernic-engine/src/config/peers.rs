@@ -1,17 +1,18 @@
-//! The setting `peers`: the addresses that a device talks to.
+//! The setting `peers`: the addresses that a device exchanges packets with.
 //!
-//! Owns [`Peers`], a list of networks. The list is checked when a path is made, when a connection
-//! is begun or requested, and for packets of services without a connection. Packets of a connected
-//! queue pair come from its peer or are dropped anyway.
+//! Owns [`Peers`], a list of networks. An address is checked against the list when a path to it is
+//! made, when a connection to it is begun or it requests one, and for each packet of a service
+//! without connections. Packets to a connected queue pair need no check: they are dropped unless
+//! they come from the queue pair's peer.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
 
-/// The most networks in a list, since each check searches them one by one.
+/// The largest number of networks in a list. Each check searches them one by one.
 const MAX_PREFIXES: usize = 64;
 
-/// A network.
+/// A network: the addresses that begin with the first `bits` bits of `network`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Prefix {
     network: IpAddr,
@@ -40,18 +41,18 @@ fn masked(ip: IpAddr, bits: u8) -> Option<IpAddr> {
     })
 }
 
-/// Networks whose hosts a device talks to; an empty list allows all hosts.
+/// The networks that a device exchanges packets with; an empty list allows all addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Peers(Vec<Prefix>);
 
 impl Peers {
-    /// Whether the list is empty, so that all hosts are allowed.
+    /// Whether the list is empty, so that all addresses are allowed.
     #[inline]
     pub fn is_everybody(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Whether the device talks to this address.
+    /// Whether the list allows this address.
     #[inline]
     pub fn contains(&self, ip: IpAddr) -> bool {
         self.is_everybody() || self.is_listed(ip)
@@ -62,10 +63,10 @@ impl Peers {
         self.0.iter().any(|prefix| prefix.contains(ip))
     }
 
-    /// Checks that the device talks to this address.
+    /// Checks that the list allows this address.
     ///
     /// # Errors
-    /// [`PeerRefused`] if the device does not.
+    /// [`PeerRefused`] if the list does not allow it.
     pub fn check(&self, ip: IpAddr) -> Result<(), PeerRefused> {
         let peer = ip.to_canonical();
         if self.contains(peer) {
@@ -76,7 +77,7 @@ impl Peers {
     }
 }
 
-/// An address that is outside of the setting `peers`.
+/// The error for an address that the setting `peers` does not allow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{peer} is outside of the setting peers (VERNIC_PEERS), which is {peers}: add it there, or its network, if this \
@@ -85,7 +86,7 @@ impl Peers {
 pub struct PeerRefused {
     /// The address.
     pub peer: IpAddr,
-    /// The setting.
+    /// The value of the setting.
     pub peers: String,
 }
 

@@ -1,12 +1,13 @@
-//! Settings with their origins: defaults < file < environment < code, the last one wins.
+//! Settings with their origins. A value set by code goes before one of the environment, that before
+//! one of the file, and that before the default.
 //!
-//! Owns the search for the file and the reading of the environment. Called when a device is opened
-//! without settings of its own, and by `vernic config`, which shows the origins.
+//! Owns the search for the settings file and the reading of the environment. Called when a device
+//! is opened and the caller passes no settings, and by `vernic config`, which shows the origins.
 //!
 //! The variable `VERNIC_CONFIG` names the file; an empty value means no file. Without the variable,
-//! the file is the first that exists of `$XDG_CONFIG_HOME/vernic.conf` and `/etc/vernic.conf`.
-//! Where `XDG_CONFIG_HOME` is unset or not absolute, `$HOME/.config/vernic.conf` takes its place.
-//! The file holds lines `key = value` and `#` comments.
+//! the file is the first that exists of `$XDG_CONFIG_HOME/vernic.conf` and `/etc/vernic.conf`. If
+//! `XDG_CONFIG_HOME` is unset or not absolute, `$HOME/.config/vernic.conf` is tried instead of the
+//! first. The file holds lines `key = value` and `#` comments.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -14,11 +15,11 @@ use std::path::{Path, PathBuf};
 
 use super::{CONFIG_VARIABLE, Config, ConfigError, KEYS, Key};
 
-/// Prefix of the variables of all settings.
+/// Prefix of the names of all environment variables that are settings.
 const PREFIX: &str = "VERNIC_";
-/// Variables with our prefix that are no settings. They belong to the command's bench and to the
-/// tests. One names the folder of device files that `vernic run` shows to programs. Two belong to
-/// the library that lets TCP programs use rsockets.
+/// Environment variables with the prefix that are not settings. Some belong to `vernic bench` and
+/// to the tests. `VERNIC_PATHS` names the folder of device files that `vernic run` shows to
+/// programs. The variables of rsockets belong to the library that lets TCP programs use rsockets.
 const OTHER_VARIABLES: [&str; 7] = [
     "VERNIC_BENCH_TOKEN",
     "VERNIC_LOG",
@@ -28,10 +29,10 @@ const OTHER_VARIABLES: [&str; 7] = [
     "VERNIC_RSOCKETS_CONNECT_MS",
     "VERNIC_TEST_ROLE",
 ];
-/// Name of a settings file in a directory of such files.
+/// Name of the settings file in the directories where it is searched for.
 const FILE_NAME: &str = "vernic.conf";
 
-/// The origin of a setting's value.
+/// The place that a setting's value comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Origin {
@@ -46,9 +47,10 @@ pub enum Origin {
     },
     /// This environment variable.
     Variable(&'static str),
-    /// The program, by [`Settings::set`].
+    /// The program, which called [`Settings::set`].
     Code,
-    /// The program has rights that its caller does not have, so file and environment are not read.
+    /// The setting is forced, because the program has rights that its caller does not have: see
+    /// [`Settings::load`].
     Rights,
 }
 
@@ -75,8 +77,9 @@ pub struct Settings {
 impl Default for Settings {
     /// Returns all defaults.
     fn default() -> Self {
-        // Not `vec![_; n]`: its clones branch on bytes that this variant does not have. That is
-        // harmless, but valgrind reports it to users who run their programs under valgrind.
+        // `vec![_; n]` would clone a value and so branch on bytes that this variant does not
+        // initialize. That is harmless, but valgrind reports it to users who run their programs
+        // under valgrind.
         let origins = KEYS.iter().map(|_| Origin::Default).collect();
         Self { config: Config::default(), origins }
     }
@@ -86,12 +89,13 @@ impl Settings {
     /// Reads the defaults, then the file, then the environment.
     ///
     /// File and environment are not read in a program with rights that its caller does not have
-    /// (set-uid, set-gid, capabilities of the file). The caller controls both, and they can name
-    /// files to write. Such a program shares nothing with other processes of the host either.
+    /// (set-uid, set-gid, capabilities of the file). The caller controls both, and settings can
+    /// name files that the program then writes. Such a program shares nothing with other processes
+    /// of the host either.
     ///
     /// # Errors
     /// [`ConfigError`] for the first setting that is unknown or has a bad value, or for a file that
-    /// is there and cannot be read.
+    /// exists and cannot be read.
     pub fn load() -> Result<Self, ConfigError> {
         let mut settings = Self::default();
         if vernic_io::has_foreign_rights() {
@@ -105,7 +109,7 @@ impl Settings {
             settings.take_file(&text, &path)?;
         }
         for (name, value) in std::env::vars_os() {
-            // Other programs' variables may hold any bytes; ours are text.
+            // Variables of other programs may hold any bytes. Those of settings are text.
             let name = name.to_string_lossy();
             if name.starts_with(PREFIX) && name != CONFIG_VARIABLE {
                 settings.take_variable(&name, &value.to_string_lossy())?;
@@ -124,7 +128,7 @@ impl Settings {
         self.config
     }
 
-    /// Sets one setting by name; its origin is [`Origin::Code`] from then on.
+    /// Sets one setting by name. The origin of the setting is [`Origin::Code`] from then on.
     ///
     /// # Errors
     /// [`ConfigError::UnknownKey`], [`ConfigError::BadValue`].
@@ -153,8 +157,8 @@ impl Settings {
         })
     }
 
-    /// Sets the setting of a variable. A mistyped variable is an error, so that no user believes
-    /// that faults are injected when none are.
+    /// Sets the setting that belongs to an environment variable. A mistyped name is an error, so
+    /// that a user does not believe, for example, that faults are injected when none are.
     fn take_variable(&mut self, variable: &str, value: &str) -> Result<(), ConfigError> {
         match KEYS.iter().position(|key| key.variable == variable) {
             Some(place) => {
@@ -171,7 +175,8 @@ impl Settings {
     }
 }
 
-/// Calls `take` with name, value and number of each line that sets something.
+/// Calls `take` for each line that sets something, with the name, the value and the line number
+/// from 1.
 pub(super) fn for_each_line(
     text: &str,
     origin: &str,
@@ -203,12 +208,13 @@ fn read_file(
     match variable(CONFIG_VARIABLE) {
         Some(named) if named.is_empty() => Ok(None),
         Some(named) => read(named.into()),
-        // A file that cannot even be seen (in another user's home) counts as missing.
+        // A file in a directory that this user may not read counts as missing.
         None => candidates(variable).into_iter().find(|path| path.exists()).map_or(Ok(None), read),
     }
 }
 
-/// Returns the paths where a settings file is looked for if no variable names one, in this order.
+/// Returns the paths at which a settings file is searched for, in this order, if no variable names
+/// one.
 fn candidates(variable: impl Fn(&str) -> Option<OsString>) -> Vec<PathBuf> {
     // The XDG base directory specification: a relative path is invalid and to be ignored.
     let xdg = variable("XDG_CONFIG_HOME").map(PathBuf::from).filter(|path| path.is_absolute());

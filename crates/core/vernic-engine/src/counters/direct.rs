@@ -1,4 +1,5 @@
-//! Counters of requests that were carried out without packets, and of the grants for them.
+//! Counters of direct access: requests that were carried out in the peer's memory, without packets,
+//! and the grants for them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,24 +8,24 @@ use vernic_proto::DirectOp;
 
 use super::Count;
 
-/// The reason why a request took packets although its peer is a process of this host.
+/// The reason why a one-sided request took packets although its peer is a process of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The peer has not granted access, or not yet.
     NoTicket,
     /// The grant does not cover the range or the operation.
     Range,
-    /// The memory's owner has cleared a revocation word.
+    /// The peer has revoked the grant, by clearing a revocation word.
     Closed,
-    /// The kernel does not permit the access.
+    /// The kernel does not permit this process to access the memory of the peer's process.
     NotPermitted,
-    /// The process or its memory is gone.
+    /// The peer's process or its memory is gone.
     Unreachable,
-    /// The local memory refuses the access.
+    /// The request's local buffers cannot be accessed.
     Local,
 }
 
-/// The live counters of requests without packets, and of the grants for them.
+/// The counters of direct access while the device is open. [`DirectCounters`] has their meanings.
 #[derive(Debug, Default)]
 pub(crate) struct DirectCounts {
     writes: Count,
@@ -57,19 +58,20 @@ impl RevocationCounts {
     }
 }
 
-/// Totals of requests carried out without packets, in the memory of processes of this host.
+/// The totals of direct access: requests that were carried out in the memory of processes of this
+/// host, without packets.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DirectCounters {
-    /// WRITEs carried out here, in the peer's memory.
+    /// WRITEs of this process that were carried out in the peer's memory.
     pub writes: u64,
-    /// READs carried out in the peer's memory.
+    /// READs of this process that were carried out in the peer's memory.
     pub reads: u64,
-    /// Atomics carried out in the peer's memory.
+    /// Atomics of this process that were carried out in the peer's memory.
     pub atomics: u64,
-    /// Bytes moved by all of these requests.
+    /// Bytes that these WRITEs, READs and atomics moved.
     pub bytes: u64,
-    /// One-sided requests that took packets because the peer had not granted access: the first of
-    /// each key.
+    /// One-sided requests that took packets because the peer had not granted access yet, as with
+    /// the first request that uses a key, or has denied it.
     pub refused_no_ticket: u64,
     /// One-sided requests that took packets because they exceed the granted range, or need other
     /// rights.
@@ -84,18 +86,20 @@ pub struct DirectCounters {
     /// Keys whose requests take packets because the peer's process or memory is gone, or its file
     /// cannot be mapped.
     pub refused_unreachable: u64,
-    /// Requests that took packets because local memory refuses.
+    /// One-sided requests that took packets because their local buffers cannot be accessed.
     pub refused_local: u64,
-    /// Grants given to peers.
+    /// Grants of this process's memory that were given to peers.
     pub granted: u64,
-    /// Grants denied to peers.
+    /// Grants of this process's memory that peers requested and were denied.
     pub denied: u64,
-    /// Messages about grants that were not understood, or that answer no request.
+    /// Messages about grants from peers that could not be parsed, or that answer no grant request.
     pub bad_messages: u64,
-    /// Processes that stayed inside revoked memory for more than a second.
+    /// Processes that were cut off from this process's memory, because their access continued for
+    /// more than a second after its revocation.
     pub cut_off: u64,
-    /// Times that a process could not be notified that memory it has mapped was revoked. The
-    /// process keeps the mapping until it is notified of the next one, or uses the key again.
+    /// Times that a peer's process could not be notified that a grant of memory that it has mapped
+    /// was revoked. The process keeps the mapping until the next notification, or until it uses the
+    /// key again.
     pub ends_untold: u64,
 }
 
@@ -130,7 +134,8 @@ impl DirectCounts {
         self.refusals[why as usize].add(1);
     }
 
-    /// Counts `bytes` of a request that were moved; `ends` says that they were its last.
+    /// Counts `bytes` that a request has moved. `ends` says that they were the last bytes of the
+    /// request.
     pub(crate) fn count(&self, op: &DirectOp, bytes: u32, ends: bool) {
         self.bytes.add(u64::from(bytes));
         if ends {

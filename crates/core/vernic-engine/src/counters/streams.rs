@@ -1,4 +1,5 @@
-//! Counters of iWARP connections. Only the lane's holder writes them, like those of the device.
+//! Counters of iWARP connections. Only the holder of the lane writes them, as with those of the
+//! device.
 
 use vernic_proto::iwarp::Ending;
 use vernic_wire::iwarp::TermCode;
@@ -7,7 +8,7 @@ use super::Count;
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $field:ident = $name:literal,)*) => {
-        /// The live counters.
+        /// The counters of iWARP connections while the device is open.
         #[derive(Debug, Default)]
         pub(crate) struct StreamCounts {
             $(pub(crate) $field: Count,)*
@@ -37,16 +38,17 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Connections that queue pairs took over.
+    /// Connections that became the connection of a queue pair.
     connections = "iwarp_connections",
     /// Connections whose FPDUs have CRCs (RFC 5044, 7.1.1).
     with_crc = "iwarp_connections_with_crc",
     /// Connections whose FPDUs have no CRCs; errors that TCP's checksum misses are not noticed.
     without_crc = "iwarp_connections_without_crc",
-    /// Connections that were lost: reset, timed out, closed in the middle of something.
+    /// Connections that were lost: reset, timed out, or closed in the middle of a message or an
+    /// exchange.
     lost = "iwarp_connections_lost",
-    /// Streams that this end ended for a violation or a failure, with a Terminate if it could be
-    /// sent.
+    /// Streams that this device ended because of a violation or a failure. It sent a Terminate if
+    /// it could.
     terminates_sent = "iwarp_terminates_sent",
     /// Streams that the peer ended with a Terminate.
     terminates_received = "iwarp_terminates_received",
@@ -57,32 +59,33 @@ counters! {
     rx_fpdus = "iwarp_rx_fpdus",
     /// FPDUs sent.
     tx_fpdus = "iwarp_tx_fpdus",
-    /// Connections without a queue pair that were left to the system before their peers had
-    /// acknowledged everything, because too many waited. The system goes on sending, and resets a
-    /// connection whose peer sends something more.
+    /// Lingering connections (TCP connections whose queue pair is gone, but whose bytes are still
+    /// being delivered) that were closed before their peers had acknowledged everything, because
+    /// there were too many. The kernel goes on sending their bytes, and resets such a connection if
+    /// the peer sends something more.
     left_to_system = "iwarp_left_to_system",
-    /// Connections without a queue pair that were reset before their peers had acknowledged
-    /// everything, because their time was over or too many waited.
+    /// Lingering connections that were reset before their peers had acknowledged everything,
+    /// because their time was over or there were too many.
     reset_unacknowledged = "iwarp_reset_unacknowledged",
-    /// Connections whose message could no longer wait for a receive, because too many others
-    /// waited. Their streams ended.
+    /// Connections whose message found no posted receive and could no longer wait for one, because
+    /// too many bytes waited like this. Their streams ended.
     held_refused = "iwarp_held_refused",
-    /// Bytes received, whole FPDUs included.
+    /// Bytes received from sockets, with the headers and CRCs of FPDUs.
     rx_bytes = "iwarp_rx_bytes",
     /// System calls that received bytes, including those that found nothing.
     rx_calls = "iwarp_rx_calls",
-    /// Bytes that went from the socket directly into their destination.
+    /// Received bytes that went from the socket directly into registered memory.
     placed_bytes = "iwarp_placed_bytes",
     /// Bytes that sockets accepted.
     tx_bytes = "iwarp_tx_bytes",
     /// System calls that sent bytes, including those that found no room.
     tx_calls = "iwarp_tx_calls",
-    /// Bytes that were handed to a socket directly from registered memory.
+    /// Sent bytes that a socket took directly from registered memory.
     gathered_bytes = "iwarp_gathered_bytes",
 }
 
 impl StreamCounts {
-    /// Counts the end of a connection.
+    /// Counts the end of a connection under its cause.
     pub(crate) fn count_ending(&self, ending: Ending) {
         match ending {
             Ending::PeerClosed | Ending::Closed => {}

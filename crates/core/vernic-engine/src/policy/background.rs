@@ -1,4 +1,5 @@
-//! The background thread as a machine: events go in, and what the thread does next comes out.
+//! The state machine of the background thread. Its inputs are events, its output is what the thread
+//! does next.
 //!
 //! ```text
 //!                        enough calls                      no calls any more
@@ -11,14 +12,16 @@
 //! ```
 //!
 //! - *Backing off*, while application threads poll the device: the thread sleeps for the take-over
-//!   time again and again, and only checks whether they still poll. A thread woken per packet would
-//!   cost them more than it gives.
-//! - *Watching*, once they have stopped, or while a completion queue is armed (its owner sleeps, or
-//!   is about to): the thread drains the sockets and sleeps on them.
+//!   time again and again, and only checks whether they still poll. To wake the thread for each
+//!   packet would cost the application more than it gains.
+//! - *Watching*, once application threads no longer poll, or while a completion queue is armed (its
+//!   owner sleeps, or is about to): the thread drains the sockets and sleeps until one is readable.
 //!
-//! Backing off is wrong if packets waited and no application had called for a while. So it is with
-//! a program that polls for its send and then watches its memory, as `ib_write_lat` does. The
-//! thread then watches for the next [`distrust_rounds`](Table::distrust_rounds) rounds.
+//! Backing off was a mistake if the thread finds packets afterwards, and no application thread has
+//! called for a while. This happens with a program that polls for its send and then only reads its
+//! memory, as `ib_write_lat` does. After such a mistake the thread watches for the next
+//! [`distrust_rounds`](Table::distrust_rounds) rounds, even if application threads call. A round
+//! begins each time that the thread judges.
 
 use vernic_proto::Time;
 
@@ -27,55 +30,63 @@ use super::table::Table;
 /// The next action of the thread, and the event that it reports afterwards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Counts calls and checks whether a completion queue is armed: [`Event::Judged`].
+    /// Reads how many calls application threads have made, and whether a completion queue is armed:
+    /// [`Event::Judged`].
     Judge,
-    /// Announces that it backs off, and then checks again whether a completion queue is armed and
-    /// whether a thread went to rest: [`Event::BackedOff`].
+    /// Announces that it backs off, and then checks again whether a completion queue is armed, and
+    /// whether an application's thread has announced that it will wait for something other than a
+    /// completion: [`Event::BackedOff`].
     BackOff,
     /// Sleeps for `nanos`, or until it is woken, without polling the sockets: [`Event::Paused`].
     Pause {
         /// Nanoseconds.
         nanos: u64,
     },
-    /// Sleeps as for [`Pause`](Self::Pause), after it has counted calls: [`Event::Stayed`].
+    /// Sleeps as for [`Pause`](Self::Pause), because counting has shown that application threads
+    /// still poll: [`Event::Stayed`].
     Stay {
         /// Nanoseconds.
         nanos: u64,
     },
-    /// Counts the calls within `nanos`: [`Event::Counted`].
+    /// Counts the calls that application threads make during `nanos`: [`Event::Counted`].
     Count {
         /// Nanoseconds.
         nanos: u64,
     },
-    /// Makes progress, if the lane is free: [`Event::Looked`], or [`Event::Taken`].
+    /// Moves packets and fires timers, if the lane is free: [`Event::Looked`], or [`Event::Taken`]
+    /// if another thread has the lane.
     Look,
-    /// Sleeps until a descriptor is readable, until it is woken, or until what the last poll
-    /// planned is due: [`Event::Slept`].
+    /// Sleeps until a descriptor is readable, until another thread wakes it, or until the time that
+    /// the last poll planned: [`Event::Slept`].
     Watch,
-    /// Yields, and polls afterwards.
+    /// Yields its core, and then does [`Look`](Self::Look).
     OfferCore,
-    /// Sleeps for a moment, sees to everything but packets, and judges afterwards.
+    /// Sleeps for [`rest_nanos`](Table::rest_nanos), and then does
+    /// [`SeeToOthers`](Self::SeeToOthers).
     Rest,
-    /// Sees to everything but packets, for there was no sleep in which to do so, and judges
-    /// afterwards.
+    /// Serves local peers and, now and then, requests for the status and warnings. Otherwise this
+    /// is done after a sleep, but the thread has not slept. Then does [`Judge`](Self::Judge).
     SeeToOthers,
 }
 
-/// A report of the thread.
+/// The report of the thread about its last action.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
-    /// The calls that made progress on applications' threads so far, and whether a queue is armed.
+    /// The number of calls so far that made progress on applications' threads, and whether a
+    /// completion queue is armed.
     Judged { calls: u64, is_armed: bool },
-    /// Whether a queue is armed, and whether a thread went to rest.
+    /// Whether a completion queue is armed, and whether an application's thread has announced that
+    /// it will wait for something other than a completion.
     BackedOff { is_armed: bool, rested: bool },
-    /// Whether a thread went to rest meanwhile.
+    /// Whether an application's thread has announced meanwhile that it will wait for something
+    /// other than a completion.
     Paused { rested: bool },
     /// The thread has paused once more.
     Stayed,
-    /// The calls before and after the time in which they were counted.
+    /// The number of calls of application threads, before and after the time of counting.
     Counted { before: u64, after: u64 },
     /// Whether the thread `found` packets, whether nothing is left to do now, and for how long no
-    /// application had called before.
+    /// application thread had called before.
     Looked { found: bool, is_done: bool, silent_nanos: u64 },
     /// Another thread has the lane.
     Taken,
@@ -83,24 +94,25 @@ pub(crate) enum Event {
     Slept,
 }
 
-/// The state of the background thread.
+/// The state of the machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Background {
     takeover_nanos: u64,
     calls_seen: u64,
-    /// Whether applications called between the last two times that the thread judged.
+    /// Whether application threads called between the last two times that the thread judged.
     called: bool,
     /// Whether the thread has backed off since it last polled.
     was_away: bool,
-    /// Rounds for which the thread still watches though applications call.
+    /// The number of rounds for which the thread still watches even if application threads call.
     distrust: u32,
-    /// Polls in this round, and those that found the lane taken.
+    /// The number of polls in this round. `taken` is the number of those that found the lane taken.
     looks: u32,
     taken: u32,
 }
 
 impl Background {
-    /// Makes a machine that takes over `takeover_nanos` after the last call.
+    /// Makes a machine for a thread that takes over `takeover_nanos` after the last call of an
+    /// application thread.
     pub(crate) const fn new(takeover_nanos: u64) -> Self {
         Self {
             takeover_nanos,
@@ -113,8 +125,9 @@ impl Background {
         }
     }
 
-    /// Returns when the thread polls next at the latest. While applications call now and then, the
-    /// thread polls now and then, so that they need not wake it for what they leave behind.
+    /// Returns the latest time of the thread's next poll, if there is one. While application
+    /// threads call now and then, the thread also polls now and then, so that they need not wake it
+    /// for work that they leave behind.
     pub(crate) fn looks_by(&self, now: Time) -> Option<Time> {
         self.called.then(|| now + self.takeover_nanos)
     }
@@ -133,9 +146,9 @@ impl Background {
             }
             Event::Paused { rested: true } => Next::Count { nanos: table.count_nanos },
             Event::Paused { rested: false } => Next::Judge,
-            // A thread that may have been the one that polled does so no longer. If no other thread
-            // polls, the background thread takes over at once; else it leaves the others alone for
-            // another pause.
+            // An application thread that may have polled is about to wait. If no other thread
+            // polls, the background thread takes over at once. Otherwise it sleeps for another
+            // take-over time.
             Event::Counted { before, after } if after.wrapping_sub(before) < table.count_calls => {
                 self.calls_seen = after;
                 Next::Judge

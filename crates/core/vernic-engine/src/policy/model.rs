@@ -8,10 +8,11 @@
 //! time on the core, a yield, or a sleep. A thread may lose its core between any two steps, also
 //! while it has the lane.
 //!
-//! A device is what the policy sees of a real device. It has the shared [`Cells`], a lane that one
-//! thread at a time has, packets that arrived in its sockets, posts that gather in the batch, and
-//! timers. The model notes how long each packet, post and timer waited. What the holder of a lane
-//! does at the end, and which thread it wakes, is `progress/engine.rs` in short.
+//! A device of the model has only what the policy sees of a real device. It has the shared
+//! [`Cells`], a lane that one thread at a time has, packets that arrived in its sockets, posts that
+//! gather in the batch, and timers. The model notes how long each packet, post and timer waited.
+//! What the holder of a lane does at the end, and which thread it wakes, is `progress/engine.rs` in
+//! short.
 
 use std::collections::VecDeque;
 
@@ -38,7 +39,8 @@ pub(super) enum Broken {
     Nothing,
     /// A holder of the lane wakes no thread for what it leaves behind.
     HandOver,
-    /// The background thread is not notified of an armed queue, nor of a thread at rest.
+    /// The background thread is not woken when a completion queue is armed, nor when a thread
+    /// announces that it will wait for something other than a completion.
     Wakes,
 }
 
@@ -73,11 +75,11 @@ pub(super) struct Device {
     background: usize,
     /// The thread that sleeps until a completion, if any.
     sleeper: Option<usize>,
-    /// The device that it sends to.
+    /// The device to which this device sends.
     peer: Option<usize>,
-    /// The longest that packets, posts and timers waited that are served.
+    /// The longest waits of the packets, posts and timers that have been served, in nanoseconds.
     longest: [u64; 3],
-    /// The time that each WRITE waited to get into memory.
+    /// How long each WRITE waited until it was in memory, in nanoseconds.
     pub(super) latencies: Vec<u64>,
 }
 
@@ -101,13 +103,14 @@ pub(super) enum Role {
     Background { policy: Background, next: Next, looking: bool, before: u64, until: u64 },
     /// Polls all the time, and answers each completion with a message.
     PingPong { seen: u64 },
-    /// Polls for its send, then watches its memory, as `ib_write_lat` does.
+    /// Polls for its send, then only reads its memory, as `ib_write_lat` does.
     MemorySpinner { seen: u64, polls: u32, completions: u64 },
     /// Posts and computes by turns. After `batch` posts, unless that is 0, it polls as many times.
     Poster { gap: u64, batch: u64, turn: u64 },
     /// Makes `polls` polls, then sleeps for `pause`, or until a completion, again and again.
     Sleeper { polls: u64, left: u64, pause: Option<u64> },
-    /// Polls until `until`, then notifies the device that it goes to rest, and sleeps.
+    /// Polls until `until`, then announces to the device that it will wait for something other than
+    /// a completion, and ends.
     Rests { until: u64 },
     /// Holds the lane of its device for `nanos`, once.
     Holder { nanos: u64 },
@@ -120,14 +123,14 @@ pub(super) enum Role {
 struct Thread {
     device: usize,
     role: Role,
-    /// The point in a call at which the thread is.
+    /// The call that the thread is in the middle of.
     inside: Inside,
     is_high: bool,
     /// The end of its time slice, while it has a core.
     slice_end: u64,
     is_woken: bool,
     sleeps: Option<(u64, bool)>,
-    /// The number of times that it slept.
+    /// The number of times that the thread has slept.
     naps: u64,
 }
 
@@ -136,7 +139,7 @@ enum Inside {
     Nothing,
     /// A poll with the lane is over.
     Poll,
-    /// An offer of the core began at this time.
+    /// The thread yielded its core at this time.
     Offer(u64),
 }
 
@@ -152,7 +155,7 @@ pub(super) struct Machine {
     table: Table,
     broken: Broken,
     seed: u64,
-    /// Packets that arrive from outside: when, and at which device.
+    /// The packets that will arrive from outside: when, and at which device.
     arrivals: Vec<(u64, usize, Packet)>,
 }
 
@@ -231,7 +234,7 @@ impl Machine {
         self.arrivals.push((at, device, packet));
     }
 
-    /// Adds a timer that is due at `at`, left behind by the thread that has the lane of the device.
+    /// Adds a timer that is due at `at`, as if the holder of the device's lane had left it behind.
     pub(super) fn leave_timer(&mut self, device: usize, at: u64) {
         self.devices[device].timers.push(at);
         self.hand_over(device);
@@ -380,7 +383,7 @@ impl Machine {
                 }
                 if self.devices[device].writes > *seen {
                     *seen = self.devices[device].writes;
-                    // The reply, whose completion comes back at once.
+                    // The thread replies. The completion of the reply comes back at once.
                     *completions = self.devices[device].completions + 1;
                     *polls = 60;
                     self.arrives(now + 2 * WIRE, device, Packet::Completion);
@@ -566,7 +569,8 @@ impl Machine {
     ) -> Step {
         let (device, now) = (self.threads[thread].device, self.now);
         let cells = &self.devices[device].cells;
-        // The first visit begins what takes time, the second reports it.
+        // An action that takes time begins in one call of this function and is reported in the
+        // next.
         let begins = !std::mem::replace(looking, false);
         let event = match *next {
             Next::Judge => {

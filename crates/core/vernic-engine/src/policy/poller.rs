@@ -1,4 +1,4 @@
-//! A thread that polls: when it offers its core to others, and when it rests.
+//! An application thread that polls: when it yields its core to other threads, and when it sleeps.
 //!
 //! Pure functions over plain values; [`Cells`](super::Cells) keeps what threads share.
 
@@ -9,14 +9,15 @@ use super::table::Table;
 pub(crate) enum AfterPoll {
     /// The thread returns to the application.
     Return,
-    /// The thread yields first, and reports how long that took.
+    /// The thread yields its core first, and reports how long it was without the core.
     OfferCore,
     /// The thread sleeps for [`rest_nanos`](Table::rest_nanos) first.
     Rest,
 }
 
-/// Returns what follows a poll that had the lane, and `found` something or not, and the new `since`
-/// if it changes. `since` is when polls began to find nothing, 0 if the last one found something.
+/// Returns what the thread does after a poll that had the lane, and the new value of `since` if it
+/// changes. `found` says whether the poll found something. `since` is the time at which polls began
+/// to find nothing; 0 means that the last poll found something.
 #[inline]
 pub(super) fn polled(
     since: u64,
@@ -36,8 +37,8 @@ pub(super) fn polled(
     (Some(now), AfterPoll::OfferCore)
 }
 
-/// Returns how long a poller finds nothing before it next offers its core, if the last offer took
-/// `took` nanoseconds.
+/// Returns how long polls find nothing before the thread next yields its core, if the core came
+/// back `took` nanoseconds after the last yield.
 pub(super) const fn offer_after(table: &Table, took: u64) -> u64 {
     if took > table.long_offer_nanos {
         table.wary_offer_after_nanos
@@ -46,13 +47,15 @@ pub(super) const fn offer_after(table: &Table, took: u64) -> u64 {
     }
 }
 
-/// Whether the poller acts after the poll that makes `polls` in a row without the lane.
+/// Whether a thread yields or sleeps after its poll number `polls` in a row that did not get the
+/// lane.
 pub(super) const fn is_enough_in_vain(table: &Table, polls: u32) -> bool {
     polls.is_multiple_of(table.polls_per_offer)
 }
 
-/// Returns what the poller does in that case. `is_stuck` says that no application's thread got the
-/// lane since the poller last acted.
+/// Returns what the thread does after its poll number `polls` in a row that did not get the lane,
+/// if [`is_enough_in_vain`]. `is_stuck` says that no application's thread has had the lane since
+/// the last time that this function was called.
 pub(super) const fn in_vain(table: &Table, polls: u32, is_stuck: bool) -> AfterPoll {
     if is_stuck && polls >= table.polls_per_rest { AfterPoll::Rest } else { AfterPoll::OfferCore }
 }

@@ -1,17 +1,18 @@
-//! A post: whether it is sent at once, or waits in the batch for more.
+//! Whether a post is sent at once, or waits in the batch for more posts.
 //!
 //! No application waits for a message that is behind many others, and each call into the kernel
 //! costs as much as the packets of dozens of small messages. So such a message waits until the
 //! batch has a quarter as many packets as its queue pair has requests in flight. It waits no longer
 //! than the next poll that finds nothing, nor than the background thread's next poll, which must be
-//! within that thread's take-over time. While that thread leaves the sockets to pollers, a thread
-//! must have polled just now.
+//! within that thread's take-over time. While that thread leaves the sockets to polling threads, a
+//! post waits only if a thread has polled within the last
+//! [`gather_polled_nanos`](Table::gather_polled_nanos).
 
 use vernic_proto::Time;
 
 use super::table::Table;
 
-/// What becomes of a post.
+/// The decision about a post.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Post {
     /// The post is sent at once, with all that gathered before it.
@@ -20,7 +21,7 @@ pub(crate) enum Post {
     Gather,
 }
 
-/// The content of the batch, with what was just posted.
+/// The content of the batch, including what was just posted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Gathered {
     packets: usize,
@@ -35,14 +36,15 @@ impl Gathered {
     }
 }
 
-/// The activity of other threads meanwhile.
+/// What other threads do, as far as it matters for a post.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Others {
-    /// Whether the background thread leaves the sockets to pollers.
+    /// Whether the background thread leaves the sockets to polling threads.
     pub(super) backs_off: bool,
     /// The time at which a thread polled last.
     pub(super) polled_at: Time,
-    /// The time of the background thread's next poll: nanoseconds, or a value of [`super`].
+    /// The time of the background thread's next poll in nanoseconds, or a special value: see the
+    /// constants of [`super`].
     pub(super) looks_at: u64,
 }
 
@@ -52,8 +54,8 @@ pub(super) const fn may_gather(table: &Table, in_flight: u64) -> bool {
     in_flight >= table.gather_in_flight
 }
 
-/// Decides what becomes of a post that may wait. The background thread polls within `takeover`
-/// nanoseconds, if it polls in time.
+/// Decides whether a post that may wait is sent at once. `takeover` is the take-over time of the
+/// background thread in nanoseconds: a post waits only if that thread polls within it.
 #[inline]
 pub(super) fn gather(
     table: &Table,

@@ -23,59 +23,66 @@ macro_rules! table {
 table! {
     // A thread that polls.
 
-    /// How long a poller finds nothing until it offers its core to others. Where every spinning
-    /// process has a core this changes nothing. Where processes share one, the peer runs now
-    /// instead of after the scheduler's next tick (some ms).
+    /// How long polls find nothing until the polling thread yields its core. If every spinning
+    /// process has a core of its own, the yield changes nothing. If processes share a core, the
+    /// peer runs at once, not only after the scheduler's next tick (some ms).
     offer_after_nanos: u64 = 20_000,
-    /// The time above which an offer was taken by a thread that computes, not by a peer that
-    /// answers. The caller was then away for a time slice or more (Linux 6.18 lets a thread that
-    /// yields pay for its whole slice).
+    /// How long a yield takes at least if the core went to a thread that computes, not to a peer
+    /// that answers. The polling thread is then without its core for a time slice or more (Linux
+    /// 6.18 charges a thread that yields for its whole slice).
     long_offer_nanos: u64 = 500_000,
-    /// How long a poller finds nothing until it offers its core again after such an offer. This is
-    /// most of a time slice, so that two peers on cores that others use, too, run at the same time
-    /// now and then. Otherwise each would give its slice away before the other has one, and a
-    /// ping-pong would take time slices per message.
+    /// How long polls find nothing until the polling thread yields again, if its last yield took
+    /// longer than `long_offer_nanos`. This is most of a time slice, so that two peers on cores
+    /// that other programs use too run at the same time now and then. Otherwise each would give its
+    /// slice away before the other has one, and each message of a ping-pong would take time slices.
     wary_offer_after_nanos: u64 = 2_000_000,
-    /// Polls that did not get the lane, after which the poller offers its core: some microseconds.
+    /// The number of polls without the lane after which the polling thread yields its core: some
+    /// microseconds.
     polls_per_offer: u32 = 64,
-    /// Polls in a row that did not get the lane, while no application's thread got it, after which
-    /// the poller sleeps instead: some 30 us. The holder of the lane, or a thread that waits for
-    /// it, does not run then. It may be of a lower priority, in which case yielding does not let it
-    /// run.
+    /// The number of polls in a row without the lane after which the polling thread sleeps instead
+    /// of yielding, if no application's thread has had the lane meanwhile: some 30 us. The holder
+    /// of the lane, or a thread that waits for the lane, then has no core. It may be of a lower
+    /// priority, and would not get the core that is yielded.
     polls_per_rest: u32 = 1024,
-    /// How long such a rest is: enough for the few microseconds that a thread keeps the lane.
+    /// How long the polling thread then sleeps: enough for the few microseconds that a thread keeps
+    /// the lane.
     rest_nanos: u64 = 20_000,
-    /// Polls that found something, after which a poll makes progress all the same. So an
-    /// application that is always served from the ring still sends ACKs.
+    /// The number of polls that found completions in the ring, and so moved no packets, after which
+    /// one poll moves packets all the same. So an application whose polls always find completions
+    /// still sends ACKs.
     polls_per_progress: u32 = 16,
 
     // The background thread.
 
-    /// Calls since the last poll that mean "applications make progress" and end the watching. A
-    /// program that sleeps for its completions makes a few calls per completion; a program that
-    /// polls makes thousands.
+    /// The number of calls of application threads since the thread last judged that ends the
+    /// watching: the application makes progress itself. A program that sleeps for its completions
+    /// makes a few calls per completion; a program that polls makes thousands.
     active_calls: u64 = 8,
-    /// Calls in one take-over time that keep the thread away. A program that polls makes hundreds
-    /// even where each call does much. A program that makes a few waits for something else
-    /// meanwhile, such as its memory to change. It waits for this thread's next poll if no other
-    /// thread watches the sockets.
+    /// The number of calls in one take-over time that lets the thread back off for another one. A
+    /// program that polls makes hundreds even where each call does much. A program that makes only
+    /// a few calls is waiting for something else, such as its memory to change. It waits for this
+    /// thread's next poll if no other thread watches the sockets.
     staying_calls: u64 = 16,
-    /// How long no application has called when packets are found after a take-over time. The
-    /// program polled until it had what it polled for, then waited for something else. This is far
-    /// longer than between two polls.
+    /// How long no application thread has called, when the background thread finds packets after it
+    /// has backed off, for backing off to count as a mistake. The program polled until it had what
+    /// it polled for, and then waited for something else. This time is far longer than the time
+    /// between two polls.
     silence_nanos: u64 = 50_000,
-    /// The rounds for which the thread watches after that, whatever the calls. A take-over time in
-    /// vain now and then costs such a program little, and a program that was only not scheduled
-    /// gets rid of the thread soon.
+    /// The number of rounds for which the thread watches after such a mistake, even if application
+    /// threads call. If the thread then backs off by mistake again, that costs the program one
+    /// take-over time in so many rounds, which is little. And a program that polls, but had no core
+    /// for a moment, soon has the sockets to itself again.
     distrust_rounds: u32 = 64,
-    /// How long the thread counts calls after an application's thread went to rest: far longer than
-    /// it takes to poll twice, and far too short to be noticed.
+    /// How long the thread counts calls after an application's thread has announced that it will
+    /// wait for something other than a completion. This is far longer than it takes to poll twice,
+    /// and far too short for a user to notice.
     count_nanos: u64 = 50_000,
-    /// Calls in that time that mean an application polls.
+    /// The number of calls in that time from which on another application thread is taken to poll.
     count_calls: u64 = 2,
-    /// Polls that find packets before the thread checks again whether applications make progress.
+    /// The number of polls in a row that left work to do, or found the lane taken, before the
+    /// thread judges again whether application threads make progress.
     looks_per_round: u32 = 16,
-    /// The interval at which the thread sees to the network, the status and the warnings while it
+    /// The interval at which the thread answers requests for the status and gives warnings while it
     /// does not sleep.
     look_around_nanos: u64 = 1_000_000,
 
@@ -84,17 +91,17 @@ table! {
     /// The number of requests in flight from which on a post to a queue pair may wait for more. No
     /// application waits for a message behind so many.
     gather_in_flight: u64 = 16,
-    /// The part of the requests in flight that may wait, as its divisor: the others keep the peer
-    /// busy meanwhile.
+    /// A divisor: posts wait until the batch has as many packets as the queue pair has requests in
+    /// flight, divided by this number. The other requests keep the peer busy meanwhile.
     gather_share: u64 = 4,
-    /// The number of packets that do not wait for more: one full GSO run.
+    /// The number of packets in the batch from which on a post does not wait: one full GSO run.
     gather_packets: u64 = 64,
-    /// The number of bytes that do not wait for more: half a GSO run. Beside the cost of copying
-    /// that much, the call into the kernel is little.
+    /// The number of bytes in the batch from which on a post does not wait: half a GSO run.
+    /// Compared with copying that much, the call into the kernel costs little.
     gather_bytes: usize = 30 * 1024,
     /// How long ago a thread must have polled for a post to wait for the next poll, while the
-    /// background thread leaves the sockets to pollers. This is some calls into the kernel, which a
-    /// program makes between two polls. A program that watches its memory instead would wait for
-    /// that thread to notice.
+    /// background thread leaves the sockets to pollers. This is the time of some calls into the
+    /// kernel, which a program makes between two polls. If a program only reads its memory instead
+    /// of polling, its post would wait until the background thread takes over.
     gather_polled_nanos: u64 = 100_000,
 }

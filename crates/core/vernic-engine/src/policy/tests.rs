@@ -1,5 +1,5 @@
-//! Tests what each constant is for, and what the policy as a whole gives, in the model of a
-//! machine.
+//! Tests of the policy: the purpose of each constant and, in the model of a machine, what the
+//! policy as a whole achieves.
 
 use vernic_proto::Time;
 
@@ -24,8 +24,8 @@ fn each_row_of_the_table_has_a_test() {
     }
 }
 
-/// Makes polls that find nothing at these times; returns whether the poller offers its core after
-/// each.
+/// Makes polls that find nothing at these times; returns for each whether the thread then yields
+/// its core.
 fn offers(cells: &Cells, times: &[u64]) -> Vec<bool> {
     let offers = |at: &u64| cells.polled(false, Time(*at)) == AfterPoll::OfferCore;
     times.iter().map(offers).collect()
@@ -79,7 +79,7 @@ fn polls_per_rest_is_how_often_a_poller_misses_a_lane_that_no_other_gets_before_
     let cells = Cells::default();
     let all = in_vain(&cells, TABLE.polls_per_rest);
     assert_eq!(all.iter().position(|after| *after == AfterPoll::Rest), Some(all.len() - 1));
-    // Others get the lane by turns: the lane is not stuck.
+    // Other threads get the lane in turn, so the lane is not stuck.
     let cells = Cells::default();
     for _ in 0..2 * TABLE.polls_per_rest / TABLE.polls_per_offer {
         cells.called(Time(1));
@@ -141,7 +141,8 @@ fn staying_calls_keep_it_away_once_it_is() {
     assert_eq!(judged(&mut policy, 100 + 2 * TABLE.staying_calls - 1), Next::Look);
 }
 
-/// Returns the rounds of watching that follow a return after a silence, though applications call.
+/// Returns for how many rounds the thread watches, although application threads call, after it has
+/// backed off and then found packets `silent_nanos` after the last call.
 fn rounds_after(silent_nanos: u64, table: &Table) -> usize {
     let mut policy = Background::new(TAKEOVER);
     let mut calls = 100;
@@ -222,8 +223,8 @@ fn look_around_nanos_is_far_longer_than_a_round_and_shorter_than_anybody_notices
     assert!((500_000..=100_000_000).contains(&TABLE.look_around_nanos));
 }
 
-/// Returns what becomes of a post, `packets` of which gather, where a thread polled `polled_nanos`
-/// ago and the background thread backs off.
+/// Returns the decision about a post. The batch has `packets` packets with `bytes` bytes in all, a
+/// thread polled `polled_nanos` ago, and the background thread backs off.
 fn posted(in_flight: u64, packets: usize, bytes: usize, polled_nanos: u64) -> Post {
     let cells = Cells::default();
     cells.called(Time(1_000_000));

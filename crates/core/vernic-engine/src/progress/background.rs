@@ -1,16 +1,17 @@
 //! The background thread of an open device: progress when no application thread makes any.
 //!
-//! Owns the thread, and the descriptors that it polls beside its engine. When the thread backs off,
-//! polls, or sleeps is decided by [`policy::Background`](policy::Background); this module carries
-//! that out, and reports. While the thread watches, it sleeps in `ppoll` on the sockets, on changes
-//! of the network, and on its wake-up, with the next timer as timeout. An idle device makes no
-//! system call at all (unless it has connections to other processes of this host: `neighbours.rs`).
+//! Owns the thread, and the descriptors that it polls in addition to those of the engine.
+//! [`policy::Background`] decides when the thread backs off, polls or sleeps.
+//! This module carries that out, and reports the result as an event. While the thread watches, it
+//! sleeps in `ppoll` on the sockets, on changes of the network, and on the descriptor by which
+//! other threads wake it, with the next timer as timeout. An idle device makes no system call at
+//! all (unless queue pairs are connected to other processes of this host: `peers.rs`).
 //!
-//! While the thread watches, a holder of the lane wakes it in two cases ([`Engine::hand_over`]).
-//! The holder leaves work that is due before the thread's next poll, or descriptors that the thread
-//! does not sleep on. While the thread backs off, it is woken if a completion queue is armed, or if
-//! a thread is about to wait for something that is no completion ([`Engine::caller_rests`]). It
-//! then checks whether any thread still polls.
+//! While the thread watches, a holder of the lane wakes it in two cases ([`Engine::hand_over`]):
+//! the holder leaves work that is due before the thread's next poll, or the link has descriptors
+//! that the thread does not sleep on. While the thread backs off, it is woken if a completion queue
+//! is armed, or if an application's thread is about to wait for something other than a completion
+//! ([`Engine::caller_rests`]). It then checks whether any thread still polls.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use crate::policy::{self, Event, Next, TABLE};
 use crate::progress::engine::{Engine, give_way};
 use crate::support::threads;
 
-/// The descriptors that the thread polls beside its engine.
+/// The descriptors that the background thread polls in addition to those of the engine.
 pub(crate) struct Ears {
     /// Changes of the network.
     watcher: Option<ChangeWatcher>,
@@ -48,13 +49,14 @@ impl Ears {
     }
 }
 
-/// The descriptors that the thread sleeps on.
+/// The descriptors that the background thread sleeps on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Watches {
     Nothing,
-    /// All but the link.
+    /// All descriptors except those of the link.
     Beside,
-    /// The link's descriptors of this generation, too.
+    /// All descriptors, with those of the link as they were at this
+    /// [`poll_generation`](vernic_io::Link::poll_generation).
     All(u64),
 }
 
@@ -63,20 +65,21 @@ pub(crate) struct Background {
     engine: Arc<Engine>,
     sleeper: Sleeper,
     ears: Ears,
-    /// The descriptors that the link had last.
+    /// The descriptors of the link and of iWARP connections, as of the last plan.
     fds: Vec<RawFd>,
     watches: Watches,
-    /// The time at which other processes of this host must be served at the latest.
+    /// The latest time for the next [`see_to_processes`](Engine::see_to_processes).
     processes_due: Option<Time>,
     policy: policy::Background,
-    /// The time that the thread may sleep, as its last poll planned.
+    /// How long the thread may sleep, as its last poll planned; `None` if no time limits the sleep.
     timeout: Option<Duration>,
-    /// The time at which the thread last looked around though it did not sleep.
+    /// The time at which the thread last answered requests for the status and gave warnings
+    /// although it had not slept.
     looked_around: Time,
 }
 
 impl Background {
-    /// Starts the thread. It ends soon after `engine.stop` is set and it is woken.
+    /// Starts the thread. To end the thread, set `engine.stop` and wake it.
     pub(crate) fn spawn(
         engine: Arc<Engine>,
         sleeper: Sleeper,
@@ -99,8 +102,8 @@ impl Background {
     }
 
     fn run(&mut self) {
-        // A program that spins on its memory may share this thread's core, and wait for its
-        // packets.
+        // A program that spins on its memory may share a core with this thread, and wait for
+        // packets that this thread moves.
         if let Err(error) = vernic_io::ask_for_short_slices() {
             tracing::debug!(%error, "no short slices of the processor for the background thread");
         }
@@ -111,7 +114,8 @@ impl Background {
         self.engine.policy().come_back();
     }
 
-    /// Does what the policy says, and returns what the policy says next.
+    /// Carries out an action of the policy, reports the result to the policy, and returns the next
+    /// action.
     fn carry_out(&mut self, next: Next) -> Next {
         let shared = &self.engine.policy();
         let event = match next {
@@ -154,7 +158,8 @@ impl Background {
         self.policy.after(&TABLE, event)
     }
 
-    /// Sleeps, without polling the link's sockets.
+    /// Sleeps for `nanos`, or until another thread wakes this one. Does not poll the link's
+    /// sockets.
     fn pause(&mut self, nanos: u64) {
         if self.watches != Watches::Beside {
             let near = self.engine.near().map(NearControl::raw_fd);
@@ -165,7 +170,9 @@ impl Background {
         self.look_around(woken.by_fd);
     }
 
-    /// Whether the thread has not looked around for a while, and does so now.
+    /// Whether the last time that requests for the status were answered without a sleep is more
+    /// than [`look_around_nanos`](policy::Table::look_around_nanos) ago. If so, notes the present
+    /// time as the last one.
     fn is_time_to_look_around(&mut self) -> bool {
         let now = self.engine.now();
         let is_time = now.since(self.looked_around) > TABLE.look_around_nanos;
@@ -175,8 +182,8 @@ impl Background {
         is_time
     }
 
-    /// Serves local peers, and looks around now and then, while there is so much traffic that the
-    /// thread does not sleep.
+    /// Serves the other processes of this host and, now and then, requests for the status and
+    /// warnings. Called while there is so much traffic that the thread does not sleep.
     fn see_to_others(&mut self) {
         self.processes_due = self.engine.see_to_processes();
         if self.is_time_to_look_around() {
@@ -185,7 +192,8 @@ impl Background {
         }
     }
 
-    /// Sleeps until what the last poll planned is due.
+    /// Sleeps until the time that the last poll planned, until a descriptor is readable, or until
+    /// another thread wakes this one.
     fn sleep(&mut self) {
         let woken = self.sleeper.sleep(self.timeout);
         if let Some(near) = &self.engine.near() {
@@ -195,7 +203,9 @@ impl Background {
         self.look_around(woken.by_fd);
     }
 
-    /// Does what there is to do beside packets: changes of the network, and local peers.
+    /// Does what is to be done after a sleep, other than packets: changes of the network, requests
+    /// for the status, warnings, and other processes of this host. `by_fd` says that a descriptor
+    /// ended the sleep.
     fn look_around(&mut self, by_fd: bool) {
         if by_fd {
             self.look_at_network();
@@ -217,12 +227,12 @@ impl Background {
         }
     }
 
-    /// Warns of peers that did something since the last warning, if it is time.
+    /// Logs the warnings about peers that are due.
     fn tell_alarms(&self) {
         self.engine.alarms().tell_due(&self.engine.info().name, self.engine.now());
     }
 
-    /// Makes progress once, and plans the next poll if there is nothing more to do.
+    /// Moves packets and fires timers once, and plans the next poll if nothing is left to do.
     fn look(&mut self) -> Event {
         let engine = self.engine.clone();
         let called_at = engine.policy().called_at();
@@ -252,7 +262,7 @@ impl Background {
                 let beside = self.ears.poll_fds().chain(near);
                 self.sleeper.watch(self.fds.iter().copied().chain(beside));
             }
-            // Under the lane's lock: a holder after us compares its work with this plan.
+            // The lane is still held: a later holder compares its work with this plan.
             engine.policy().plan_look(next);
         }
         drop(lane);
@@ -265,9 +275,9 @@ impl Background {
         Event::Looked { found, is_done, silent_nanos }
     }
 
-    /// Announces to the local peers that this thread sleeps. Returns false, and takes the
-    /// announcement back, if a peer has sent something meanwhile. The other half of the proof is in
-    /// `vernic_io::neighbour`.
+    /// Announces to the local peers that this thread will sleep, so that they wake it when they
+    /// send. Returns false, and takes the announcement back, if a peer has sent something
+    /// meanwhile. `vernic_io::neighbour` has the peer's half of the proof that no packet is missed.
     fn lies_down(&self, lane: &Lane) -> bool {
         let Some(near) = &self.engine.near() else { return true };
         near.alarm().announce();
@@ -286,14 +296,14 @@ impl Background {
 }
 
 impl Engine {
-    /// Whether [`see_to_processes`](Self::see_to_processes) has something to do though no
-    /// descriptor is readable.
+    /// Whether [`see_to_processes`](Self::see_to_processes) has something to do although no
+    /// descriptor is readable: another thread has left work for it.
     fn is_asked_for_processes(&self) -> bool {
         self.watch().is_rung() || self.near().is_some_and(NearControl::is_rung)
     }
 
-    /// Serves the local peers, and checks for processes that are gone. Returns when it must be
-    /// called at the latest.
+    /// Serves the local peers, and checks which processes of this host are gone. Returns the latest
+    /// time for the next call.
     fn see_to_processes(&self) -> Option<Time> {
         let near = self.serve_neighbours();
         [near, self.look_after_peers()].into_iter().flatten().min()

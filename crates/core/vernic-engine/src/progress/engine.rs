@@ -1,19 +1,21 @@
 //! Progress: which thread runs the lane, and when (the model in one page).
 //!
-//! Owns [`Engine`]: the lane of an open device behind its lock, the doorbells, counters. Calls of
-//! the application make progress, and the background thread does where no call does. A program that
-//! wants several lanes opens the device several times.
+//! Owns [`Engine`]: the lane of an open device behind its lock, and the doorbells. The calls of the
+//! application move packets and fire timers; the background thread does so while no such call is
+//! made. A program that wants several lanes opens the device several times.
 //!
 //! # Which thread runs the lane
 //!
-//! - `post_send` pushes into the send queue and *kicks*: if the lane is free it sends on the
-//!   caller's thread; otherwise it rings the doorbell and leaves.
+//! - `post_send` pushes into the send queue and *kicks*: if the lane is free, it sends on the
+//!   caller's thread. Otherwise it leaves the queue pair in the doorbells and returns.
 //! - `poll` with an empty ring sends what is pending (ACKs), receives a batch, fires timers, and
 //!   checks the ring again. The ACKs of this batch are left to the next call. So the application
 //!   sees its completions, and the bytes that were written to its memory, before any system call
 //!   for an ACK, and its reply goes ahead of the ACK.
-//! - The background thread (`background.rs`) does all of this when no other thread does.
-//! - The control path locks the lane and waits for it, to change the table or as a barrier.
+//! - The background thread (`background.rs`) sends, receives and fires timers when no other thread
+//!   does.
+//! - The control path waits for the lane and locks it, to change the table of queue pairs or as a
+//!   barrier.
 //!
 //! No data-path thread waits for the lane.
 //!
@@ -31,15 +33,14 @@
 //!
 //! Both fences are in one total order. If P2 comes first, H3 sees P1. If H2 comes first, P3 sees
 //! H1, so its failure was caused by a later holder, to which the same argument applies. The last
-//! holder of all has no holder after it, so P2 comes before its H2. With [`Engine::waiters`] a
-//! poster may also leave because a control-path thread announced itself. That thread withdraws its
-//! announcement (in place of H1) after its own unlock and before H2. A command of communication
-//! management leaves its work as a doorbell does ([`Engine::ring_cm`]). It then waits for the lane
-//! for a while if it has a message to send (`agent/promise.rs`).
+//! holder of all has no holder after it, so P2 comes before its H2. A poster also leaves if a
+//! control-path thread has announced in [`Engine::waiters`] that it waits for the lane. That thread
+//! withdraws its announcement (in place of H1) after it has released the lane and before H2. A call
+//! of communication management leaves its work to the holder in the same way ([`Engine::ring_cm`]).
+//! If it has a message to send, it then waits for the lane for a while (`agent/promise.rs`).
 //!
-//! Work that a holder leaves behind on purpose is covered by the background thread: see
-//! [`Engine::hand_over`]. This is so when a call's bound was reached, a socket was full, or a timer
-//! runs.
+//! A holder leaves work behind on purpose when the bound of its call was reached, when a socket was
+//! full, and while timers run. The background thread does that work: see [`Engine::hand_over`].
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering, fence};
@@ -61,17 +62,19 @@ use crate::support::events::{lock, try_lock};
 /// the background thread. This bounds how long other threads can keep one call busy.
 const MAX_ROUNDS: usize = 8;
 
-/// The engine of an open device: its lane, and what threads share of the lane. The rest is in its
-/// [`Device`].
+/// The engine of an open device: its lane, the doorbells, and its background thread. The state that
+/// does not need the lane is in the [`Device`].
 pub(crate) struct Engine {
     device: Arc<Device>,
     pub(crate) cm: Arc<CmShared>,
     lane: Mutex<Lane>,
-    /// The number of control-path threads that wait for the lane: the data path lets them pass.
+    /// The number of control-path threads that wait for the lane. While it is not 0, data-path
+    /// threads do not take the lane.
     waiters: AtomicUsize,
     pub(crate) doorbells: Mutex<Vec<Arc<QpInner>>>,
-    /// Queue pairs whose doorbell came when they were closed. They may hold the last reference to a
-    /// device, and the end of a device takes the lane, so they are dropped without the lane.
+    /// Queue pairs that were closed while they were in the doorbells. Such a queue pair may hold
+    /// the last reference to its device, and dropping the device takes the lane. So these queue
+    /// pairs are dropped after the lane is released.
     late: Mutex<Vec<Arc<QpInner>>>,
     has_late: AtomicBool,
     rung: AtomicBool,
@@ -125,21 +128,22 @@ impl Engine {
         }
     }
 
-    /// Returns what the engine shares with the objects of the device.
+    /// Returns the device, which the engine shares with the objects of the device.
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
     }
 
-    /// Sends what was posted to `qp`: on this thread if the lane is free, else on the thread that
-    /// holds it.
+    /// Sends what was posted to `qp`: on this thread if the lane is free, otherwise on the thread
+    /// that holds the lane.
     pub(crate) fn kick(&self, qp: &Arc<QpInner>) {
         if !self.run_inline(|lane, now| lane.transmit_posted(self, qp, now)) {
             self.ring(qp);
         }
     }
 
-    /// Sends what the changed machine of communication management has to send, and plans its next
-    /// deadline. Runs on this thread if the lane is free, else on the thread that holds it.
+    /// Sends the messages of communication management after its state machine has changed, and
+    /// plans its next deadline. This happens on the calling thread if the lane is free, otherwise
+    /// on the thread that holds the lane.
     pub(crate) fn kick_cm(&self) {
         self.ring_cm();
         self.run_inline(|lane, now| lane.transmit(self, now));
@@ -153,8 +157,8 @@ impl Engine {
         fence(Ordering::SeqCst);
     }
 
-    /// Leaves `qp` in the doorbells, and tries once more in case the holder has just left: steps P1
-    /// to P3 of the proof in the module documentation.
+    /// Leaves `qp` in the doorbells, and then tries to take the lane once more, in case the holder
+    /// has just released it: steps P1 to P3 of the proof in the module documentation.
     fn ring(&self, qp: &Arc<QpInner>) {
         if qp.mark.attend() {
             lock(&self.doorbells).push(qp.clone());
@@ -164,7 +168,9 @@ impl Engine {
         self.run_inline(|lane, now| lane.transmit(self, now));
     }
 
-    /// Polls for completions: see the module documentation. `take` takes them from the ring.
+    /// Makes progress for a call that polls a completion queue whose ring was empty: see the module
+    /// documentation. `take` takes completions from the ring and returns how many. Returns that
+    /// number.
     pub(crate) fn poll_inline(&self, mut take: impl FnMut() -> usize) -> usize {
         let (mut taken, mut after) = (0, AfterPoll::Return);
         let done = self.run_inline(|lane, now| {
@@ -189,7 +195,7 @@ impl Engine {
         taken
     }
 
-    /// Lets other threads run on this core.
+    /// Yields the core to other threads, and reports to the policy how long that took.
     #[cold]
     fn offer_core(&self) {
         let before = monotonic_ns();
@@ -208,12 +214,17 @@ impl Engine {
         })
     }
 
-    /// Makes progress as [`progress_inline`](Self::progress_inline) does, for the last time.
-    /// Packets that a capture keeps go to its file. Local peers are notified that this process ends
-    /// in order, so that they do not take its end for a crash. Packets for other processes that are
-    /// in sockets of this one are handed over. Peers of iWARP get what they were sent, for half a
-    /// second at most: the system would not see to that if those peers sent something more. Returns
-    /// false if the lane or the local peers are in use.
+    /// Makes progress for the last time before the process ends, as
+    /// [`progress_inline`](Self::progress_inline) does. In addition:
+    ///
+    /// - Packets that the capture still has in memory are written to its file.
+    /// - Packets for other processes that are in sockets of this process are handed over to them.
+    /// - Local peers are notified that this process ends in order, so that they do not take its end
+    ///   for a crash.
+    /// - For half a second at most, iWARP connections deliver what was sent on them. The kernel
+    ///   would reset a closed connection if the peer sent something more.
+    ///
+    /// Returns false if the lane or the local peers are in use.
     pub(crate) fn last_progress(&self) -> bool {
         let mut orphans = Vec::new();
         let mut is_done =
@@ -227,15 +238,15 @@ impl Engine {
         is_done
     }
 
-    /// Returns what the link counted; `None` if the lane is taken.
+    /// Returns the counters of the link; `None` if the lane is taken.
     pub(crate) fn try_link_counters(&self) -> Option<LinkCounters> {
         let mut counters = None;
         self.run_inline(|lane, _| counters = Some(lane.link().counters()));
         counters
     }
 
-    /// Runs `f` with the lane on an application's thread; returns false, and does not run `f`, if
-    /// the lane is taken.
+    /// Runs `f` with the lane, for a thread of the application. Returns false, and does not run
+    /// `f`, if the lane is taken.
     fn run_inline(&self, f: impl FnOnce(&mut Lane, Time)) -> bool {
         let Some(mut lane) = self.try_lane() else { return false };
         let now = self.now();
@@ -247,8 +258,8 @@ impl Engine {
         true
     }
 
-    /// Runs `f` while this thread, an application's, has the lane; does not run `f` if the lane is
-    /// taken.
+    /// Runs `f` while the calling thread, a thread of the application, holds the lane. Does not run
+    /// `f` if the lane is taken.
     pub(crate) fn with_free_lane(&self, f: impl FnOnce(Time)) {
         self.run_inline(|_, now| f(now));
     }
@@ -261,12 +272,13 @@ impl Engine {
         try_lock(&self.lane)
     }
 
-    /// Returns when every access to memory that was in flight in the lane is over.
+    /// Waits until every access to registered memory that the lane had begun before this call is
+    /// over.
     pub(crate) fn barrier(&self) {
         self.with_lane(|_| ());
     }
 
-    /// Waits for the lane and runs `f` with it: the control path.
+    /// Waits for the lane and runs `f` with it. Only the control path calls it.
     pub(crate) fn with_lane<T>(&self, f: impl FnOnce(&mut Lane) -> T) -> T {
         self.waiters.fetch_add(1, Ordering::SeqCst);
         let mut lane = lock(&self.lane);
@@ -278,9 +290,9 @@ impl Engine {
         result
     }
 
-    /// Runs `f` as [`with_lane`](Self::with_lane) does, but waits no longer than `until`, and
-    /// returns `None` then. The lane's holder may be this very thread, interrupted while it has the
-    /// lane.
+    /// Does the same as [`with_lane`](Self::with_lane), but waits for the lane until `until` at
+    /// most, and returns `None` if it does not get it. The holder of the lane may be the calling
+    /// thread itself, interrupted while it holds the lane.
     pub(crate) fn with_lane_until<T>(
         &self,
         until: Instant,
@@ -302,7 +314,7 @@ impl Engine {
         result
     }
 
-    /// Moves the doorbells to the ready list.
+    /// Moves the queue pairs in the doorbells to the ready list.
     pub(crate) fn answer_doorbells(&self, lane: &mut Lane) {
         if self.rung.load(Ordering::Acquire) {
             let mut doorbells = lock(&self.doorbells);
@@ -317,8 +329,8 @@ impl Engine {
         }
     }
 
-    /// Handles the doorbells that came while the lane was held: steps H2 and H3 of the proof in the
-    /// module documentation.
+    /// Handles the doorbells that were rung while the lane was taken: steps H2 and H3 of the proof
+    /// in the module documentation. The caller has just released the lane.
     pub(crate) fn after_release(&self) {
         if self.has_late.load(Ordering::Relaxed) && self.has_late.swap(false, Ordering::Relaxed) {
             drop(std::mem::take(&mut *lock(&self.late)));
@@ -328,7 +340,8 @@ impl Engine {
             if !self.rung.load(Ordering::Acquire) {
                 return;
             }
-            // If another thread has taken the lane, that holder checks the doorbells, as proven.
+            // If another thread has taken the lane, it checks the doorbells after its release, as
+            // proven.
             let Some(mut lane) = self.try_lane() else { return };
             let now = self.now();
             self.answer_doorbells(&mut lane);
@@ -338,9 +351,9 @@ impl Engine {
         self.waker().wake();
     }
 
-    /// Makes sure that the background thread polls in time for what the lane has left to do, and
-    /// that it sleeps on the descriptors that the link has now. Receiving may have opened a socket
-    /// for a steered flow. Called by every holder before it releases the lane.
+    /// Makes sure that the background thread polls in time for the work that is left in the lane,
+    /// and that it sleeps on the descriptors that the link has now: receiving may have opened a
+    /// socket for a steered flow. Every holder calls it before it releases the lane.
     #[inline]
     pub(crate) fn hand_over(&self, lane: &Lane, now: Time) {
         let near = self.near().filter(|_| lane.near().is_pending());
@@ -352,14 +365,14 @@ impl Engine {
         let late =
             || lane.next_work(now, self.patience()).is_some_and(|next| plan.is_late_for(next));
         if near.is_some() || blind || late() {
-            // Waking it once is enough: the background thread plans anew when it is awake.
+            // One wake-up is enough: the background thread makes a new plan when it is awake.
             self.policy().forget_plan();
             self.waker().wake();
         }
     }
 
-    /// Notes that a completion queue was armed: its owner is about to sleep, so all that is ready
-    /// is sent.
+    /// Notes that a completion queue was armed. Its owner is about to sleep, so everything that is
+    /// ready to be sent is sent, and the background thread is woken if it backs off.
     pub(crate) fn cq_armed(&self) {
         self.run_inline(|lane, now| lane.transmit_all(self, now));
         if self.policy().arm() {
@@ -367,9 +380,9 @@ impl Engine {
         }
     }
 
-    /// Notes that the calling thread is about to wait for something that is no completion, and may
-    /// have been the one that polled. If the background thread counts on that thread, it checks
-    /// again.
+    /// Notes that the calling thread is about to wait for something other than a completion. If the
+    /// background thread has left the sockets to polling threads, it is woken and checks again
+    /// whether any thread polls, because the caller may have been the only one.
     pub(crate) fn caller_rests(&self) {
         if self.policy().rest() {
             self.waker().wake();
@@ -377,7 +390,7 @@ impl Engine {
     }
 }
 
-/// Sleeps briefly, which lets any other thread run on this core, also one of a lower priority.
+/// Sleeps briefly, so that any other thread can run on this core, even one of a lower priority.
 #[cold]
 pub(crate) fn give_way() {
     std::thread::sleep(Duration::from_nanos(TABLE.rest_nanos));

@@ -1,9 +1,10 @@
-//! Connecting to local peers, and losing them: what the engine does off the data path.
+//! How the engine connects to local peers and disconnects from them, off the data path. A local
+//! peer is a process of this host and user that this process shares rings with.
 //!
-//! A thread that finds that a peer is a process of this host leaves the process in a list
-//! (`Device::want_neighbour`) and wakes the background thread. That thread alone serves the
-//! connections of the local peers ([`Engine::serve_neighbours`]), and brings their events to the
-//! lane. No thread waits for a connection.
+//! A thread that finds that the peer of a queue pair is a process of this host adds that process to
+//! a list (`Device::want_neighbour`) and wakes the background thread. Only the background thread
+//! serves the connections of local peers ([`Engine::serve_neighbours`]) and passes their events to
+//! the lane. No thread waits for a connection.
 //!
 //! Lock order: the local peers (`hood`), then the lane.
 
@@ -18,8 +19,8 @@ use crate::progress::engine::Engine;
 use crate::support::events::{lock, try_lock};
 
 impl Engine {
-    /// Follows the slots of this process, after a queue pair was created, perhaps in a new slot:
-    /// other processes may want to connect to this one.
+    /// Makes this process reachable for local peers by all its process slots. Called after a queue
+    /// pair was created, perhaps in a new slot.
     pub(crate) fn follow_slots(&self) {
         if let Some(near) = &self.near()
             && let Some(hood) = &mut *lock(&near.hood)
@@ -28,16 +29,17 @@ impl Engine {
         }
     }
 
-    /// Handles the messages of local peers, connects to those that are wanted, and expels those
-    /// that broke the rules. Returns when it must be called at the latest. For the background
-    /// thread.
+    /// Handles the messages of local peers, connects to the processes in the list of those wanted,
+    /// and disconnects local peers that broke the rules. Returns the latest time for the next call.
+    /// Only the background thread calls it.
     ///
-    /// Takes the lane only if something has happened: threads that poll have to wait for the lane
-    /// meanwhile.
+    /// It takes the lane only if something has happened, because threads that poll cannot have the
+    /// lane meanwhile.
     pub(crate) fn serve_neighbours(&self) -> Option<Time> {
         let near = self.near()?;
         let mut hood = lock(&near.hood);
-        // A thread that leaves something in the lane rings before it releases the lane.
+        // A thread that leaves work for this method in the lane sets `rung` before it releases the
+        // lane.
         let rung = near.rung.swap(false, Ordering::AcqRel);
         let hood = hood.as_mut()?;
         let now = Nanos(self.now().nanos());
@@ -62,7 +64,8 @@ impl Engine {
         hood.deadline(now).map(|at| Time(at.0))
     }
 
-    /// Disconnects from the local peers in order, because the device is closed.
+    /// Disconnects from all local peers, with the notice that this process leaves in order, because
+    /// the device is closed.
     pub(crate) fn close_neighbours(&self) {
         if let Some(near) = &self.near() {
             let hood = lock(&near.hood).take();
@@ -70,9 +73,9 @@ impl Engine {
         }
     }
 
-    /// Disconnects as [`close_neighbours`](Self::close_neighbours) does, where the process ends.
-    /// Returns false if another thread serves the local peers, or this very thread was interrupted
-    /// in it.
+    /// Does what [`close_neighbours`](Self::close_neighbours) does, but never waits for a lock on
+    /// the local peers; called when the process ends. Returns false if the lock is taken: by
+    /// another thread, or by this thread itself, which was interrupted while it served them.
     pub(crate) fn try_close_neighbours(&self) -> bool {
         let Some(near) = &self.near() else { return true };
         let Some(hood) = try_lock(&near.hood).map(|mut hood| hood.take()) else { return false };

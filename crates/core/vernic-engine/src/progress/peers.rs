@@ -1,22 +1,25 @@
-//! Processes of this host that queue pairs are connected to, and how those queue pairs fail when
-//! such a process is gone.
+//! The processes of this host that queue pairs are connected to, and how the queue pairs fail when
+//! their peer's process is gone.
 //!
-//! A process that is killed sends no notice. If it shares memory with this process, its connection
-//! hangs up (`local/control.rs`). The slot of any other process goes with the process, which every
-//! process of this host can see. So a process with queue pairs that are connected to such a process
-//! checks every quarter of a second whether the peer's slot is still there. If it is not, those
-//! queue pairs fail, whether or not anything was ever sent ([`Engine::look_after_peers`]).
+//! A process that is killed sends no notice. If it is a local peer (it shares memory with this
+//! process), the local connection hangs up (`local/control.rs`). For any other process of this
+//! host, its process slot becomes free, which all processes of the host can see. So this process
+//! checks every [`LOOK_NANOS`] whether the slots of such peers are still in use. If a slot is free,
+//! the queue pairs that are connected to it fail, whether or not anything was ever sent
+//! ([`Engine::look_after_peers`]).
 //!
 //! A process that closes its device in order, or ends after it has left `main`, says so in a page
 //! that its peers have mapped ([`Intake::has_left`](vernic_io::host::Intake::has_left)). As with
-//! hardware, its peers get no notice, and what is sent to it runs into the ACK timeout.
+//! hardware, the queue pairs of its peers do not fail at once: what they send later runs into the
+//! ACK timeout.
 //!
-//! Called by the control path, and by the background thread, which alone polls. Lock order: the
-//! lane, then the list.
+//! Called by the control path, and by the background thread, which alone does the checks. Lock
+//! order: the lane, then the list of watched processes.
 //!
-//! Limits: a process that takes the same slot before the next poll hides that the former process is
-//! gone. UC gets no notice, as from hardware: it knows of no peer that could fail. This module
-//! costs a system call per such process and poll, and nothing while there are none.
+//! Limits: if another process takes the slot before the next check, the check does not find that
+//! the former process is gone. UC queue pairs do not fail, as with hardware: UC expects no answers
+//! from its peer. The module costs a system call per watched process and check, and nothing while
+//! no process is watched.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -31,8 +34,9 @@ use crate::qp::state::QpInner;
 use crate::support::events::lock;
 
 impl Engine {
-    /// Checks for processes that are gone, if it is time to, and fails the queue pairs that are
-    /// connected to them. Returns when it must be called at the latest. For the background thread.
+    /// Checks, if a check is due, which watched processes are gone, and fails the queue pairs that
+    /// are connected to them. Returns the latest time for the next call. Only the background thread
+    /// calls it.
     pub(crate) fn look_after_peers(&self) -> Option<Time> {
         let now = self.now();
         if !self.watch().begin(now) {
@@ -61,9 +65,9 @@ impl Engine {
         self.watch().end(added, &gone, &missing, now)
     }
 
-    /// Asks the processes that have not said yet whether they serve the address. Queue pairs that
-    /// are connected to a process that says so know it from then on. Returns the processes that are
-    /// known already.
+    /// Asks those processes that have not yet said whether they serve the address of the queue
+    /// pairs. If a process has said so, the queue pairs that are connected to it are given the
+    /// process and its receiver page. Returns the processes whose process ids are known already.
     fn identify(&self, all: Vec<Watched>, now: Time) -> Vec<Watched> {
         let (sure, unsure): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|known| known.pid().is_some());
@@ -82,7 +86,7 @@ impl Engine {
         sure
     }
 
-    /// Forgets processes that no queue pair is connected to any more.
+    /// Removes from the list the processes that no queue pair is connected to any more.
     fn forget_strangers(&self) {
         let added = self.watch().additions();
         let used: HashSet<_> = self.with_lane(|lane| {

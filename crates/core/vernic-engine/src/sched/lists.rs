@@ -1,5 +1,5 @@
-//! The lists that queue pairs are on. They are linked through an array, so that a queue pair is on
-//! one list at most, and leaves it in a few stores.
+//! The lists of queue pairs that the scheduler keeps. All lists are linked through one array of
+//! entries, so that a queue pair is on one list at most, and can be unlinked by a few stores.
 //!
 //! An entry is made when a queue pair is opened, and kept for its life; putting a queue pair on a
 //! list allocates nothing.
@@ -11,7 +11,7 @@ use vernic_proto::Time;
 use super::standing::Standing;
 use crate::qp::state::QpInner;
 
-/// The index that stands for no entry.
+/// The index that means "no entry".
 pub(crate) const NONE: u32 = u32::MAX;
 
 /// The entry of one queue pair.
@@ -21,13 +21,14 @@ pub(super) struct Entry {
     standing: Standing,
     previous: u32,
     next: u32,
-    /// The time since which its requests wait for the window of their destination, if they do.
+    /// The time since which the queue pair's requests wait for their destination window; `None` if
+    /// they do not wait.
     pub(super) since: Option<Time>,
-    /// Whether its requests may leave once, whatever that window says.
+    /// Whether the queue pair may send requests in its next turn even if the window has no room.
     pub(super) pass: bool,
-    /// The time at which its ACK leaves at the latest, if the ACK is delayed.
+    /// The latest time at which a delayed ACK of the queue pair is sent.
     pub(super) due: Time,
-    /// The number of the window that counts its requests, if they wait.
+    /// The number of the destination window that the queue pair's requests wait for, if they wait.
     pub(super) window: u8,
 }
 
@@ -38,7 +39,7 @@ impl Entry {
     }
 }
 
-/// The ends of a list.
+/// A list: the indexes of its first and last entry, and its length.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct List {
     first: u32,
@@ -64,7 +65,7 @@ impl List {
     }
 }
 
-/// All entries.
+/// The entries of all queue pairs of the lane.
 #[derive(Debug, Default)]
 pub(super) struct Entries {
     all: Vec<Entry>,
@@ -160,7 +161,7 @@ impl Entries {
         list.len += 1;
     }
 
-    /// Takes a queue pair off the list on which it is.
+    /// Takes a queue pair off `list`, on which it is.
     #[inline]
     pub(super) fn unlink(&mut self, list: &mut List, index: u32) {
         let Some(entry) = self.all.get_mut(index as usize) else { return };

@@ -1,19 +1,23 @@
-//! The standing of a queue pair: one state, and one function that says what follows an event.
+//! The standing of a queue pair, which is its state in the scheduler, and the function that returns
+//! the next standing after an event.
 
-/// The standing of a queue pair with the scheduler: it is on one list, or on none.
+/// The state of a queue pair in the scheduler. For each state but [`Idle`](Self::Idle) there is a
+/// list, on which the queue pair then is; for [`WaitsForWindow`](Self::WaitsForWindow), one for
+/// each destination window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Standing {
-    /// On no list: an event or a post must come first.
+    /// Nothing is to be done until an event or a post comes.
     #[default]
     Idle,
-    /// A turn comes as soon as the queue pairs ahead have had theirs.
+    /// The queue pair has its turn as soon as the ready queue pairs before it have had theirs.
     Ready,
-    /// More is to be sent, but the receiver has no room: the turn is tried again with the next
-    /// call.
+    /// The queue pair has more to send, but its receiver has no room. The next call that makes
+    /// progress gives it a turn again.
     Backpressured,
-    /// Requests are to be sent, but wait for the window of their destination.
+    /// The queue pair has requests to send, but they wait until their destination window has room.
     WaitsForWindow,
-    /// Only an ACK is to be sent, and may wait a moment for more to acknowledge.
+    /// The queue pair has only an ACK to send, which waits a moment for more requests to
+    /// acknowledge.
     AckDelayed,
 }
 
@@ -22,15 +26,15 @@ pub(crate) enum Standing {
 pub(crate) enum Turn {
     /// Packets were written.
     Wrote,
-    /// There was nothing to write, or no room.
+    /// There was nothing to write, or the batch had no room.
     Nothing,
     /// More is to be written, but the receiver has no room.
     Backpressured,
 }
 
 impl Turn {
-    /// Combines the results of two parts of a turn. A queue pair that must wait gets another turn
-    /// by itself, and has its other part in that turn, too.
+    /// Combines the results of the two parts of a turn, requests and responses. If the receiver had
+    /// no room for one part, the queue pair gets another turn, in which both parts are tried again.
     pub(crate) fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Backpressured, _) | (_, Self::Backpressured) => Self::Backpressured,
@@ -49,23 +53,24 @@ impl Turn {
 pub(crate) enum Event {
     /// A turn of the queue pair is over.
     Turn(Turn),
-    /// Packets for the queue pair were handled, with requests among them or not.
+    /// Packets for the queue pair were handled. `requests` says whether requests were among them.
     Packets { requests: bool },
     /// The timer fired, the peer is gone, or the state was changed.
     Changed,
-    /// A turn of the connection is over; `again` if another is wanted.
+    /// A turn of the queue pair's iWARP connection is over. `again` says whether the connection
+    /// needs another turn.
     Stream { again: bool },
 }
 
-/// The work of a queue pair beside an ACK that may wait. Asked for only where the answer decides.
+/// What a queue pair has to send. The methods are called only where their results matter, because
+/// they cost time.
 pub(crate) trait Wants {
     fn requests(&self) -> bool;
     fn responses(&self) -> bool;
 }
 
-/// Returns the standing of a queue pair after an event. `only_ack` says that an ACK, which may
-/// wait, is its only response. `waits` says that the window of their destination refused its
-/// requests.
+/// Returns the standing of a queue pair after an event. `only_ack` says that its only response is
+/// an ACK that may be delayed. `waits` says that its requests wait for their destination window.
 #[inline]
 pub(crate) fn after(
     was: Standing,
@@ -161,8 +166,8 @@ mod tests {
             (Wrote, REQUESTS_AND_ACK, false, Ready),
             (Wrote, REQUESTS_AND_ACK, true, AckDelayed),
             (Nothing, NOTHING, false, Idle),
-            // The event that the queue pair waits for makes it ready: an acknowledgement, or its
-            // timer.
+            // The requests wait for an acknowledgement or for the timer, and that event then makes
+            // the queue pair ready.
             (Nothing, REQUESTS, false, Idle),
             (Nothing, REQUESTS, true, WaitsForWindow),
             (Nothing, ACK, false, AckDelayed),

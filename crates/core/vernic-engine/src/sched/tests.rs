@@ -1,4 +1,4 @@
-//! Tests of destination windows, and of the bounds of waiting.
+//! Tests of destination windows, and of the bounds on how long queue pairs wait.
 
 use std::sync::{Mutex, MutexGuard};
 
@@ -11,7 +11,8 @@ use super::*;
 use crate::testing::{post_writes, rc_pair, ud_qp, without_background};
 use crate::{AddressVector, Config, Context, Cq, Dest, EMPTY_WC, Payload, Qp, QpCap, SendWr};
 
-/// The number of pairs, and the requests that each end of a pair may have outstanding.
+/// The number of connected pairs of queue pairs. `DEPTH` is the number of requests that each queue
+/// pair may have outstanding.
 const PAIRS: usize = 100;
 const DEPTH: u32 = 16;
 /// The packets that may be in flight to one destination at first.
@@ -37,7 +38,7 @@ fn many_queue_pairs_have_no_more_in_flight_together_than_their_budget() {
     let qps = pairs(&context, &cq);
     post(&qps);
     let (in_flight, waiting) = totals(&context);
-    // At most one turn more than the limit is in flight.
+    // The packets in flight exceed the limit of the window by those of one turn at most.
     let most = INITIAL + u64::from(DEPTH);
     assert!((INITIAL..=most).contains(&in_flight), "{in_flight} in flight");
     assert_eq!(waiting, qps.len() - (in_flight / u64::from(DEPTH)) as usize);
@@ -74,7 +75,7 @@ fn nobody_waits_for_long_behind_what_is_never_acknowledged() {
 
 #[test]
 fn queue_pairs_that_wait_are_let_in_though_another_is_always_ready() {
-    // The number of calls to send, and more datagrams than so many calls send.
+    // The number of calls that send. `DATAGRAMS` is more than that many calls can send.
     const CALLS: usize = 4;
     const DATAGRAMS: usize = 6000;
     let mut config = Config::default();
@@ -131,8 +132,8 @@ fn queue_pairs_whose_neighbour_is_gone_leave_nothing_of_theirs_in_flight() {
     let cq = context.create_cq(8192, None).unwrap();
     let qps = pairs(&context, &cq);
     let is_shared = |qp: &Arc<Qp>| matches!(qp.route(), crate::Route::SharedMemory { .. });
-    // By the wire first, so that the queue pairs have a destination window, and then through
-    // memory.
+    // The first round sends by the wire, so that the queue pairs have a destination window. The
+    // second sends through shared memory.
     for round in 0..2 {
         post(&qps);
         let mut left = qps.len() * DEPTH as usize;

@@ -24,7 +24,7 @@ impl Timers {
         self.next
     }
 
-    /// Takes the next entry that is due.
+    /// Takes the next entry that is due, and returns its QPN.
     pub(crate) fn pop(&mut self, now: Time) -> Option<u32> {
         self.wheel.pop(now)
     }
@@ -34,8 +34,9 @@ impl Timers {
         self.next = self.wheel.next();
     }
 
-    /// Makes sure that an entry fires at the queue pair's deadline or before. Entries are never
-    /// moved: an earlier entry that fires for nothing finds the later deadline.
+    /// Makes sure that an entry of the queue pair fires at its deadline or earlier. Entries are
+    /// never moved: when an entry fires before the deadline, the lane inserts one for the deadline
+    /// then.
     #[inline]
     pub(crate) fn arm(&mut self, qpn: Qpn, core: &mut QpCore) {
         let Some(deadline) = core.machine.next_deadline() else { return };

@@ -4,12 +4,12 @@
 //! holds something, so that programs can `poll` it. The queue serves the asynchronous events of a
 //! device (IBTA 11.6.3) and, in `channel.rs`, completion events. The lane's holder pushes entries,
 //! and the application reads them. A push writes to an eventfd: one system call per event, none per
-//! packet or completion. Where the system forbids eventfds (a sandbox), a socket has a message
-//! while the queue holds something ([`Count::Bell`]).
+//! packet or completion. If the system forbids eventfds (in a sandbox), a socket takes the
+//! eventfd's place: it has a message while the queue holds something ([`Count::Bell`]).
 //!
-//! Nothing is acknowledged here: events name objects by number, or hold a reference to them. The C
-//! API holds pointers instead; for it, `vernic-abi` counts the events taken and acknowledged, and
-//! waits.
+//! Events need no acknowledgement here, because they name objects by number or hold a reference to
+//! them. Events of the C API contain pointers. So `vernic-abi` counts the events that were taken
+//! and acknowledged, and destroying an object waits for the acknowledgements.
 //!
 //! Limits: at most [`MAX_EVENTS`] asynchronous events wait; further ones are dropped and counted.
 
@@ -30,14 +30,15 @@ use vernic_wire::{PortNum, Qpn};
 /// memory.
 pub const MAX_EVENTS: usize = 65_536;
 
-/// Locks a mutex, even if another thread panicked while it held the lock. The state behind every
-/// lock of the engine is valid between statements, and a device must not die with one thread.
+/// Locks a mutex, even if another thread panicked while it held the lock. This is safe, because the
+/// state behind every lock of the engine is valid between any two statements. And it is needed,
+/// because a device must outlive the panic of one thread.
 pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks like [`lock`], without waiting. `None` while the lock is held, perhaps by code on this
-/// very thread that a signal interrupted.
+/// Locks as [`lock`] does, but never waits. `None` while the lock is taken, perhaps by code of the
+/// calling thread that a signal interrupted.
 pub(crate) fn try_lock<T: ?Sized>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
     match mutex.try_lock() {
         Ok(guard) => Some(guard),
@@ -130,13 +131,13 @@ impl AsyncEvent {
     }
 }
 
-/// The descriptor that shows whether the queue holds something.
+/// The descriptor of a queue, which is readable while the queue holds something.
 #[derive(Debug)]
 enum Count {
     /// An eventfd that counts the entries.
     Counter(EventFd),
-    /// A socket that has one message if there are entries, or if the queue is closed. Changed only
-    /// under the queue's lock.
+    /// A socket that has one message while the queue has entries or is closed. It is written and
+    /// read only under the queue's lock.
     Bell(OwnedFd),
 }
 
@@ -179,8 +180,8 @@ impl<T> EventQueue<T> {
         Self::with_limit(MAX_EVENTS)
     }
 
-    /// Makes a queue like [`new`](Self::new), but of at most `limit` entries; `usize::MAX` where
-    /// something else bounds them.
+    /// Makes a queue as [`new`](Self::new) does, but of at most `limit` entries. The limit is
+    /// `usize::MAX` for a queue whose entries something else bounds.
     ///
     /// # Errors
     /// The same as of [`new`](Self::new).
@@ -190,13 +191,13 @@ impl<T> EventQueue<T> {
         Ok(Self { count, queue: Mutex::new(VecDeque::new()), limit, dropped, closed })
     }
 
-    /// Returns the descriptor, for `poll`. It must not be read.
+    /// Returns the descriptor, for `poll`. The caller must not read from it.
     pub fn fd(&self) -> BorrowedFd<'_> {
         self.count.as_fd()
     }
 
-    /// Adds an entry and makes the descriptor readable. False if the entry is lost because the
-    /// queue is full.
+    /// Adds an entry and makes the descriptor readable. Returns false if the entry is lost because
+    /// the queue is full.
     pub fn push(&self, entry: T) -> bool {
         let mut queue = lock(&self.queue);
         if queue.len() >= self.limit {
@@ -231,8 +232,8 @@ impl<T> EventQueue<T> {
     /// `WouldBlock` on a non-blocking descriptor, `Interrupted` by a signal; EIO once the queue is
     /// [closed](Self::close) and empty.
     pub fn wait<R>(&self, mut take: impl FnMut(T) -> R) -> io::Result<R> {
-        // Each turn sleeps until the descriptor is readable. Then another thread may be faster, or
-        // the entry may have been removed together with its object.
+        // Each round of the loop sleeps until the descriptor is readable. Then another thread may
+        // take the entry first, or the entry may be removed together with its object.
         loop {
             if let Some(taken) = self.try_next(&mut take) {
                 return Ok(taken);
@@ -251,11 +252,12 @@ impl<T> EventQueue<T> {
     pub fn try_next<R>(&self, take: impl FnOnce(T) -> R) -> Option<R> {
         let mut queue = lock(&self.queue);
         if queue.is_empty() && self.closed.load(Ordering::Acquire) {
-            // The surplus count of a closed queue stays, so that all waiting threads see it.
+            // Closing the queue adds one to the count. This one stays, so that all waiting threads
+            // wake up.
             return None;
         }
-        // Each turn takes one off the descriptor's count. A count without an entry is left over
-        // from a purge that was faster than the push.
+        // Each round of the loop takes one off the descriptor's count. The count may exceed the
+        // number of entries: an entry may be purged before its push has counted it.
         while self.take_count(queue.len()) {
             if let Some(entry) = queue.pop_front() {
                 return Some(take(entry));
@@ -264,8 +266,8 @@ impl<T> EventQueue<T> {
         None
     }
 
-    /// Closes the queue: nothing more will come. The descriptor stays readable from now on, and
-    /// threads that wait on the empty queue get an error.
+    /// Closes the queue, to which no entry will be added any more. The descriptor stays readable
+    /// from now on, and threads that wait on the empty queue get an error.
     pub fn close(&self) {
         let queue = lock(&self.queue);
         let is_told = matches!(self.count, Count::Bell(_)) && !queue.is_empty();
@@ -284,7 +286,8 @@ impl<T> EventQueue<T> {
         let mut queue = lock(&self.queue);
         let mut gone = Vec::new();
         for _ in 0..queue.len() {
-            // There are as many turns as entries. Each takes the first entry and may put it last.
+            // The loop has as many rounds as there are entries. Each round takes the first entry
+            // and may put it last again.
             match queue.pop_front() {
                 Some(entry) if leaves(&entry) => gone.push(entry),
                 Some(entry) => queue.push_back(entry),
@@ -301,9 +304,10 @@ impl<T> EventQueue<T> {
         lock(&self.queue).iter().filter(|entry| is(entry)).count()
     }
 
-    /// Takes one off the descriptor's count, if that is not 0, for one of `entries` that is
-    /// removed. Called only under the queue's lock, so a readable descriptor stays readable until
-    /// the read, and a blocking one does not block.
+    /// Takes one off the descriptor's count, because an entry is removed; returns false if the
+    /// count is 0. `entries` is the number of entries before the removal. Called only under the
+    /// queue's lock, so a readable descriptor stays readable until the read, and a blocking one
+    /// does not block.
     fn take_count(&self, entries: usize) -> bool {
         match &self.count {
             Count::Counter(fd) => {
@@ -319,14 +323,15 @@ impl<T> EventQueue<T> {
         }
     }
 
-    /// Leaks the entries. For a child of the process that made the queue: a thread that the child
-    /// does not have may have left the entries half changed.
+    /// Leaks the entries instead of dropping them. Called in a child of `fork` for a queue that its
+    /// parent made: a thread of the parent, which the child does not have, may have been changing
+    /// the entries.
     pub fn abandon(&mut self) {
         let queue = self.queue.get_mut().unwrap_or_else(PoisonError::into_inner);
         std::mem::forget(std::mem::take(queue));
     }
 
-    /// Whether the descriptor is, or becomes, readable.
+    /// Waits until the descriptor is readable, for `timeout` at most, and returns whether it is.
     fn poll_fd(&self, timeout: PollTimeout) -> io::Result<bool> {
         let mut fds = [PollFd::new(self.count.as_fd(), PollFlags::POLLIN)];
         Ok(poll(&mut fds, timeout)? > 0)
@@ -421,7 +426,7 @@ mod tests {
         (0..3).for_each(|n| _ = queue.push(n));
         queue.purge(|_| false);
         assert!(!queue.poll_fd(PollTimeout::ZERO).unwrap());
-        // A push whose entry was purged before the push could count it.
+        // This is the rest of a push whose entry was purged before the push counted it.
         vernic_io::raise(queue.fd());
         assert_eq!(queue.try_next(same), None);
         assert!(!queue.poll_fd(PollTimeout::ZERO).unwrap());

@@ -3,7 +3,7 @@
 use vernic_proto::DropReason;
 use vernic_wire::ParseError;
 
-/// Returns the reason under which bytes that are no packet are counted.
+/// Returns the drop reason under which bytes are counted that do not parse as a packet.
 #[cold]
 pub(crate) fn reason_of(error: ParseError) -> DropReason {
     match error {

@@ -5,7 +5,8 @@ use std::thread::{Builder, JoinHandle};
 
 use nix::sys::signal::{SigSet, SigmaskHow};
 
-/// Starts a thread that gets none of the application's signals.
+/// Starts a thread that blocks all signals, so that the application's signal handlers do not run on
+/// it.
 ///
 /// # Errors
 /// The system's error when the process may have no more threads.

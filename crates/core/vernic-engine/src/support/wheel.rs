@@ -1,9 +1,9 @@
-//! A timer wheel: six levels of 64 slots, one tick being 16.4 us.
+//! A timer wheel: six levels of 64 slots each. A tick is 16.4 us.
 //!
 //! Owns the deadlines of a lane. An entry is a time and a 32-bit key (a QPN). When the deadline of
-//! a queue pair moves, its entry is not moved. When the entry fires, the lane asks the queue pair
-//! for its present deadline and inserts a new entry if there is one. So an ACK costs the wheel
-//! nothing.
+//! a queue pair changes, its entry stays where it is. When the entry fires, the lane asks the queue
+//! pair for its present deadline and inserts a new entry if there is one. So an ACK, which changes
+//! the deadline, costs the wheel nothing.
 //!
 //! ```text
 //!  level 0: 64 slots of 1 tick      (16.4 us .. 1.05 ms)
@@ -11,8 +11,8 @@
 //!  level 2: 64 slots of 64^2 ticks  ( .. 4.3 s)   and so on; level 5 ends at 13 days
 //! ```
 //!
-//! An entry fires at most one tick late and never early. Later deadlines than the last level
-//! holds are put at its end and re-inserted when they come up.
+//! An entry fires at most one tick late and never early. A deadline beyond the end of the last
+//! level is put at the end of that level, and inserted again when its slot comes up.
 
 use vernic_proto::Time;
 
@@ -42,12 +42,12 @@ pub(crate) struct Wheel {
     now: u64,
     len: usize,
     levels: Box<[Level; LEVELS]>,
-    /// Entries that fire now, waiting to be handed out by `pop`.
+    /// Entries that are due and were not yet returned by `pop`.
     due: Vec<Entry>,
 }
 
 impl Wheel {
-    /// Makes an empty wheel that stands at `now`.
+    /// Makes an empty wheel whose present tick is that of `now`.
     pub(crate) fn new(now: Time) -> Self {
         let level = || Level { occupied: 0, slots: std::array::from_fn(|_| Vec::new()) };
         Self {
@@ -65,8 +65,8 @@ impl Wheel {
         self.place(Entry { tick, key });
     }
 
-    /// Returns when to look next: a lower bound of the earliest entry's time, never later than that
-    /// time plus a tick.
+    /// Returns when to call [`pop`](Self::pop) next: never later than the earliest entry's time
+    /// plus a tick, and possibly earlier than that entry.
     pub(crate) fn next(&self) -> Option<Time> {
         if !self.due.is_empty() {
             return Some(Time(self.now << TICK_SHIFT));
@@ -87,7 +87,7 @@ impl Wheel {
         Some(entry.key)
     }
 
-    /// Returns the first tick at which something fires or moves down a level.
+    /// Returns the first tick at which an entry fires or moves to a lower level.
     fn next_tick(&self) -> Option<u64> {
         let mut first: Option<u64> = None;
         for (level, row) in self.levels.iter().enumerate() {
@@ -105,7 +105,7 @@ impl Wheel {
         first
     }
 
-    /// Advances to `target`, or to the first tick at which something is due.
+    /// Advances to the tick `target`, or to an earlier tick at which an entry fires.
     fn advance(&mut self, target: u64) {
         // Bounded: each round empties at least one slot, and entries only move downwards.
         while self.due.is_empty() {
@@ -139,7 +139,7 @@ impl Wheel {
                     self.place(entry);
                 }
             }
-            // Give the allocation back, unless an entry was placed there again.
+            // The slot gets its allocation back, unless an entry was placed in it again meanwhile.
             let home = &mut self.levels[level].slots[slot];
             if home.is_empty() {
                 *home = entries;
@@ -184,7 +184,7 @@ mod tests {
         for (key, &time) in times.iter().enumerate() {
             wheel.insert(Time(time), key as u32);
         }
-        // Jumps from each announced time to the next, so no fixed step is needed.
+        // The test jumps to each time that `next` returns, so it needs no fixed step.
         let mut seen = vec![false; times.len()];
         while let Some(next) = wheel.next() {
             while let Some(key) = wheel.pop(next) {

@@ -281,7 +281,7 @@ impl Owner {
         let pd = memory.alloc_pd();
         let rights = Access::LOCAL_WRITE | Access::REMOTE | Access::MW_BIND;
         let at = buffer.as_mut_ptr();
-        // SAFETY: `buffer` lives as long as `memory`, and nobody has references into it.
+        // SAFETY: `buffer` lives as long as `memory`, and no references into it exist.
         let mr = unsafe { memory.register(pd, at, LEN as u64, 0x7000, rights) }.unwrap();
         let words = PeerRevocationWords::open(memory.revocation_file().unwrap()).unwrap();
         let process = std::sync::Arc::new(TestProcess(AtomicU64::new(0)));
@@ -359,7 +359,7 @@ fn the_file_is_shared_of_a_region_that_is_all_of_it_alone() {
     let buffer = HostBuffer::new(3 * 4096 - 100).unwrap();
     let is_shared = |from: usize, len: usize| {
         let at = buffer.as_mut_ptr().wrapping_add(from);
-        // SAFETY: the range lies in the buffer, which nobody accesses.
+        // SAFETY: the range lies in the buffer, which nothing accesses.
         let mr = unsafe { owner.memory.register(owner.pd, at, len as u64, 0, Access::REMOTE_READ) };
         owner.grant(owner.pd, QP, mr.unwrap().rkey).unwrap().share.is_some()
     };
@@ -535,7 +535,7 @@ fn files_of_huge_pages_are_not_mapped() {
     if raw < 0 {
         return; // A kernel without huge pages.
     }
-    // SAFETY: the descriptor was just created, and nobody else owns it.
+    // SAFETY: the descriptor was just created, and nothing else owns it.
     let file = unsafe { OwnedFd::from_raw_fd(raw) };
     // SAFETY: the calls pass no pointers.
     unsafe {

@@ -1,6 +1,6 @@
 //! Access to the whole address space of the process, through the kernel.
 //!
-//! For a region over the whole address space (implicit on-demand paging), nobody promises that
+//! For a region over the whole address space (implicit on-demand paging), no promise exists that
 //! memory is mapped. An address that a peer names may be unmapped, read-only, or unmapped at this
 //! moment. Only the kernel can check and copy in one step. So each access is a `process_vm_readv`
 //! or `process_vm_writev` on this process itself. Such a call returns an error where a plain access

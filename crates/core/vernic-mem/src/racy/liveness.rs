@@ -9,9 +9,10 @@
 //! the liveness word. Its address is drawn at random from those that a process can have. After
 //! exec, nothing is mapped there, except in 1 of 60,000 programs that map a gibibyte. So the call
 //! ends before it has touched anything else. A call that began before exec continues in the old
-//! memory, which nobody sees any more.
+//! memory, which no program uses any more.
 //!
-//! A write stores the value that the word already has. A read compares the value.
+//! A call that writes to the owner's memory stores in the word the value that it already has. A
+//! call that reads from it compares the value of the word with the expected one.
 
 use std::io;
 #[cfg(not(miri))]
@@ -21,7 +22,7 @@ use std::ptr::NonNull;
 use super::memfd::page_size;
 use crate::random::Random;
 
-/// What a grant contains about the owner's liveness word.
+/// The address and value of the liveness word of a process, as its grants contain them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LivenessWord {
     /// Address of the word in the owner's address space.
@@ -50,7 +51,7 @@ pub(crate) struct LivenessPage {
     value: u64,
 }
 
-// SAFETY: the page belongs to this value, and nobody in this process touches it after it was made.
+// SAFETY: the page belongs to this value, and no code of this process touches it after it was made.
 unsafe impl Send for LivenessPage {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for LivenessPage {}
@@ -71,8 +72,8 @@ impl LivenessPage {
             (0..TRIES).find_map(|_| map_page(place() as usize, libc::MAP_FIXED_NOREPLACE).ok());
         let page = placed.map_or_else(|| map_page(0, 0), Ok)?;
         let value = random.next() | 1;
-        // SAFETY: the page belongs to this value, is writable and aligned, and nobody has a
-        // reference to it.
+        // SAFETY: the page belongs to this value, is writable and aligned, and no reference to it
+        // exists.
         unsafe { page.cast::<u64>().write(value) };
         Ok(Self { page, value })
     }
@@ -106,7 +107,7 @@ fn map_page(at: usize, how: libc::c_int) -> io::Result<NonNull<u8>> {
 #[cfg(not(miri))]
 impl Drop for LivenessPage {
     fn drop(&mut self) {
-        // SAFETY: the page was mapped by `map_page` with this length; nobody in this process
+        // SAFETY: the page was mapped by `map_page` with this length; no code of this process
         // touches it.
         unsafe { libc::munmap(self.page.as_ptr().cast(), page_size() as usize) };
     }

@@ -21,7 +21,7 @@ pub(super) fn create(len: usize) -> io::Result<OwnedFd> {
     // Kernels before 6.3 do not know the second flag. Later kernels log a warning if no flag says
     // whether the file may be executed.
     let raw = open(flags | libc::MFD_NOEXEC_SEAL).or_else(|_| open(flags))?;
-    // SAFETY: the descriptor was just created, and nobody else owns it.
+    // SAFETY: the descriptor was just created, and nothing else owns it.
     let fd = unsafe { OwnedFd::from_raw_fd(raw) };
     let len = libc::off_t::try_from(len).map_err(|_| io::ErrorKind::InvalidInput)?;
     // SAFETY: the call passes a descriptor of this function, and no pointers.
@@ -144,9 +144,9 @@ pub(super) fn discard(fd: &OwnedFd, len: u64) -> io::Result<()> {
 /// Unmaps a mapping made by [`map`].
 ///
 /// # Safety
-/// `at` and `len` are those of such a mapping, and nobody accesses it any more.
+/// `at` and `len` are those of such a mapping, and nothing accesses it any more.
 pub(super) unsafe fn unmap(at: NonNull<u8>, len: usize) {
-    // SAFETY: the caller promises that this is a mapping of its own, which nobody accesses.
+    // SAFETY: the caller promises that this is a mapping made by `map`, which nothing accesses.
     unsafe { libc::munmap(at.as_ptr().cast(), len) };
 }
 

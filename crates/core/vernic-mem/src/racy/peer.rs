@@ -345,8 +345,8 @@ pub fn permit_ptrace(pid: u32) -> bool {
     may
 }
 
-/// The permitted process, and the process that permitted it. The second differs after `fork`: a
-/// child has permitted nobody.
+/// The permitted process (`pid`), and the process that gave the permission (`by`). After `fork`, a
+/// child finds its parent in `by`: the child itself has permitted no process yet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Tracer {
     by: u32,

@@ -3,19 +3,20 @@
 //!
 //! Whole pages of ordinary private memory are copied into a memory file. The file is then mapped at
 //! the same address in one step, so all pointers stay valid. When [`SharedPages`] is dropped, the
-//! way back has three steps. First the file is mapped as private memory, in one step, so that no
-//! concurrent write is lost. Then the kernel gives the process its own copy of each page. Then the
-//! memory of the file is released. From then on, a child of `fork` has its own copy again, and
-//! pages that the application releases (`MADV_DONTNEED`) read as zero again.
+//! pages become private memory again, in three steps. First the file is mapped as private memory,
+//! by one call, so that no concurrent write is lost. Then the kernel gives the process its own copy
+//! of each page. Then the memory of the file is released. From then on, a child of `fork` has its
+//! own copy again, and pages that the application releases (`MADV_DONTNEED`) read as zero again.
 //!
 //! While the pages are in the file, they differ from ordinary memory. A child of `fork` shares
 //! them. The effects of earlier `mlock`, `madvise` and `mbind` calls are lost. The kernel does not
-//! merge them into huge pages. A write *during* the move may be lost. So this is done only where
-//! the user asked for it. And only whole pages are moved, because other objects may lie in pages
-//! that are in use in part.
+//! merge them into huge pages. A write *during* the move may be lost. So pages are moved only if
+//! the user of the library asked for it. And only whole pages are moved, because other objects may
+//! lie in the rest of a page of which only a part is registered.
 //!
-//! The application may break its promise, and unmap, move or replace the memory meanwhile. Then its
-//! own mapping stays: on drop, only pages that are still mapped from the file are touched.
+//! The application may break its promise, and unmap, move or replace the memory while it is in the
+//! file. Then the application's new mapping stays: on drop, only pages that are still mapped from
+//! the file are touched.
 
 use std::fs::File;
 use std::io;
@@ -69,14 +70,15 @@ fn moving() -> MutexGuard<'static, ()> {
 }
 
 /// Moves `len` > 0 bytes at `addr` into a file, unless they already lie in one. `None` if they lie
-/// in a file to which another function put them.
+/// in a file that was not made by this function, such as that of a
+/// [`HostBuffer`](super::HostBuffer).
 ///
 /// # Errors
 /// [`NotShared`]; nothing has changed then.
 ///
 /// # Safety
-/// Nobody writes to the memory during the call, no stack lies in it, and no Rust reference to it is
-/// in use.
+/// No thread or process writes to the memory during the call, no stack lies in it, and no Rust
+/// reference to it is in use.
 pub unsafe fn share_pages(addr: usize, len: u64) -> Result<Option<SharedPages>, NotShared> {
     let _moving = moving();
     let pid = std::process::id();
@@ -97,14 +99,15 @@ pub unsafe fn share_pages(addr: usize, len: u64) -> Result<Option<SharedPages>, 
     }
     let areas = areas(range)?;
     check(&areas, range)?;
-    // A call for no pages: it fails if this kernel (before 5.14) could not move the pages back.
+    // This call populates no pages. It fails if the kernel is older than 5.14, which could not move
+    // the pages back.
     memfd::populate_private(addr, 0)?;
     let file = memfd::create(len as usize)?;
     memfd::seal(&file, memfd::FIXED_SIZE)?;
     let is_of_file = areas.iter().any(|area| area.inode != 0);
     copy_used(&file, addr, len, page, is_of_file)?;
     // SAFETY: the range is private memory, all of it is mapped, and no reference to it is in use.
-    // The file has the same bytes, because nobody writes to the memory meanwhile.
+    // The file has the same bytes, because nothing writes to the memory meanwhile.
     unsafe { memfd::map_at(&file, 0, addr, len as usize, libc::MAP_SHARED)? };
     shares::insert_moved(addr, len as usize, &Arc::new(file));
     Ok(Some(SharedPages { base: addr, pid }))
@@ -127,7 +130,7 @@ impl Drop for SharedPages {
     }
 }
 
-/// Makes the pages that are still mapped from the file private memory.
+/// Makes private memory of those pages of the range that are still mapped from the file.
 fn restore_private(file: &OwnedFd, base: usize, len: usize) -> io::Result<()> {
     let stat = File::from(file.try_clone()?).metadata()?;
     let range = (base as u64, base as u64 + len as u64);
@@ -241,7 +244,7 @@ fn check(areas: &[MapsEntry], range: (u64, u64)) -> Result<(), NotShared> {
 /// Copies to the file the pages that were ever used, or all pages if `all` is set. The other pages
 /// read as zero in the file too.
 fn copy_used(file: &OwnedFd, addr: usize, len: u64, page: u64, all: bool) -> io::Result<()> {
-    /// Number of pages that are looked up at a time.
+    /// Number of entries that are read from the page map at a time.
     const PAGES: usize = 512;
     // If the page map cannot be read, all pages count as used.
     let used = File::open("/proc/self/pagemap").ok().filter(|_| !all);

@@ -15,8 +15,9 @@ use super::Region;
 use crate::Access;
 
 /// How often a reader tries before it treats the entry as invalid. One try takes about 5 ns. A
-/// writer takes about 10 ns, unless it is descheduled. If a writer takes longer, its key is being
-/// invalidated, or is not known to anybody, or its region is being reregistered.
+/// writer takes about 10 ns, unless it is descheduled. If a writer takes longer, the key is being
+/// invalidated, or has not been returned to the application yet, or its region is being
+/// reregistered.
 const MAX_TRIES: u32 = 1000;
 
 /// The kind of object that a key names.

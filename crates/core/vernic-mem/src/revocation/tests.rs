@@ -245,8 +245,8 @@ fn a_process_that_was_cut_off_gets_no_access_and_is_never_waited_for_again() {
     assert!(!peer.is_valid(qp) && !peer.is_valid(own_2) && peer.is_valid(others));
     assert!(peer.begin_access(&other.word, other_key, own_2).is_none());
     assert!(words.issue_qp(qp_2, FIRST).is_none() && !words.has_process(FIRST));
-    // The access is still in progress, and nobody waits for it: neither for the same word, which
-    // another process uses now, nor for another word.
+    // The access is still in progress, and the owner does not wait for it: neither when it revokes
+    // the same word, which another process uses now, nor when it revokes another word.
     let again = words.issue_key(7).unwrap().number;
     assert!([key.number, qp.number, own_2.number].contains(&again));
     for index in [6, 7] {

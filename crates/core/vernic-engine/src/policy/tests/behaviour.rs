@@ -1,5 +1,5 @@
-//! Tests what programs get from the policy, in the model: bounds that hold whatever the schedule,
-//! and that do not hold where the policy is broken on purpose.
+//! Tests of the policy in the model of a machine: bounds that hold for programs whatever the
+//! schedule, and that do not hold if the policy is broken on purpose.
 
 use super::*;
 
@@ -16,7 +16,7 @@ fn never_takes_over() -> Table {
     but(|table| (table.active_calls, table.staying_calls) = (0, 0))
 }
 
-/// Returns latencies of WRITEs to a program that polls for its own send and then watches its
+/// Returns latencies of WRITEs to a program that polls for its own send and then only reads its
 /// memory.
 fn memory_latencies(cores: usize, seed: u64, table: &Table) -> Vec<u64> {
     let mut machine = Machine::new(cores, seed, table, Broken::Nothing);
@@ -33,7 +33,8 @@ fn memory_latencies(cores: usize, seed: u64, table: &Table) -> Vec<u64> {
 #[test]
 fn a_program_that_looks_at_its_memory_gets_packets_within_two_take_over_times_and_slices() {
     for cores in [1, 2] {
-        // The background thread may have judged, twice, by polls that were over a moment later.
+        // The background thread may have judged twice that a thread polls, each time just before
+        // the thread stopped polling.
         let bound = 2 * TAKEOVER + if cores == 1 { 2 * SLICE } else { 50_000 };
         for seed in 1..10 {
             let mut latencies = memory_latencies(cores, seed, &TABLE);
@@ -77,7 +78,7 @@ fn two_pollers_on_one_core_answer_each_other_in_far_less_than_a_time_slice() {
     }
     let messages = ping_pong(1, 0, 1, &never_offers());
     assert!(messages < 3 * slices, "{messages}: it is not noticed that none offers its core");
-    // With a core each the pollers need no offers.
+    // If each polling thread has a core of its own, none needs to yield.
     assert!(ping_pong(2, 0, 1, &never_offers()) > 50 * slices);
 }
 
@@ -157,8 +158,8 @@ fn posts_behind_many_others_share_calls_into_the_kernel() {
     assert!(sends < posted / 4, "{posted} posts, {sends} calls");
 }
 
-/// Returns the longest that anything waited on a machine of random cores and threads, and the
-/// bound.
+/// Returns the longest wait of any packet, post or timer on a machine with random cores and
+/// threads, and the bound for it.
 fn worst_of(seed: u64, table: &Table, broken: Broken) -> (u64, u64) {
     let mut machine = Machine::new(1, seed, table, broken);
     let cores = 1 + machine.random(3) as usize;

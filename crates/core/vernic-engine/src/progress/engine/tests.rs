@@ -1,5 +1,6 @@
-//! Tests of the claims of the module documentation: no doorbell is left behind, no socket
-//! unwatched, no group left when its address comes back.
+//! Tests of the claims of the module documentation: no doorbell is left behind, and the background
+//! thread watches every socket. Also tests that multicast groups are joined again when their
+//! address comes back.
 
 use std::sync::{Arc, Barrier};
 use std::time::Instant;
@@ -66,7 +67,8 @@ impl Poster {
 fn a_doorbell_is_never_left_behind_when_all_threads_have_returned() {
     const THREADS: usize = 4;
     const ROUNDS: usize = 3000;
-    // The background thread must not tidy up what the posters left.
+    // Without a background thread, no thread handles doorbells that the posting threads left
+    // behind.
     let context = open_without_background();
     let posters: Vec<Poster> = (0..THREADS).map(|_| poster(&context)).collect();
     let barrier = Barrier::new(THREADS + 1);
@@ -92,7 +94,8 @@ fn a_doorbell_is_never_left_behind_when_all_threads_have_returned() {
         for _ in 0..ROUNDS {
             barrier.wait();
             barrier.wait();
-            // No assertion here: the others would wait at the barrier for ever.
+            // Nothing is asserted here: after a failure the other threads would wait at the barrier
+            // for ever.
             left += usize::from(engine.rung.load(Ordering::SeqCst));
             left += lock(&engine.doorbells).len();
             barrier.wait();
@@ -114,7 +117,8 @@ fn the_background_thread_is_woken_when_the_link_has_descriptors_that_it_does_not
     };
     engine.with_lane(|lane| {
         sleeps_on_all(lane);
-        // Stands for a socket that receiving opened for a steered flow.
+        // Joining a multicast group adds a descriptor to the link, as receiving does for a steered
+        // flow.
         let rows = context.gid_table().into_iter();
         let local = rows.map(|row| row.local).find(|local| local.ip.is_ipv4()).unwrap();
         lane.link_mut().join(local, group_ip(4)).unwrap();
@@ -240,7 +244,8 @@ fn who_polls_in_vain_rests_so_that_whoever_has_the_lane_runs() {
     let cq = context.create_cq(16, None).unwrap();
     let (taken, is_taken) = std::sync::mpsc::channel();
     let (go, may_go) = std::sync::mpsc::channel::<()>();
-    // Yielding is no rest: a thread of a higher priority that yields would not let the holder run.
+    // Yielding is not enough: if the yielding thread has a higher priority, the holder still does
+    // not run.
     let rests = || {
         let usage = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let line = usage.lines().find(|line| line.starts_with("voluntary_ctxt_switches")).unwrap();

@@ -34,13 +34,13 @@ impl Pages {
 
     fn fill(&self, seed: usize) {
         for i in 0..self.len {
-            // SAFETY: the byte lies in the mapping, to which nobody has references.
+            // SAFETY: the byte lies in the mapping, to which no references exist.
             unsafe { self.at.add(i).write_volatile(Self::byte(i, seed)) };
         }
     }
 
     fn has(&self, seed: usize) -> bool {
-        // SAFETY: the bytes lie in the mapping, to which nobody has references.
+        // SAFETY: the bytes lie in the mapping, to which no references exist.
         (0..self.len).all(|i| unsafe { self.at.add(i).read_volatile() } == Self::byte(i, seed))
     }
 
@@ -117,7 +117,7 @@ fn pages_stay_moved_until_their_last_holder_is_dropped() {
     let bytes = pages.share_part(10, 20).unwrap().unwrap();
     drop((first, bytes));
     assert!(pages.peer().is_some());
-    // A range is held only if all of it was moved.
+    // No holder is added for a range of which a part was not moved.
     let more = Pages { at: pages.at, len: pages.len };
     let outside = more.share_part(4 * PAGE, 8 * PAGE);
     std::mem::forget(more);
