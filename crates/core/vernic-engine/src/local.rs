@@ -2,7 +2,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `way.rs` | the route of a queue pair's packets: by the wire or through a ring |
+//! | `route.rs` | the route of a queue pair's packets: by the wire or through a ring |
 //! | `rings.rs` `stage.rs` | rings for packets |
 //! | `messages.rs` `tickets.rs` | requests for grants to access a key, and their answers |
 //! | `guest.rs` `guests.rs` | local peers: their access to our memory, and ours to theirs |
@@ -15,7 +15,7 @@ pub(crate) mod guests;
 pub(crate) mod messages;
 pub(crate) mod pull;
 pub(crate) mod rings;
+pub(crate) mod route;
 pub(crate) mod stage;
 pub(crate) mod tickets;
 pub(crate) mod watch;
-pub(crate) mod way;

@@ -1,12 +1,12 @@
 //! A queue pair as the lane sees it: the protocol machine, and everything that the machine leaves
 //! to the engine (memory, queues, paths, completions).
 
-pub(crate) mod ack_hold;
+pub(crate) mod ack_delay;
 pub(crate) mod cap;
 pub(crate) mod completions;
 pub(crate) mod direct;
-pub(crate) mod flight;
 pub(crate) mod host;
+pub(crate) mod in_flight;
 pub(crate) mod machine;
 pub(crate) mod payload;
 pub(crate) mod peer;

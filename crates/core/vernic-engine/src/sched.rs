@@ -35,7 +35,7 @@
 //!
 //! Owned by the lane. Limits: a queue pair waits for the window of its destination for 20 ms, or
 //! for 40 ms if it left the waiting list for a turn meanwhile. An ACK waits for the time that
-//! `qp/ack_hold.rs` says. The scheduler allocates only when queue pairs are opened.
+//! `qp/ack_delay.rs` says. The scheduler allocates only when queue pairs are opened.
 
 use std::sync::Arc;
 
@@ -57,13 +57,13 @@ mod windows;
 
 use lists::{Entries, List, NONE};
 use standing::Wants;
-pub(crate) use standing::{Event, Standing, Turn};
+pub(crate) use standing::{Event, Standing, TurnResult};
 use timers::Timers;
 use windows::{PATIENCE_NANOS, Windows, window_of};
 
 /// The number of packets received by the lane after which all delayed ACKs are sent: half of the
 /// first congestion window of a requester.
-const HOLD_PACKETS: usize = 64;
+const ACK_DELAY_PACKETS: usize = 64;
 
 impl Wants for Machine {
     #[inline]
@@ -121,7 +121,7 @@ impl Scheduler {
         self.unlink(index);
         self.entries.remove(index);
         qp.mark.set_index(NONE);
-        let flight = std::mem::take(&mut lock(&qp.core).side.flight);
+        let flight = std::mem::take(&mut lock(&qp.core).side.in_flight);
         if let Some(window) = flight.window() {
             self.windows.forget(window, flight.counted());
         }
@@ -186,9 +186,9 @@ impl Scheduler {
     /// requests wait for the window of their destination.
     #[inline]
     pub(crate) fn admits(&mut self, qp: &Arc<QpInner>, core: &mut QpCore, now: Time) -> bool {
-        let is_open = match core.side.flight.window() {
+        let is_open = match core.side.in_flight.window() {
             // Packets through a ring need no window: the ring itself says when it is full.
-            _ if core.side.peer.way().is_ring() => true,
+            _ if core.side.peer.route().is_ring() => true,
             Some(window) => self.windows.of(window).is_open(now),
             None => false,
         };
@@ -214,7 +214,7 @@ impl Scheduler {
             return true;
         }
         let Some(path) = side.peer.path() else { return true };
-        let flight = &mut side.flight;
+        let flight = &mut side.in_flight;
         let went_back = flight.counted() == 0 && machine.has_unacknowledged();
         let number = flight.window_or(|| window_of(path), machine.tally());
         let window = self.windows.of(number);
@@ -235,14 +235,14 @@ impl Scheduler {
     /// Makes the next queue pair ready that waits for a destination window, if the window has room,
     /// or if that queue pair has waited for [`PATIENCE_NANOS`].
     #[inline]
-    pub(crate) fn let_in(&mut self, now: Time) {
+    pub(crate) fn admit_waiting(&mut self, now: Time) {
         if self.windows.has_waiting() {
             self.let_one_in(now);
         }
     }
 
     fn let_one_in(&mut self, now: Time) {
-        let Some(index) = self.windows.let_in(&mut self.entries, now) else { return };
+        let Some(index) = self.windows.admit_waiting(&mut self.entries, now) else { return };
         self.pass(index);
         self.attend(index);
     }
@@ -335,7 +335,7 @@ impl Scheduler {
         }
     }
 
-    /// Counts received packets: after [`HOLD_PACKETS`] of them all delayed ACKs are sent.
+    /// Counts received packets: after [`ACK_DELAY_PACKETS`] of them all delayed ACKs are sent.
     #[inline]
     pub(crate) fn count_received(&mut self, packets: usize) {
         self.packets += packets;
@@ -345,7 +345,7 @@ impl Scheduler {
     /// were received, makes all queue pairs ready that delay an ACK.
     #[inline(always)]
     pub(crate) fn release_acks(&mut self, all: bool, now: Time) {
-        let all = all || self.packets >= HOLD_PACKETS;
+        let all = all || self.packets >= ACK_DELAY_PACKETS;
         if all || self.ack_due.is_some_and(|due| due <= now) {
             self.release_due(all, now);
         }

@@ -108,14 +108,14 @@ impl Device {
     /// Returns a better path for a connected queue pair whose packets went unanswered, and the
     /// peer's process. The peer may be a process of this host that was too busy to answer when the
     /// queue pair went to RTR. Does not wait: the first call asks, a later call knows the answer.
-    pub(crate) fn straighten(&self, path: &TxPath, peer: Qpn) -> Option<(TxPath, HostProcess)> {
+    pub(crate) fn local_path(&self, path: &TxPath, peer: Qpn) -> Option<(TxPath, HostProcess)> {
         if path.is_local() || self.config().force_wire {
             return None;
         }
         match self.slots().lookup(path.remote().to_ip(), peer) {
             Lookup::Here(process) => {
-                let straight = path.to_process(process.id());
-                Some((straight, self.host_process(&process)))
+                let local = path.to_process(process.id());
+                Some((local, self.host_process(&process)))
             }
             Lookup::NotHere | Lookup::Asked | Lookup::Pending => None,
         }
@@ -172,11 +172,11 @@ mod tests {
         let home = IpAddr::V4(Ipv4Addr::LOCALHOST);
         let shared = vernic_io::udp::path(home, (home, vernic_io::ROCE_PORT).into()).with_flow(1);
         let engine = context.engine();
-        let (private, process) = engine.straighten(&shared, peer.qpn()).unwrap();
+        let (private, process) = engine.local_path(&shared, peer.qpn()).unwrap();
         assert_eq!(process.pid(), std::process::id());
         let Peer::LocalProcess(id) = private.peer() else { panic!("{private}") };
         assert_ne!(id.door, vernic_io::ROCE_PORT);
         assert_eq!(private, shared.to_process(id));
-        assert!(engine.straighten(&private, peer.qpn()).is_none());
+        assert!(engine.local_path(&private, peer.qpn()).is_none());
     }
 }

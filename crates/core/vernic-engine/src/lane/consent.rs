@@ -93,14 +93,14 @@ impl LaneState {
         // to RTR. A queue pair that only responds has no timeout at which it would ask again.
         if !machine.has_unacknowledged()
             && let Some(path) = side.peer.path()
-            && let Some((path, process)) = engine.straighten(path, asker)
+            && let Some((path, process)) = engine.local_path(path, asker)
         {
             self.near.note_found(asker, process.pid());
-            side.peer.go_straight(engine, path, asker, process);
+            side.peer.switch_to_local_path(engine, path, asker, process);
         }
         // The kernel decides which process has the peer's slot, not the message of the peer that
         // asks.
-        let path = side.peer.path().filter(|_| !side.peer.way().is_barred());
+        let path = side.peer.path().filter(|_| !side.peer.route().is_peer_gone());
         let peer = path.and_then(|path| self.near.neighbour_of(path, asker));
         if peer != Some(from) {
             return Err(Denial::NotConnected);

@@ -16,8 +16,8 @@ use vernic_wire::{Gid, PortNum, Qpn, Srqn};
 use crate::device::opened::Device;
 use crate::error::{CreateError, McastError};
 use crate::lane::core::LaneState;
-use crate::lane::pacer::Pacer;
 use crate::lane::protocol::{Lane, WireProtocol};
+use crate::lane::udp_backpressure::UdpBackpressure;
 use crate::local::rings::Near;
 use crate::qp::state::QpInner;
 use crate::qp::table::QpTable;
@@ -224,13 +224,14 @@ impl LaneState {
 
     /// Gives up everything that the lane shares with other processes, and the packets that the
     /// sockets had no room for. Returns the objects that the caller must drop.
-    pub(crate) fn put_down(&mut self) -> (Box<dyn Link>, Pacer, Option<Arc<Intake>>) {
+    pub(crate) fn put_down(&mut self) -> (Box<dyn Link>, UdpBackpressure, Option<Arc<Intake>>) {
         self.tx.clear();
         self.groups.forget_homes();
         let closed: Box<dyn Link> = Box::new(ClosedLink::after(self.link.as_ref()));
         let link = std::mem::replace(&mut self.link, closed);
-        let pacer = std::mem::replace(&mut self.pacer, Pacer::new(false));
-        (link, pacer, self.intake.take())
+        let udp_backpressure =
+            std::mem::replace(&mut self.udp_backpressure, UdpBackpressure::new(false));
+        (link, udp_backpressure, self.intake.take())
     }
 }
 

@@ -22,7 +22,7 @@ use crate::cm::CmShared;
 use crate::device::opened::Device;
 use crate::lane::groups::Groups;
 use crate::lane::gsi::Gsi;
-use crate::lane::pacer::{self, Pacer};
+use crate::lane::udp_backpressure::{self, UdpBackpressure};
 use crate::local::guests::Guests;
 use crate::local::rings::Near;
 use crate::qp::state::{QpCore, QpInner};
@@ -56,7 +56,7 @@ pub(crate) struct LaneState {
     pub(super) srqs: SrqTable,
     /// The scheduler: it says which queue pair has its turn next.
     pub(super) sched: Scheduler,
-    pub(super) pacer: Pacer,
+    pub(super) udp_backpressure: UdpBackpressure,
     /// Rings that are shared with processes of this host.
     pub(super) near: Near,
     /// The receiver page of this process, which says how much is in flight to it.
@@ -76,7 +76,7 @@ impl LaneState {
             table: QpTable::new(),
             srqs: SrqTable::default(),
             sched: Scheduler::new(now),
-            pacer: Pacer::new(device.config().pace),
+            udp_backpressure: UdpBackpressure::new(device.config().pace),
             near: Near::new(),
             intake: device.slots().intake().cloned(),
             groups: Groups::default(),
@@ -98,14 +98,18 @@ impl LaneState {
         let link = self.link.deadline().map(|Nanos(n)| Time(n));
         let queue_pairs = self.sched.next_at(now, patience);
         // Packets in the batch wait for others to join them.
-        let company = (!self.tx.is_empty()).then(|| now + patience);
+        let batching = (!self.tx.is_empty()).then(|| now + patience);
         let backpressured = self.sched.has_backpressured().then(|| {
-            let pause = if self.near.is_stuck(now) { STUCK_NANOS } else { pacer::RETRY_NANOS };
+            let pause =
+                if self.near.is_stuck(now) { STUCK_NANOS } else { udp_backpressure::RETRY_NANOS };
             now + pause
         });
         let (mads, wake) = (self.gsi.deadline(), self.near.wake_at());
         let blocked = self.tx.is_any_blocked().then(|| now + RETRY_NANOS);
-        [queue_pairs, company, link, backpressured, mads, wake, blocked].into_iter().flatten().min()
+        [queue_pairs, batching, link, backpressured, mads, wake, blocked]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Fires the timers of queue pairs that are due. `event` is what a fired timer is to the

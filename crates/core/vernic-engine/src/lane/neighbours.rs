@@ -76,7 +76,7 @@ impl LaneState {
 /// Whether a connected queue pair is connected to the local peer `id`, and not to another process
 /// that has since taken one of its slots.
 fn leads_to(side: &QpSide, dest: Qpn, id: NeighbourId, peer: &Peer) -> bool {
-    side.peer.way().uses(id)
+    side.peer.route().uses(id)
         || side.peer.pid() == Some(peer.pid()) && peer.slots().contains(&Slot::of(dest))
 }
 

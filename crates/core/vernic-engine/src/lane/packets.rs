@@ -76,11 +76,11 @@ impl WireProtocol for Packets {
             told_silent.note(device, qp.qpn(), core, now);
             let peer = core.machine.attr().dest_qpn;
             let path = core.side.peer.path();
-            if let Some((path, process)) = path.and_then(|path| device.straighten(path, peer)) {
+            if let Some((path, process)) = path.and_then(|path| device.local_path(path, peer)) {
                 if device.near().is_some() {
                     near.note_found(peer, process.pid());
                 }
-                core.side.peer.go_straight(device, path, peer, process);
+                core.side.peer.switch_to_local_path(device, path, peer, process);
             }
             sched.exempt(qp);
         });

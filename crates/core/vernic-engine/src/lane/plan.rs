@@ -7,35 +7,35 @@ use crate::qp::state::QpInner;
 
 /// A part of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum TurnPart {
     Requests,
     /// Requests that probe a silent peer, and no others.
     Probe,
-    Answers,
+    Responses,
 }
 
 /// The part that a queue pair writes first in its turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Order {
+pub(super) enum TurnOrder {
     /// Requests: an ACK does not keep the application's next message waiting.
     RequestsFirst,
     /// Responses: where applications sleep for their completions, an ACK costs little beside the
     /// wake-up. The ACK goes ahead of the reply, as from hardware, so the peer's send completes
     /// before the reply arrives. Programs that wait for one event of either kind count on that
     /// (perftest's do).
-    AnswersFirst,
+    ResponsesFirst,
 }
 
-impl Order {
+impl TurnOrder {
     pub(super) fn of(qp: &QpInner) -> Self {
         let sleeps = qp.cqs().any(|cq| cq.has_channel());
-        if sleeps { Self::AnswersFirst } else { Self::RequestsFirst }
+        if sleeps { Self::ResponsesFirst } else { Self::RequestsFirst }
     }
 
-    fn parts(self) -> &'static [Part] {
+    fn parts(self) -> &'static [TurnPart] {
         match self {
-            Self::RequestsFirst => &[Part::Requests, Part::Answers],
-            Self::AnswersFirst => &[Part::Answers, Part::Requests],
+            Self::RequestsFirst => &[TurnPart::Requests, TurnPart::Responses],
+            Self::ResponsesFirst => &[TurnPart::Responses, TurnPart::Requests],
         }
     }
 }
@@ -43,10 +43,10 @@ impl Order {
 /// Returns the parts of a turn. Requests need room in the window of their destination (`admitted`).
 /// Responses of a queue pair that was posted to may be left for later (`requests_alone`).
 #[inline]
-pub(super) fn parts(order: Order, admitted: bool, requests_alone: bool) -> &'static [Part] {
+pub(super) fn parts(order: TurnOrder, admitted: bool, requests_alone: bool) -> &'static [TurnPart] {
     match (admitted, requests_alone) {
-        (false, _) => &[Part::Answers],
-        (true, true) => &[Part::Requests],
+        (false, _) => &[TurnPart::Responses],
+        (true, true) => &[TurnPart::Requests],
         (true, false) => order.parts(),
     }
 }
@@ -66,11 +66,11 @@ pub(super) enum Direct {
 /// to memory lets its peer acknowledge first. While it waits for that, or for another
 /// acknowledgement, the probe that finds out what was lost leaves all the same.
 #[inline]
-pub(super) fn requests(direct: Direct, switches: bool, probing: bool) -> Option<Part> {
+pub(super) fn requests(direct: Direct, switches: bool, probing: bool) -> Option<TurnPart> {
     match direct {
         Direct::Did => None,
-        Direct::Packets if !switches => Some(Part::Requests),
-        Direct::Packets | Direct::Waits => probing.then_some(Part::Probe),
+        Direct::Packets if !switches => Some(TurnPart::Requests),
+        Direct::Packets | Direct::Waits => probing.then_some(TurnPart::Probe),
     }
 }
 
@@ -80,15 +80,15 @@ mod tests {
 
     #[test]
     fn the_parts_of_a_turn_are_those_of_the_table() {
-        use Order::{AnswersFirst, RequestsFirst};
-        let rows: [(Order, bool, bool, &[Part]); 6] = [
-            (RequestsFirst, true, false, &[Part::Requests, Part::Answers]),
-            (AnswersFirst, true, false, &[Part::Answers, Part::Requests]),
-            (RequestsFirst, true, true, &[Part::Requests]),
-            (AnswersFirst, true, true, &[Part::Requests]),
+        use TurnOrder::{RequestsFirst, ResponsesFirst};
+        let rows: [(TurnOrder, bool, bool, &[TurnPart]); 6] = [
+            (RequestsFirst, true, false, &[TurnPart::Requests, TurnPart::Responses]),
+            (ResponsesFirst, true, false, &[TurnPart::Responses, TurnPart::Requests]),
+            (RequestsFirst, true, true, &[TurnPart::Requests]),
+            (ResponsesFirst, true, true, &[TurnPart::Requests]),
             // A queue pair that waits for a window responds all the same.
-            (RequestsFirst, false, true, &[Part::Answers]),
-            (AnswersFirst, false, false, &[Part::Answers]),
+            (RequestsFirst, false, true, &[TurnPart::Responses]),
+            (ResponsesFirst, false, false, &[TurnPart::Responses]),
         ];
         for (order, admitted, alone, expected) in rows {
             assert_eq!(parts(order, admitted, alone), expected, "{order:?} {admitted} {alone}");
@@ -98,13 +98,13 @@ mod tests {
     #[test]
     fn requests_become_what_the_table_says() {
         let rows = [
-            (Direct::Packets, false, false, Some(Part::Requests)),
-            (Direct::Packets, false, true, Some(Part::Requests)),
+            (Direct::Packets, false, false, Some(TurnPart::Requests)),
+            (Direct::Packets, false, true, Some(TurnPart::Requests)),
             (Direct::Packets, true, false, None),
-            (Direct::Packets, true, true, Some(Part::Probe)),
+            (Direct::Packets, true, true, Some(TurnPart::Probe)),
             (Direct::Waits, false, false, None),
-            (Direct::Waits, false, true, Some(Part::Probe)),
-            (Direct::Waits, true, true, Some(Part::Probe)),
+            (Direct::Waits, false, true, Some(TurnPart::Probe)),
+            (Direct::Waits, true, true, Some(TurnPart::Probe)),
             (Direct::Did, false, true, None),
             (Direct::Did, true, true, None),
         ];

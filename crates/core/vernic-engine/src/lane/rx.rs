@@ -59,7 +59,7 @@ impl Packets {
         }
         lane.sched.count_received(count);
         let LaneState { link, table, srqs, sched, groups, gsi, .. } = lane;
-        let (held, mads, paced, via, lender, pulled) = (None, Vec::new(), 0, None, None, 0);
+        let (locked, mads, paced, via, lender, pulled) = (None, Vec::new(), 0, None, None, 0);
         let mut noted = None;
         let mut demux = Demux {
             engine,
@@ -68,7 +68,7 @@ impl Packets {
             srqs,
             groups,
             sched,
-            held,
+            locked,
             mads,
             paced,
             via,
@@ -92,7 +92,7 @@ impl Packets {
                 link.note_accepted(&packet, Nanos(now.nanos()));
             }
         }
-        demux.let_go();
+        demux.unlock();
         let (mads, paced) = (std::mem::take(&mut demux.mads), demux.paced);
         drop(demux);
         if !mads.is_empty() {
@@ -131,7 +131,7 @@ impl LaneState {
         let (mut buffer, mut count, mut total, mut broken) = (near.take_buffer(), 0, 0, None);
         let Some((reader, via)) = near.reading(place) else { return 0 };
         let lender = guests.lender(via.id());
-        let (held, mads, paced, via, pulled) = (None, Vec::new(), 0, Some(via), 0);
+        let (locked, mads, paced, via, pulled) = (None, Vec::new(), 0, Some(via), 0);
         let mut demux = Demux {
             engine,
             now,
@@ -139,7 +139,7 @@ impl LaneState {
             srqs,
             groups,
             sched,
-            held,
+            locked,
             mads,
             paced,
             via,
@@ -169,7 +169,7 @@ impl LaneState {
                 }
             }
         }
-        demux.let_go();
+        demux.unlock();
         drop(demux);
         reader.release();
         near.give_buffer(buffer);
@@ -188,7 +188,7 @@ impl LaneState {
 const NEAR_BYTES: u64 = 64 * 1024;
 
 /// The queue pair whose lock is held between two packets.
-struct Held<'a> {
+struct LockedQp<'a> {
     qp: &'a Arc<QpInner>,
     core: MutexGuard<'a, QpCore>,
     /// Whether there was a request among its packets.
@@ -204,7 +204,7 @@ struct Demux<'a, 'p> {
     srqs: &'a SrqTable,
     groups: &'a Groups,
     sched: &'a mut Scheduler,
-    held: Option<Held<'a>>,
+    locked: Option<LockedQp<'a>>,
     /// Packets for QP1: handled when no queue pair is held. Allocates, off the data path.
     mads: Vec<RxPacket<'p>>,
     /// The cost, as [`Intake::cost`] has it, of the packets that are subject to UDP backpressure.
@@ -290,12 +290,13 @@ impl<'a, 'p> Demux<'a, 'p> {
         parsed: &Packet<'_>,
         pull: Option<Pull<'_>>,
     ) -> Result<(), DropReason> {
-        if self.held.as_ref().is_none_or(|held| held.qp.qpn() != qpn) {
+        if self.locked.as_ref().is_none_or(|locked| locked.qp.qpn() != qpn) {
             let qp = self.table.find(qpn).ok_or(DropReason::UnknownQpn)?;
-            self.let_go();
-            self.held = Some(Held { qp, core: lock(&qp.core), requests: false, heard: false });
+            self.unlock();
+            self.locked =
+                Some(LockedQp { qp, core: lock(&qp.core), requests: false, heard: false });
         }
-        let Some(Held { qp, core, requests, heard }) = &mut self.held else { return Ok(()) };
+        let Some(LockedQp { qp, core, requests, heard }) = &mut self.locked else { return Ok(()) };
         let is_request = parsed.info().is_request();
         *requests |= is_request;
         let mut sender = Sender::Peer;
@@ -318,7 +319,7 @@ impl<'a, 'p> Demux<'a, 'p> {
                 return Err(DropReason::WrongSource);
             }
             if self.via.is_none() {
-                if core.side.peer.way().excludes_link(is_request) {
+                if core.side.peer.route().excludes_link(is_request) {
                     return Err(DropReason::WrongWay);
                 }
                 // The sender of a congestion notification chooses its port freely, so that port
@@ -341,7 +342,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         if !matches!(disposition, Disposition::Drop(_)) && qp.service() != Service::Ud {
             let via = self.via.as_ref().map(Origin::id);
             if core.side.peer.note_arrival(is_request, via) {
-                choose_answers(engine, core, self.via.as_mut());
+                choose_response_route(engine, core, self.via.as_mut());
             }
         }
         let counters = &engine.counts();
@@ -390,8 +391,8 @@ impl<'a, 'p> Demux<'a, 'p> {
 
     /// Ends the run of packets of the locked queue pair, and unlocks it. The scheduler sees to what
     /// the queue pair wants to send, and to its timer.
-    fn let_go(&mut self) {
-        let Some(Held { qp, mut core, requests, heard }) = self.held.take() else { return };
+    fn unlock(&mut self) {
+        let Some(LockedQp { qp, mut core, requests, heard }) = self.locked.take() else { return };
         if heard {
             core.side.peer.note_heard(self.now);
         }
@@ -424,12 +425,12 @@ fn identify(
 /// Responses take the request's route, if it leads to the process that the queue pair is connected
 /// to. The check is needed because a packet of a local peer may name any queue pair.
 #[cold]
-fn choose_answers(engine: &Device, core: &mut QpCore, via: Option<&mut Origin<'_>>) {
+fn choose_response_route(engine: &Device, core: &mut QpCore, via: Option<&mut Origin<'_>>) {
     let QpCore { machine, side } = core;
     side.peer.answer_through(None);
     let (Some(via), Some(path)) = (via, side.peer.path()) else { return };
     let peer = machine.attr().dest_qpn;
-    if side.peer.way().is_barred() || !via.has(peer) {
+    if side.peer.route().is_peer_gone() || !via.has(peer) {
         return;
     }
     if !path.is_local() {
@@ -438,10 +439,10 @@ fn choose_answers(engine: &Device, core: &mut QpCore, via: Option<&mut Origin<'_
         if engine.slots().lookup(path.remote().to_ip(), peer) == Lookup::NotHere {
             return;
         }
-        if let Some((better, process)) = engine.straighten(path, peer) {
+        if let Some((better, process)) = engine.local_path(path, peer) {
             via.found(peer, process.pid());
             if machine.packets().is_some_and(|machine| !machine.has_unacknowledged()) {
-                side.peer.go_straight(engine, better, peer, process);
+                side.peer.switch_to_local_path(engine, better, peer, process);
             }
         }
     }

@@ -3,15 +3,15 @@
 use vernic_proto::{Qp, QpState, QpType, RunLimits, Time};
 use vernic_wire::{AckTimeout, Service};
 
-use super::plan::{self, Direct, Part};
-use super::routes::{Datagrams, Room, Route, Routes};
+use super::plan::{self, Direct, TurnPart};
+use super::sinks::{Datagrams, PacketSink, Room, Sinks};
 use crate::counters::Counted;
 use crate::local::pull::LIMITS;
 use crate::local::rings::Near;
-use crate::local::way::Way;
+use crate::local::route::RequestRoute;
 use crate::qp::direct;
 use crate::qp::host::QpHost;
-use crate::sched::Turn;
+use crate::sched::TurnResult;
 
 /// Packets of each direction in one turn: one full GSO run.
 const TURN_PACKETS: usize = 64;
@@ -25,27 +25,27 @@ const TURN_BYTES: usize = 60 * 1024;
 pub(super) fn run(
     machine: &mut Qp,
     host: &mut QpHost<'_>,
-    routes: &mut Routes<'_>,
-    parts: &[Part],
+    sinks: &mut Sinks<'_>,
+    parts: &[TurnPart],
     now: Time,
-) -> Turn {
+) -> TurnResult {
     if chooses_by_packet(machine) {
-        let mut route = Datagrams::new(routes, host.engine, now);
-        let did = write(Part::Requests, machine, host, &mut route, now);
-        route.finish();
+        let mut sink = Datagrams::new(sinks, host.engine, now);
+        let did = write(TurnPart::Requests, machine, host, &mut sink, now);
+        sink.finish();
         return did;
     }
-    let switches = switches(machine, host, routes);
+    let switches = switches(machine, host, sinks);
     machine.set_runs(runs(machine, host));
-    let mut did = Turn::Nothing;
+    let mut did = TurnResult::Nothing;
     for &part in parts {
         if parts.len() > 1 && !is_wanted(part, machine) {
             continue;
         }
-        let part = if part == Part::Requests {
-            let direct = directly(machine, host, routes.near, now);
+        let part = if part == TurnPart::Requests {
+            let direct = directly(machine, host, sinks.near, now);
             if direct == Direct::Did {
-                did = did.and(Turn::Wrote);
+                did = did.and(TurnResult::Wrote);
             }
             match plan::requests(direct, switches, machine.is_probing()) {
                 Some(part) => part,
@@ -54,7 +54,7 @@ pub(super) fn run(
         } else {
             part
         };
-        did = did.and(along_route(part, machine, host, routes, now));
+        did = did.and(along_route(part, machine, host, sinks, now));
     }
     did
 }
@@ -68,28 +68,28 @@ fn chooses_by_packet(machine: &Qp) -> bool {
 
 /// Whether the queue pair has anything to write in a part.
 #[inline]
-fn is_wanted(part: Part, machine: &Qp) -> bool {
+fn is_wanted(part: TurnPart, machine: &Qp) -> bool {
     match part {
-        Part::Requests | Part::Probe => machine.wants_requests(),
-        Part::Answers => machine.wants_responses(),
+        TurnPart::Requests | TurnPart::Probe => machine.wants_requests(),
+        TurnPart::Responses => machine.wants_responses(),
     }
 }
 
 /// Writes a part of a turn of RC or XRC along its route: the ring of a local peer, or the link.
 #[inline]
 fn along_route(
-    part: Part,
+    part: TurnPart,
     machine: &mut Qp,
     host: &mut QpHost<'_>,
-    routes: &mut Routes<'_>,
+    sinks: &mut Sinks<'_>,
     now: Time,
-) -> Turn {
-    let way = host.side.peer.way();
+) -> TurnResult {
+    let route = host.side.peer.route();
     let ring = match part {
-        Part::Requests | Part::Probe => way.request_ring(),
-        Part::Answers => way.answer_ring(),
+        TurnPart::Requests | TurnPart::Probe => route.request_ring(),
+        TurnPart::Responses => route.answer_ring(),
     };
-    if let Some(mut ring) = ring.and_then(|id| routes.near.out(id, now)) {
+    if let Some(mut ring) = ring.and_then(|id| sinks.near.out(id, now)) {
         if machine.attr().timeout == AckTimeout::INFINITE {
             ring.wait_for_ever();
         }
@@ -97,54 +97,54 @@ fn along_route(
         ring.finish(host.engine.counts());
         return did;
     }
-    if part != Part::Answers {
+    if part != TurnPart::Responses {
         machine.set_runs(None);
     }
     let lane = host.side.peer.path().map_or(0, |path| path.lane());
-    match routes.tx.of(lane) {
+    match sinks.tx.of(lane) {
         Some(batch) => write(part, machine, host, batch, now),
-        None => Turn::Backpressured,
+        None => TurnResult::Backpressured,
     }
 }
 
 /// Writes the packets of one part of a turn along a route.
 #[inline]
 fn write(
-    part: Part,
+    part: TurnPart,
     machine: &mut Qp,
     host: &mut QpHost<'_>,
-    route: &mut impl Route,
+    sink: &mut impl PacketSink,
     now: Time,
-) -> Turn {
+) -> TurnResult {
     let (mut written, mut bytes) = (false, 0);
     for _ in 0..TURN_PACKETS {
         // A probe has two packets, and is over with the second.
-        if bytes >= TURN_BYTES || part == Part::Probe && !machine.is_probing() {
+        if bytes >= TURN_BYTES || part == TurnPart::Probe && !machine.is_probing() {
             break;
         }
-        let room = match route.room(machine, host) {
+        let room = match sink.room(machine, host) {
             Room::Free(room) => room,
             Room::Batch => break,
             Room::Receiver if is_wanted(part, machine) => {
                 host.engine.counts().note(Counted::NearFullTurn);
-                return Turn::Backpressured;
+                return TurnResult::Backpressured;
             }
-            Room::Later if is_wanted(part, machine) => return Turn::Backpressured,
+            Room::Later if is_wanted(part, machine) => return TurnResult::Backpressured,
             Room::Receiver | Room::Later => break,
         };
         let sent = match part {
-            Part::Requests => machine.poll_request(now, host, room),
-            Part::Probe => machine.poll_probe(now, host, room),
-            Part::Answers => machine.poll_response(now, host, room),
+            TurnPart::Requests => machine.poll_request(now, host, room),
+            TurnPart::Probe => machine.poll_probe(now, host, room),
+            TurnPart::Responses => machine.poll_response(now, host, room),
         };
         let Some(sent) = sent else { break };
-        route.push(host.side.peer.path(), &sent);
-        if part == Part::Requests {
+        sink.push(host.side.peer.path(), &sent);
+        if part == TurnPart::Requests {
             bytes += sent.len + sent.run.map_or(0, |run| run.length as usize);
         }
         written = true;
     }
-    Turn::written(written)
+    TurnResult::written(written)
 }
 
 /// Whether requests pause in order to switch from the link to shared memory. Requests go through a
@@ -153,9 +153,9 @@ fn write(
 /// it pauses once, for a round trip. It does not pause where a loss would then go unnoticed
 /// (infinite timeout), or could not be repaired (a retry count of 0).
 #[inline]
-fn switches(machine: &mut Qp, host: &mut QpHost<'_>, routes: &Routes<'_>) -> bool {
-    let near = &routes.near;
-    if near.is_empty() || host.side.peer.way().requests() != Way::Wire {
+fn switches(machine: &mut Qp, host: &mut QpHost<'_>, sinks: &Sinks<'_>) -> bool {
+    let near = &sinks.near;
+    if near.is_empty() || host.side.peer.route().requests() != RequestRoute::Wire {
         return false;
     }
     let Some(path) = host.side.peer.path() else { return false };
@@ -167,7 +167,7 @@ fn switches(machine: &mut Qp, host: &mut QpHost<'_>, routes: &Routes<'_>) -> boo
     }
     tracing::debug!(qpn = %host.qp.qpn(), neighbour = %id, "packets go through memory from now on");
     let is_rc = host.qp.qp_type() == QpType::Rc;
-    let guest = routes.guests.get(id).filter(|_| is_rc).cloned();
+    let guest = sinks.guests.get(id).filter(|_| is_rc).cloned();
     host.side.peer.switch_to(id, guest);
     false
 }
@@ -176,7 +176,7 @@ fn switches(machine: &mut Qp, host: &mut QpHost<'_>, routes: &Routes<'_>) -> boo
 /// through a ring, to a local peer that copies the payload by itself.
 #[inline]
 fn runs(machine: &Qp, host: &QpHost<'_>) -> Option<RunLimits> {
-    let guest = host.side.peer.tickets().guest().filter(|_| host.side.peer.way().is_ring())?;
+    let guest = host.side.peer.tickets().guest().filter(|_| host.side.peer.route().is_ring())?;
     if guest.pulls() {
         return Some(LIMITS);
     }

@@ -3,7 +3,7 @@
 //! Queue pairs take turns. A turn builds up to [`TURN_PACKETS`](turn::TURN_PACKETS) request packets
 //! and then up to as many response packets, straight into the batch. Requests go first, so that a
 //! short ACK rides as the last segment of the same run; responses go first if the application
-//! sleeps for its completions ([`Order`]). A full batch is sent and filled again.
+//! sleeps for its completions ([`TurnOrder`]). A full batch is sent and filled again.
 
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ use nix::errno::Errno;
 use vernic_io::{Nanos, TxPath, route_hint};
 use vernic_proto::Time;
 
-use super::plan::{self, Order};
-use super::routes::Routes;
+use super::plan::{self, TurnOrder};
+use super::sinks::Sinks;
 use super::turn;
 use crate::device::opened::Device;
 use crate::lane::core::{BATCHES_PER_CALL, LaneState};
@@ -20,7 +20,7 @@ use crate::lane::packets::Packets;
 use crate::lane::protocol::WireProtocol;
 use crate::policy::{Gathered, Post, TABLE};
 use crate::qp::state::{QpCore, QpInner};
-use crate::sched::{Event, Turn};
+use crate::sched::{Event, TurnResult};
 use crate::support::events::lock;
 
 /// Shortest time between warnings that the kernel refuses packets: a second.
@@ -57,7 +57,7 @@ impl Packets {
             let mut core = lock(&qp.core);
             in_flight = core.machine.packets().map_or(0, |machine| machine.requests_in_flight());
             let did = lane.give_turn(engine, qp, &mut core, true, now);
-            alone = did == Turn::Backpressured || !core.machine.wants_requests();
+            alone = did == TurnResult::Backpressured || !core.machine.wants_requests();
         } else {
             lane.sched.make_ready(qp);
         }
@@ -97,12 +97,12 @@ impl LaneState {
     fn fill(&mut self, engine: &Device, now: Time) {
         // At least one of the queue pairs that wait for a destination window may go on, also while
         // others are always ready.
-        self.sched.let_in(now);
+        self.sched.admit_waiting(now);
         // Bounded by the batch and by what goes to rings: a queue pair that wrote nothing does not
         // come back.
         while self.tx.has_room() && !self.near.is_done() {
             if !self.sched.has_ready() {
-                self.sched.let_in(now);
+                self.sched.admit_waiting(now);
             }
             let Some(qp) = self.sched.take() else { return };
             let mut core = lock(&qp.core);
@@ -120,22 +120,22 @@ impl LaneState {
         core: &mut QpCore,
         posted: bool,
         now: Time,
-    ) -> Turn {
-        let order = Order::of(qp);
+    ) -> TurnResult {
+        let order = TurnOrder::of(qp);
         let rides = posted
             && match order {
-                Order::RequestsFirst => core.side.ack.rides(),
-                Order::AnswersFirst => core.machine.wants_responses(),
+                TurnOrder::RequestsFirst => core.side.ack.rides(),
+                TurnOrder::ResponsesFirst => core.machine.wants_responses(),
             };
         let admitted = self.sched.admits(qp, core, now);
         let parts = plan::parts(order, admitted, posted && !rides);
-        let Self { tx, pacer, near, guests, srqs, .. } = self;
+        let Self { tx, udp_backpressure, near, guests, srqs, .. } = self;
         let did = qp.with_lane_host(engine, Some(srqs), now, core, |machine, host| {
-            let Some(machine) = machine.packets() else { return Turn::Nothing };
-            let mut routes = Routes { tx, pacer, near, guests };
-            turn::run(machine, host, &mut routes, parts, now)
+            let Some(machine) = machine.packets() else { return TurnResult::Nothing };
+            let mut sinks = Sinks { tx, udp_backpressure, near, guests };
+            turn::run(machine, host, &mut sinks, parts, now)
         });
-        let did = if posted && did == Turn::Nothing { Turn::Wrote } else { did };
+        let did = if posted && did == TurnResult::Nothing { TurnResult::Wrote } else { did };
         self.sched.after(engine, qp, core, Event::Turn(did), now);
         did
     }

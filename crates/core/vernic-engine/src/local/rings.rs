@@ -12,14 +12,14 @@
 //! present route:
 //!
 //! - Services with acknowledgements pause until every request is acknowledged.
-//! - UC and UD pause until the peer has taken all that was sent to it by UDP (`pacer.rs`), for up
-//!   to [`DRAIN_NANOS`].
+//! - UC and UD pause until the peer has taken all that was sent to it by UDP
+//!   (`udp_backpressure.rs`), for up to [`DRAIN_NANOS`].
 //!
 //! Responses take the route of the last request. Packets of QP1 and of multicast groups always go
 //! by UDP.
 //!
 //! From the time that a peer's packets come through a ring, packets that come for it by the link
-//! are refused (`QpWay::excludes_link`): the kernel says which process writes to a ring, but any
+//! are refused (`QpRoute::excludes_link`): the kernel says which process writes to a ring, but any
 //! user of the host may send by the link.
 //!
 //! Large SENDs of RC take one record of a ring for many packets. The receiver copies the payload
@@ -27,10 +27,11 @@
 //!
 //! # When the peer does not read
 //!
-//! If a ring is full, the queue pair's turn ends and is repeated later (`Did::Held`). If the ring
-//! stays full for [`PATIENCE_NANOS`], packets to it are lost and counted until there is room, as
-//! they would be at a full socket. So UC and UD never hang, and RC fails when its retries are used
-//! up. RC without an ACK timeout never repeats a packet, so it waits for room without a limit.
+//! If a ring is full, the queue pair's turn ends and is repeated later
+//! (`TurnResult::Backpressured`). If the ring stays full for [`PATIENCE_NANOS`], packets to it are
+//! lost and counted until there is room, as they would be at a full socket. So UC and UD never
+//! hang, and RC fails when its retries are used up. RC without an ACK timeout never repeats a
+//! packet, so it waits for room without a limit.
 //!
 //! # Polling
 //!
@@ -48,12 +49,12 @@ use vernic_io::neighbour::{
 use vernic_proto::Time;
 use vernic_wire::Qpn;
 
+use super::route::DatagramRoute;
 use super::stage::Stage;
-use super::way::DatagramWay;
 use crate::counters::{Counted, Counters};
 
 /// How long a queue pair waits for room in a full ring before packets to the ring are lost. It is
-/// as long as UC and UD wait for room in a receiver's UDP socket (`pacer.rs`).
+/// as long as UC and UD wait for room in a receiver's UDP socket (`udp_backpressure.rs`).
 const PATIENCE_NANOS: u64 = 100_000_000;
 
 /// How long UC and UD pause so that the peer takes all that was sent to it by UDP. This is longer
@@ -337,21 +338,21 @@ impl Near {
     /// otherwise the wire or a pause. The switch is done when none of our packets is on its way to
     /// the peer's process by the link, which `is_idle` reports.
     #[inline]
-    pub(crate) fn way_of_datagram(
+    pub(crate) fn datagram_route(
         &mut self,
         path: &TxPath,
         peer: Qpn,
         now: Time,
         is_idle: impl FnOnce() -> bool,
-    ) -> DatagramWay {
-        let Some(id) = self.neighbour_of(path, peer) else { return DatagramWay::Wire };
-        let Some(peer) = self.peer_mut(id) else { return DatagramWay::Wire };
+    ) -> DatagramRoute {
+        let Some(id) = self.neighbour_of(path, peer) else { return DatagramRoute::Wire };
+        let Some(peer) = self.peer_mut(id) else { return DatagramRoute::Wire };
         if peer.datagrams || peer.begins_datagrams(now, is_idle) {
-            DatagramWay::Ring(id)
+            DatagramRoute::Ring(id)
         } else if peer.is_draining(now) {
-            DatagramWay::Wait
+            DatagramRoute::Wait
         } else {
-            DatagramWay::Wire
+            DatagramRoute::Wire
         }
     }
 

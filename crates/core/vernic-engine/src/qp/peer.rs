@@ -16,9 +16,9 @@ use crate::device::explanation::LivePeer;
 use crate::device::opened::Device;
 use crate::device::path::Resolved;
 use crate::local::guest::Guest;
+use crate::local::route::QpRoute;
 use crate::local::tickets::QpTickets;
 use crate::local::watch::{Found, HostProcess};
-use crate::local::way::QpWay;
 use crate::qp::source::{Sender, Source};
 
 /// The peer of a connected queue pair; see the module documentation.
@@ -34,7 +34,7 @@ pub(crate) struct QpPeer {
     /// slot when the path was found.
     process: Option<HostProcess>,
     /// The routes of packets: by the wire or through memory.
-    way: QpWay,
+    route: QpRoute,
     /// The grants of a peer on this host.
     tickets: QpTickets,
     /// The time at which a packet of the peer was last taken.
@@ -47,7 +47,7 @@ impl QpPeer {
     pub(super) fn connect(&mut self, resolved: &Resolved) {
         self.tickets.connect(None);
         self.path = Some(resolved.path);
-        self.way = QpWay::default();
+        self.route = QpRoute::default();
         self.process = resolved.found.process().cloned();
         self.ends = Some((resolved.peer, resolved.local));
         self.source = Source::default();
@@ -82,7 +82,7 @@ impl QpPeer {
 
     /// Switches to the local path: the path to the queue pair's `peer` was found to lead to this
     /// process of this host.
-    pub(crate) fn go_straight(
+    pub(crate) fn switch_to_local_path(
         &mut self,
         engine: &Device,
         path: TxPath,
@@ -122,7 +122,7 @@ impl QpPeer {
     pub(super) fn patience(&self, config: &Config, attr: &QpAttr) -> u64 {
         let is_there = self.process.as_ref().is_some_and(|process| process.has(attr.dest_qpn));
         // Without retries the application wants to hear of a loss. A ring loses nothing.
-        let is_repaired = attr.retry_cnt != 0 || self.way.is_ring();
+        let is_repaired = attr.retry_cnt != 0 || self.route.is_ring();
         // If packets are lost on purpose, the user wants to see the result.
         match is_there && is_repaired && config.fault.is_empty() {
             true => u64::from(config.live_peer_timeout_s) * 1_000_000_000,
@@ -192,25 +192,25 @@ impl QpPeer {
 impl QpPeer {
     /// Returns the routes of packets.
     #[inline]
-    pub(crate) fn way(&self) -> &QpWay {
-        &self.way
+    pub(crate) fn route(&self) -> &QpRoute {
+        &self.route
     }
 
-    /// Notes the route that a packet came by; see [`QpWay::note_arrival`].
+    /// Notes the route that a packet came by; see [`QpRoute::note_arrival`].
     #[inline]
     pub(crate) fn note_arrival(&mut self, is_request: bool, via: Option<NeighbourId>) -> bool {
-        self.way.note_arrival(is_request, via)
+        self.route.note_arrival(is_request, via)
     }
 
     /// Sends responses through the ring of this local peer from now on, or by the link.
     pub(crate) fn answer_through(&mut self, ring: Option<NeighbourId>) {
-        self.way.answer_through(ring);
+        self.route.answer_through(ring);
     }
 
     /// Sends requests through the ring to this local peer from now on. If the peer is a `guest`,
     /// its memory may be accessed without packets.
     pub(crate) fn switch_to(&mut self, id: NeighbourId, guest: Option<Arc<Guest>>) {
-        self.way.switch_to(id);
+        self.route.switch_to(id);
         if guest.is_some() {
             self.tickets.connect(guest);
         }
@@ -218,8 +218,8 @@ impl QpPeer {
 
     /// Ends the use of a local peer that is gone. Returns true if packets went through its ring.
     pub(crate) fn lose(&mut self, id: NeighbourId) -> bool {
-        let used = self.way.uses(id);
-        self.way.bar();
+        let used = self.route.uses(id);
+        self.route.bar();
         self.tickets.connect(None);
         used
     }

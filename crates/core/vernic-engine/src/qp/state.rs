@@ -11,9 +11,9 @@ use vernic_proto::{Failure, QpState, QpType, Time};
 use vernic_wire::{Qpn, Service};
 
 use crate::device::path::Resolved;
-use crate::qp::ack_hold::AckHold;
+use crate::qp::ack_delay::AckDelay;
 use crate::qp::completions::CqRing;
-use crate::qp::flight::Flight;
+use crate::qp::in_flight::InFlight;
 use crate::qp::machine::Machine;
 use crate::qp::peer::QpPeer;
 use crate::qp::receives::{Filling, Receives};
@@ -36,9 +36,9 @@ pub(crate) struct QpSide {
     /// The addresses of an iWARP connection, present or past: our own and the peer's.
     stream: Option<(SocketAddr, SocketAddr)>,
     failure: Option<Failure>,
-    pub(crate) ack: AckHold,
+    pub(crate) ack: AckDelay,
     pub(crate) timer: TimerEntries,
-    pub(crate) flight: Flight,
+    pub(crate) in_flight: InFlight,
     has_lost_completion: bool,
 }
 
@@ -51,9 +51,9 @@ impl QpSide {
             peer: QpPeer::default(),
             stream: None,
             failure: None,
-            ack: AckHold::default(),
+            ack: AckDelay::default(),
             timer: TimerEntries::default(),
-            flight: Flight::default(),
+            in_flight: InFlight::default(),
             has_lost_completion: false,
         }
     }
@@ -62,13 +62,13 @@ impl QpSide {
     /// were given to the peer before it.
     pub(crate) fn connect(&mut self, resolved: &Resolved) {
         self.peer.connect(resolved);
-        self.flight.path_changed();
+        self.in_flight.path_changed();
     }
 
     /// Changes the path to the same peer, as in SQD.
     pub(crate) fn change_path(&mut self, resolved: &Resolved) {
         self.peer.change_path(resolved);
-        self.flight.path_changed();
+        self.in_flight.path_changed();
     }
 
     /// Sets the addresses of an iWARP connection: our own and the peer's.

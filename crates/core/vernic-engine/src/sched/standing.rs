@@ -23,7 +23,7 @@ pub(crate) enum Standing {
 
 /// The result of a queue pair's turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Turn {
+pub(crate) enum TurnResult {
     /// Packets were written.
     Wrote,
     /// There was nothing to write, or the batch had no room.
@@ -32,7 +32,7 @@ pub(crate) enum Turn {
     Backpressured,
 }
 
-impl Turn {
+impl TurnResult {
     /// Combines the results of the two parts of a turn, requests and responses. If the receiver had
     /// no room for one part, the queue pair gets another turn, in which both parts are tried again.
     pub(crate) fn and(self, other: Self) -> Self {
@@ -52,7 +52,7 @@ impl Turn {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A turn of the queue pair is over.
-    Turn(Turn),
+    Turn(TurnResult),
     /// Packets for the queue pair were handled. `requests` says whether requests were among them.
     Packets { requests: bool },
     /// The timer fired, the peer is gone, or the state was changed.
@@ -91,9 +91,9 @@ pub(crate) fn after(
                 was
             }
         }
-        Event::Turn(Turn::Backpressured) => Standing::Backpressured,
+        Event::Turn(TurnResult::Backpressured) => Standing::Backpressured,
         Event::Turn(turn) => {
-            let again = turn == Turn::Wrote;
+            let again = turn == TurnResult::Wrote;
             if again && !waits && wants.requests() {
                 Standing::Ready
             } else if only_ack {
@@ -156,7 +156,7 @@ mod tests {
     #[test]
     fn a_turn_leads_where_the_table_says() {
         use Standing::{AckDelayed, Backpressured, Idle, Ready, WaitsForWindow};
-        use Turn::{Nothing, Wrote};
+        use TurnResult::{Nothing, Wrote};
         let rows = [
             (Wrote, NOTHING, false, Idle),
             (Wrote, REQUESTS, false, Ready),
@@ -171,8 +171,8 @@ mod tests {
             (Nothing, REQUESTS, false, Idle),
             (Nothing, REQUESTS, true, WaitsForWindow),
             (Nothing, ACK, false, AckDelayed),
-            (Turn::Backpressured, REQUESTS, false, Backpressured),
-            (Turn::Backpressured, ACK, true, Backpressured),
+            (TurnResult::Backpressured, REQUESTS, false, Backpressured),
+            (TurnResult::Backpressured, ACK, true, Backpressured),
         ];
         for (turn, wants, waits, expected) in rows {
             assert_eq!(
@@ -209,9 +209,11 @@ mod tests {
     #[test]
     fn a_turn_that_is_sure_to_come_is_never_given_up() {
         for was in [Standing::Ready, Standing::Backpressured] {
-            for event in
-                [Event::Turn(Turn::Nothing), Event::Changed, Event::Packets { requests: false }]
-            {
+            for event in [
+                Event::Turn(TurnResult::Nothing),
+                Event::Changed,
+                Event::Packets { requests: false },
+            ] {
                 assert_eq!(after(was, event, &NOTHING, false, false), was);
             }
         }
@@ -225,7 +227,8 @@ mod tests {
                 for bits in 0..8 {
                     // An ACK alone is a response.
                     let wants = Has(bits & 1 != 0, bits & 6 != 0, bits & 4 != 0);
-                    for event in [Event::Turn(Turn::Wrote), Event::Packets { requests: true }] {
+                    for event in [Event::Turn(TurnResult::Wrote), Event::Packets { requests: true }]
+                    {
                         let then = after(was, event, &wants, wants.2, waits);
                         let has_work = wants.0 || wants.1;
                         assert!(!has_work || then != Standing::Idle, "{was:?} {event:?} {bits}");

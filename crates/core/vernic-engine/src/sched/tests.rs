@@ -61,11 +61,11 @@ fn nobody_waits_for_long_behind_what_is_never_acknowledged() {
     let (_, waiting) = totals(&context);
     let (early, late) = context.engine().with_lane(|lane| {
         let sched = lane.sched();
-        sched.let_in(before + (PATIENCE_NANOS - 1));
+        sched.admit_waiting(before + (PATIENCE_NANOS - 1));
         let early = sched.ready_len();
         // The next poll is planned for the end of the wait.
         let next = sched.windows.next_at(&sched.entries, before).unwrap();
-        sched.let_in(next);
+        sched.admit_waiting(next);
         (early, sched.ready_len())
     });
     assert_eq!((early, late), (0, 1));

@@ -112,15 +112,15 @@ impl Windows {
     #[inline]
     pub(super) fn note(&mut self, core: &mut QpCore, now: Time) {
         let QpCore { machine, side } = core;
-        let Some(window) = side.flight.window() else { return };
+        let Some(window) = side.in_flight.window() else { return };
         let Some(machine) = machine.packets() else { return };
         let Some(tally) = machine.tally() else { return };
         let in_flight = in_flight(machine);
-        if !side.flight.has_news(in_flight, tally) {
+        if !side.in_flight.has_news(in_flight, tally) {
             return;
         }
         let window = self.of(window);
-        let (before, heard) = side.flight.count(in_flight);
+        let (before, heard) = side.in_flight.count(in_flight);
         window.in_flight = window.in_flight - before + in_flight;
         let limited = !window.waiting.is_empty();
         window.control.tell(heard, tally, limited, now);
@@ -148,7 +148,7 @@ impl Windows {
 
     /// Takes the next of the queue pairs that wait off its list, if there is room for it, or if it
     /// has waited for long enough.
-    pub(super) fn let_in(&mut self, entries: &mut Entries, now: Time) -> Option<u32> {
+    pub(super) fn admit_waiting(&mut self, entries: &mut Entries, now: Time) -> Option<u32> {
         for step in 0..self.all.len() {
             let at = (self.next + step) % self.all.len();
             let window = &mut self.all[at];

@@ -9,7 +9,7 @@ use vernic_wire::Service;
 
 use crate::config::Config;
 use crate::local::rings::{Near, Peer};
-use crate::local::way::Way;
+use crate::local::route::RequestRoute;
 use crate::progress::engine::Engine;
 use crate::qp::state::QpInner;
 use crate::support::events::lock;
@@ -169,16 +169,16 @@ fn near_route(near: &Near, qp: &QpInner) -> Route {
     let shared = |id| near.peer(id).map(Peer::pid);
     let dest = core.machine.attr().dest_qpn;
     let known = near.neighbour_of(path, dest);
-    match core.side.peer.way().requests() {
-        Way::Ring(id) => {
+    match core.side.peer.route().requests() {
+        RequestRoute::Ring(id) => {
             shared(id).map_or(Route::Wire(WhyWire::Gone), |pid| Route::SharedMemory { pid })
         }
-        Way::Barred => Route::Wire(WhyWire::Gone),
-        Way::Wire if !path.is_local() => Route::Wire(WhyWire::NotHere),
-        Way::Wire if known.is_none() => Route::Wire(WhyWire::NotMet),
+        RequestRoute::PeerGone => Route::Wire(WhyWire::Gone),
+        RequestRoute::Wire if !path.is_local() => Route::Wire(WhyWire::NotHere),
+        RequestRoute::Wire if known.is_none() => Route::Wire(WhyWire::NotMet),
         // UC changes to the ring when the peer has taken all that was sent to it by UDP: see the
         // head of `local/rings.rs`.
-        Way::Wire => match known.and_then(|id| near.peer(id)) {
+        RequestRoute::Wire => match known.and_then(|id| near.peer(id)) {
             Some(peer) if qp.service() == Service::Uc && peer.takes_datagrams() => {
                 Route::SharedMemory { pid: peer.pid() }
             }

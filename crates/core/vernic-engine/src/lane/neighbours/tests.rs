@@ -8,8 +8,8 @@ use vernic_proto::{AttrMask, QpAttr, QpState};
 use vernic_wire::PortNum;
 
 use super::*;
+use crate::local::route::RequestRoute;
 use crate::local::watch::HostProcess;
-use crate::local::way::Way;
 use crate::{AddressVector, Config, Context, Qp, QpCap, QpInit};
 
 /// A device that is its own local peer, and a queue pair that is connected to it. The background
@@ -70,8 +70,8 @@ impl Own {
         engine.with_lane(|lane| lane.lose_neighbour(engine, self.id, true, engine.now()));
     }
 
-    fn requests(&self) -> Way {
-        lock(&self.qp.inner().core).side.peer.way().requests()
+    fn requests(&self) -> RequestRoute {
+        lock(&self.qp.inner().core).side.peer.route().requests()
     }
 
     fn pid(&self) -> Option<u32> {
@@ -84,7 +84,7 @@ fn a_queue_pair_is_barred_when_the_process_is_gone_that_it_was_connected_to() {
     let own = Own::new();
     assert_eq!(own.pid(), Some(std::process::id()));
     own.lose();
-    assert_eq!(own.requests(), Way::Barred);
+    assert_eq!(own.requests(), RequestRoute::PeerGone);
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn a_queue_pair_to_the_new_owner_of_a_slot_survives_the_end_of_the_former() {
     lock(&own.qp.inner().core).side.peer.name_process(&HostProcess::new(newer, None));
     engine.with_lane(|lane| lane.near.set_owner(own.slot(), newer));
     own.lose();
-    assert_eq!(own.requests(), Way::Wire);
+    assert_eq!(own.requests(), RequestRoute::Wire);
     assert_eq!(own.pid(), Some(newer));
     let owner = engine.with_lane(|lane| lane.near.owner_of(own.slot()).1);
     assert_eq!(owner, Some(newer), "who has the slot is not forgotten");

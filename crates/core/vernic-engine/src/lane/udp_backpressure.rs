@@ -47,13 +47,13 @@ struct Receiver {
 
 /// Reserved room to send to one receiver.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Grant {
+pub(crate) struct Reservation {
     to: Option<IntakeId>,
     granted: u64,
     used: u64,
 }
 
-impl Grant {
+impl Reservation {
     /// Unlimited room, for paths without backpressure.
     const FREE: Self = Self { to: None, granted: u64::MAX, used: 0 };
 
@@ -74,7 +74,7 @@ impl Grant {
 
 /// The UDP backpressure of a lane; see the module documentation.
 #[derive(Debug)]
-pub(crate) struct Pacer {
+pub(crate) struct UdpBackpressure {
     on: bool,
     receivers: Vec<Receiver>,
     generation: u32,
@@ -82,7 +82,7 @@ pub(crate) struct Pacer {
     list: Vec<Arc<Intake>>,
 }
 
-impl Pacer {
+impl UdpBackpressure {
     pub(crate) fn new(on: bool) -> Self {
         Self { on, receivers: Vec::new(), generation: 0, list: Vec::new() }
     }
@@ -90,28 +90,28 @@ impl Pacer {
     /// Reserves room to send on `path` to its receiver. Returns `None` if too much is in flight to
     /// the receiver.
     #[inline]
-    pub(crate) fn ask(
+    pub(crate) fn reserve(
         &mut self,
         path: &TxPath,
         slots: &SlotTable,
         counters: &Counters,
         now: Time,
-    ) -> Option<Grant> {
+    ) -> Option<Reservation> {
         let Some(to) = path.intake().filter(|_| self.on) else {
-            return Some(Grant { to: path.intake(), ..Grant::FREE });
+            return Some(Reservation { to: path.intake(), ..Reservation::FREE });
         };
         if slots.intakes_generation() != self.generation {
             self.refresh(slots);
         }
         let Some(receiver) = self.receivers.get_mut(to.index()) else {
-            return Some(Grant { to: Some(to), ..Grant::FREE });
+            return Some(Reservation { to: Some(to), ..Reservation::FREE });
         };
         match receiver.reserve(now) {
-            Ok(granted) => Some(Grant { to: Some(to), granted, used: 0 }),
+            Ok(granted) => Some(Reservation { to: Some(to), granted, used: 0 }),
             Err(Full { given_up: true }) => {
                 counters.note(Counted::PaceTimeout);
                 tracing::debug!(%path, "receiver takes nothing: UC and UD are sent regardless");
-                Some(Grant { to: Some(to), ..Grant::FREE })
+                Some(Reservation { to: Some(to), ..Reservation::FREE })
             }
             Err(Full { given_up: false }) => {
                 counters.note(Counted::PacedTurn);
@@ -131,12 +131,12 @@ impl Pacer {
 
     /// Ends a reservation: gives back what was not used.
     #[inline]
-    pub(crate) fn settle(&mut self, grant: Grant) {
-        if grant.granted == u64::MAX {
+    pub(crate) fn settle(&mut self, reservation: Reservation) {
+        if reservation.granted == u64::MAX {
             return;
         }
-        if let Some(receiver) = grant.to.and_then(|to| self.receivers.get(to.index())) {
-            receiver.intake.give_back(grant.granted.saturating_sub(grant.used));
+        if let Some(receiver) = reservation.to.and_then(|to| self.receivers.get(to.index())) {
+            receiver.intake.give_back(reservation.granted.saturating_sub(reservation.used));
         }
     }
 

@@ -4,7 +4,7 @@ use vernic_io::neighbour::NeighbourId;
 
 /// The route of a connected queue pair's requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum RequestRoute {
     /// By the link. The queue pair changes to a ring when there is one.
     #[default]
     Wire,
@@ -12,57 +12,57 @@ pub(crate) enum Way {
     Ring(NeighbourId),
     /// By the link, without a change to a ring, until the queue pair is connected anew: the peer's
     /// process is gone, and another process may have its slot now.
-    Barred,
+    PeerGone,
 }
 
 /// The routes of a queue pair's packets. Protected by the queue pair's lock.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct QpWay {
-    requests: Way,
+pub(crate) struct QpRoute {
+    requests: RequestRoute,
     /// The local peer from whose ring the last request came; `None` if it came by the link.
     /// Responses take the same route.
-    answers: Option<NeighbourId>,
+    responses: Option<NeighbourId>,
     /// Whether the last response to this queue pair came through a ring.
     is_answered: bool,
 }
 
-impl QpWay {
+impl QpRoute {
     /// Returns the route of requests.
     #[inline]
-    pub(crate) fn requests(&self) -> Way {
+    pub(crate) fn requests(&self) -> RequestRoute {
         self.requests
     }
 
     /// Whether the queue pair's requests go through memory.
     #[inline]
     pub(crate) fn is_ring(&self) -> bool {
-        matches!(self.requests, Way::Ring(_))
+        matches!(self.requests, RequestRoute::Ring(_))
     }
 
     /// Whether requests take the link until the queue pair is connected anew.
     #[inline]
-    pub(crate) fn is_barred(&self) -> bool {
-        self.requests == Way::Barred
+    pub(crate) fn is_peer_gone(&self) -> bool {
+        self.requests == RequestRoute::PeerGone
     }
 
     /// Returns the local peer through whose ring requests go, if they do.
     #[inline]
     pub(crate) fn request_ring(&self) -> Option<NeighbourId> {
         match self.requests {
-            Way::Ring(id) => Some(id),
-            Way::Wire | Way::Barred => None,
+            RequestRoute::Ring(id) => Some(id),
+            RequestRoute::Wire | RequestRoute::PeerGone => None,
         }
     }
 
     /// Returns the local peer through whose ring responses go, if they do.
     #[inline]
     pub(crate) fn answer_ring(&self) -> Option<NeighbourId> {
-        self.answers
+        self.responses
     }
 
     /// Whether packets go through a ring of this local peer.
     pub(crate) fn uses(&self, id: NeighbourId) -> bool {
-        self.requests == Way::Ring(id) || self.answers == Some(id)
+        self.requests == RequestRoute::Ring(id) || self.responses == Some(id)
     }
 
     /// Whether packets of the peer come through memory alone, so that packets by the link are not
@@ -74,7 +74,7 @@ impl QpWay {
     /// disconnects, the queue pair's routes begin anew.
     #[inline]
     pub(crate) fn excludes_link(&self, is_request: bool) -> bool {
-        if is_request { self.answers.is_some() } else { self.is_answered }
+        if is_request { self.responses.is_some() } else { self.is_answered }
     }
 
     /// Notes the route that a packet came by: the ring of a local peer, or the link. Returns true
@@ -83,30 +83,30 @@ impl QpWay {
     #[inline]
     pub(crate) fn note_arrival(&mut self, is_request: bool, via: Option<NeighbourId>) -> bool {
         if !is_request {
-            self.is_answered = via.is_some_and(|id| self.requests == Way::Ring(id));
+            self.is_answered = via.is_some_and(|id| self.requests == RequestRoute::Ring(id));
         }
-        is_request && self.answers != via
+        is_request && self.responses != via
     }
 
     /// Sends responses through the ring of this local peer from now on, or by the link.
     pub(crate) fn answer_through(&mut self, ring: Option<NeighbourId>) {
-        self.answers = ring;
+        self.responses = ring;
     }
 
     /// Sends requests through the ring to this local peer from now on.
     pub(crate) fn switch_to(&mut self, id: NeighbourId) {
-        self.requests = Way::Ring(id);
+        self.requests = RequestRoute::Ring(id);
     }
 
     /// Sends everything by the link until the queue pair is connected anew.
     pub(crate) fn bar(&mut self) {
-        *self = Self { requests: Way::Barred, ..Self::default() };
+        *self = Self { requests: RequestRoute::PeerGone, ..Self::default() };
     }
 }
 
 /// The route of one packet of UC or UD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DatagramWay {
+pub(crate) enum DatagramRoute {
     Wire,
     Ring(NeighbourId),
     /// Through a ring soon. The packet waits until all packets that were sent by the link before it

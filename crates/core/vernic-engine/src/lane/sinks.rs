@@ -1,5 +1,5 @@
-//! Routes: where the packets of a turn are written, to the batch of a link or to the ring of a
-//! local peer. Datagrams choose between the two by packet.
+//! Packet sinks: where the packets of a turn are written, to the batch of a link or to the ring of
+//! a local peer. Datagrams choose between the two by packet.
 
 use vernic_io::neighbour::NeighbourId;
 use vernic_io::{TxBatch, TxLanes, TxPath};
@@ -7,16 +7,16 @@ use vernic_proto::{Qp, Time, Transmit};
 use vernic_wire::Qpn;
 
 use crate::device::opened::Device;
-use crate::lane::pacer::{Grant, Pacer};
+use crate::lane::udp_backpressure::{Reservation, UdpBackpressure};
 use crate::local::guests::Guests;
 use crate::local::rings::{Near, RingOut};
-use crate::local::way::DatagramWay;
+use crate::local::route::DatagramRoute;
 use crate::qp::host::QpHost;
 
-/// All routes of a lane.
-pub(super) struct Routes<'a> {
+/// All sinks of a lane.
+pub(super) struct Sinks<'a> {
     pub(super) tx: &'a mut TxLanes,
-    pub(super) pacer: &'a mut Pacer,
+    pub(super) udp_backpressure: &'a mut UdpBackpressure,
     pub(super) near: &'a mut Near,
     pub(super) guests: &'a Guests,
 }
@@ -33,14 +33,14 @@ pub(super) enum Room<'a> {
 }
 
 /// Where the packets of a part of a turn are written.
-pub(super) trait Route {
+pub(super) trait PacketSink {
     /// Returns space for the next packet of a queue pair.
     fn room(&mut self, machine: &mut Qp, host: &QpHost<'_>) -> Room<'_>;
     /// Sends the packet in that space; `path` is the queue pair's.
     fn push(&mut self, path: Option<&TxPath>, sent: &Transmit);
 }
 
-impl Route for TxBatch {
+impl PacketSink for TxBatch {
     #[inline]
     fn room(&mut self, _: &mut Qp, _: &QpHost<'_>) -> Room<'_> {
         self.room().map_or(Room::Batch, Room::Free)
@@ -55,7 +55,7 @@ impl Route for TxBatch {
     }
 }
 
-impl Route for RingOut<'_> {
+impl PacketSink for RingOut<'_> {
     #[inline]
     fn room(&mut self, _: &mut Qp, _: &QpHost<'_>) -> Room<'_> {
         self.room().map_or(Room::Receiver, Room::Free)
@@ -77,45 +77,46 @@ enum Next {
     Ring(TxPath, NeighbourId, bool),
 }
 
-/// The route of an unreliable service: each packet goes to the ring of its receiver, or to the
+/// The sink of an unreliable service: each packet goes to the ring of its receiver, or to the
 /// link as soon as the receiver has room for it.
 pub(super) struct Datagrams<'r, 'a> {
-    routes: &'r mut Routes<'a>,
+    sinks: &'r mut Sinks<'a>,
     device: &'r Device,
-    grant: Option<Grant>,
+    reservation: Option<Reservation>,
     next: Next,
     now: Time,
 }
 
 impl<'r, 'a> Datagrams<'r, 'a> {
-    pub(super) fn new(routes: &'r mut Routes<'a>, device: &'r Device, now: Time) -> Self {
-        Self { routes, device, grant: None, next: Next::Nowhere, now }
+    pub(super) fn new(sinks: &'r mut Sinks<'a>, device: &'r Device, now: Time) -> Self {
+        Self { sinks, device, reservation: None, next: Next::Nowhere, now }
     }
 
     /// Gives back what was reserved and not used.
     pub(super) fn finish(self) {
-        if let Some(grant) = self.grant {
-            self.routes.pacer.settle(grant);
+        if let Some(reservation) = self.reservation {
+            self.sinks.udp_backpressure.settle(reservation);
         }
     }
 
     /// Chooses the route of the next packet: the ring of a local peer, the wire, or to wait.
     #[inline]
-    fn choose(&mut self, path: &TxPath, dest: Qpn, is_barred: bool) -> DatagramWay {
-        let Routes { pacer, near, .. } = &mut *self.routes;
-        if near.is_empty() || is_barred {
-            return DatagramWay::Wire;
+    fn choose(&mut self, path: &TxPath, dest: Qpn, is_peer_gone: bool) -> DatagramRoute {
+        let Sinks { udp_backpressure, near, .. } = &mut *self.sinks;
+        if near.is_empty() || is_peer_gone {
+            return DatagramRoute::Wire;
         }
         let slots = &self.device.slots();
-        let way = near.way_of_datagram(path, dest, self.now, || pacer.is_idle(path, slots));
-        match way {
-            DatagramWay::Ring(id) if !near.has_writer(id) => DatagramWay::Wire,
-            way => way,
+        let route =
+            near.datagram_route(path, dest, self.now, || udp_backpressure.is_idle(path, slots));
+        match route {
+            DatagramRoute::Ring(id) if !near.has_writer(id) => DatagramRoute::Wire,
+            route => route,
         }
     }
 
     fn ring_room(&mut self, path: TxPath, id: NeighbourId) -> Room<'_> {
-        let Some(ring) = self.routes.near.out(id, self.now) else { return Room::Later };
+        let Some(ring) = self.sinks.near.out(id, self.now) else { return Room::Later };
         match ring.into_room() {
             Some((room, is_lost)) => {
                 self.next = Next::Ring(path, id, is_lost);
@@ -126,17 +127,17 @@ impl<'r, 'a> Datagrams<'r, 'a> {
     }
 
     fn link_room(&mut self, path: Option<TxPath>, is_wanted: bool) -> Room<'_> {
-        let Routes { tx, pacer, .. } = &mut *self.routes;
+        let Sinks { tx, udp_backpressure, .. } = &mut *self.sinks;
         let Some(batch) = tx.of(path.map_or(0, |path| path.lane())) else { return Room::Later };
         let Some(room) = batch.room() else { return Room::Batch };
         let Some(path) = path else { return Room::Free(room) };
-        if is_wanted && !self.grant.is_some_and(|grant| grant.covers(&path)) {
-            if let Some(grant) = self.grant.take() {
-                pacer.settle(grant);
+        if is_wanted && !self.reservation.is_some_and(|reservation| reservation.covers(&path)) {
+            if let Some(reservation) = self.reservation.take() {
+                udp_backpressure.settle(reservation);
             }
             let (slots, counters) = (self.device.slots(), self.device.counts());
-            self.grant = pacer.ask(&path, slots, counters, self.now);
-            if self.grant.is_none() {
+            self.reservation = udp_backpressure.reserve(&path, slots, counters, self.now);
+            if self.reservation.is_none() {
                 return Room::Later;
             }
         }
@@ -145,7 +146,7 @@ impl<'r, 'a> Datagrams<'r, 'a> {
     }
 }
 
-impl Route for Datagrams<'_, '_> {
+impl PacketSink for Datagrams<'_, '_> {
     #[inline]
     fn room(&mut self, machine: &mut Qp, host: &QpHost<'_>) -> Room<'_> {
         self.next = Next::Nowhere;
@@ -154,12 +155,12 @@ impl Route for Datagrams<'_, '_> {
             None => (host.side.peer.path().copied(), machine.attr().dest_qpn),
         };
         let is_wanted = machine.wants_requests();
-        let is_barred = host.side.peer.way().is_barred();
+        let is_peer_gone = host.side.peer.route().is_peer_gone();
         if let Some(path) = path.filter(|_| is_wanted) {
-            match self.choose(&path, dest, is_barred) {
-                DatagramWay::Ring(id) => return self.ring_room(path, id),
-                DatagramWay::Wait => return Room::Later,
-                DatagramWay::Wire => {}
+            match self.choose(&path, dest, is_peer_gone) {
+                DatagramRoute::Ring(id) => return self.ring_room(path, id),
+                DatagramRoute::Wait => return Room::Later,
+                DatagramRoute::Wire => {}
             }
         }
         self.link_room(path, is_wanted)
@@ -172,15 +173,15 @@ impl Route for Datagrams<'_, '_> {
             // it.
             Next::Nowhere => {}
             Next::Link(path) => {
-                if let Some(batch) = self.routes.tx.of(path.lane()) {
+                if let Some(batch) = self.sinks.tx.of(path.lane()) {
                     batch.push(&path, sent.len);
                 }
-                if let Some(grant) = &mut self.grant {
-                    grant.spend(sent.len);
+                if let Some(reservation) = &mut self.reservation {
+                    reservation.spend(sent.len);
                 }
             }
             Next::Ring(path, id, is_lost) => {
-                if let Some(ring) = self.routes.near.out(id, self.now) {
+                if let Some(ring) = self.sinks.near.out(id, self.now) {
                     ring.push_one(&path, sent.len, is_lost, self.device.counts());
                 }
             }

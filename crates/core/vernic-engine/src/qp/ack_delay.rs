@@ -8,7 +8,7 @@
 //!
 //! Whether the delay pays depends on the peer. It does if the peer goes on sending without the ACK
 //! (a ping-pong of messages, a stream). A peer that needs its completion before it goes on would
-//! lose [`HOLD_NANOS`] each time.
+//! lose [`ACK_DELAY_NANOS`] each time.
 //!
 //! So each queue pair learns. If an ACK waited and no more requests came, the delay was in vain.
 //! After a few such ACKs in a row, the queue pair delays no ACK for the next [`PROMPT_BURSTS`]
@@ -16,7 +16,7 @@
 //! poll, or together with a request that the application posts first. After them, the queue pair
 //! tries the delay again.
 //!
-//! Limits: an ACK waits [`HOLD_NANOS`] while the application calls into the device. If the
+//! Limits: an ACK waits [`ACK_DELAY_NANOS`] while the application calls into the device. If the
 //! application does not call, the ACK waits until the background thread takes over. An ACK also
 //! leaves when the lane has handled a certain number of packets since.
 
@@ -26,10 +26,11 @@ use vernic_proto::Time;
 /// processes of a host that spin it is four round trips of a small message, so a ping-pong sends
 /// one ACK for every four messages. Measured latency (p50 one way, 64 bytes) with a delay of 10 us:
 /// 2.55 us, with 20 us: 2.35 us, with 40 us: 2.36 us.
-const HOLD_NANOS: u64 = 20_000;
+const ACK_DELAY_NANOS: u64 = 20_000;
 
 /// The number of bursts that are acknowledged without delay after delays were in vain. It is so
-/// large that the next try of a delay, which may cost [`HOLD_NANOS`], adds only 20 ns per message.
+/// large that the next try of a delay, which may cost [`ACK_DELAY_NANOS`], adds only 20 ns per
+/// message.
 const PROMPT_BURSTS: u16 = 1024;
 
 /// Delays in a row that may be in vain before the queue pair stops delaying. A few are allowed
@@ -39,7 +40,7 @@ const MISSES: u8 = 3;
 /// The delayed ACK of one queue pair, and what the queue pair has learnt about delays. Protected by
 /// the lock of the queue pair's core.
 #[derive(Debug, Default)]
-pub(crate) struct AckHold {
+pub(crate) struct AckDelay {
     /// Whether an ACK is being delayed.
     listed: bool,
     /// Whether more requests have come since the ACK was delayed.
@@ -51,7 +52,7 @@ pub(crate) struct AckHold {
     prompt: u16,
 }
 
-impl AckHold {
+impl AckDelay {
     /// Delays an ACK, and returns when the ACK must leave. Called when an ACK is all that the queue
     /// pair has to send in response: after a turn (`burst` is `None`), or after a burst of received
     /// packets, which had requests (`Some(true)`) or none (`Some(false)`).
@@ -61,7 +62,7 @@ impl AckHold {
             self.listed = true;
             self.more = false;
             self.prompt = self.prompt.saturating_sub(1);
-            self.due = if self.prompt == 0 { now + HOLD_NANOS } else { now };
+            self.due = if self.prompt == 0 { now + ACK_DELAY_NANOS } else { now };
         } else if let Some(requests) = burst {
             self.meanwhile(requests);
         }
@@ -117,45 +118,45 @@ mod tests {
 
     #[test]
     fn a_peer_that_waits_for_its_ack_soon_gets_it_at_once_and_is_tried_again_later() {
-        let mut hold = AckHold::default();
+        let mut delay = AckDelay::default();
         for _ in 0..MISSES {
-            hold.learn();
-            assert_eq!(hold.prompt, 0, "a few misses may be the scheduler's");
+            delay.learn();
+            assert_eq!(delay.prompt, 0, "a few misses may be the scheduler's");
         }
-        hold.learn();
-        assert_eq!(hold.prompt, PROMPT_BURSTS);
-        hold.listed = true;
-        assert!(hold.rides());
+        delay.learn();
+        assert_eq!(delay.prompt, PROMPT_BURSTS);
+        delay.listed = true;
+        assert!(delay.rides());
         // The bursts without delay are over; one more delay in vain is enough.
-        hold.prompt = 0;
-        hold.learn();
-        assert_eq!(hold.prompt, PROMPT_BURSTS);
+        delay.prompt = 0;
+        delay.learn();
+        assert_eq!(delay.prompt, PROMPT_BURSTS);
     }
 
     #[test]
     fn the_peers_own_acks_are_no_reason_to_wait() {
         // A ping-pong with one request in flight: both ends delay an ACK, and the peer's ACK
         // comes first.
-        let mut hold = AckHold { listed: true, ..AckHold::default() };
+        let mut delay = AckDelay { listed: true, ..AckDelay::default() };
         for _ in 0..=MISSES {
-            hold.more = false;
-            hold.meanwhile(false);
-            hold.learn();
+            delay.more = false;
+            delay.meanwhile(false);
+            delay.learn();
         }
-        assert!(hold.rides());
-        hold.meanwhile(true);
-        hold.meanwhile(false);
-        hold.learn();
-        assert_eq!(hold.misses, 0, "requests came");
+        assert!(delay.rides());
+        delay.meanwhile(true);
+        delay.meanwhile(false);
+        delay.learn();
+        assert_eq!(delay.misses, 0, "requests came");
     }
 
     #[test]
     fn a_peer_that_sends_on_without_the_ack_is_never_acknowledged_at_once() {
-        let mut hold = AckHold::default();
+        let mut delay = AckDelay::default();
         for round in 0..100 {
-            hold.more = round % (MISSES + 1) == 0;
-            hold.learn();
-            assert_eq!(hold.prompt, 0);
+            delay.more = round % (MISSES + 1) == 0;
+            delay.learn();
+            assert_eq!(delay.prompt, 0);
         }
     }
 }

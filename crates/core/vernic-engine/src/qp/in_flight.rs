@@ -5,7 +5,7 @@ use vernic_proto::congestion::Tally;
 /// A queue pair's share of its destination window: the packets in flight that the window counts for
 /// it. Protected by the queue pair's lock.
 #[derive(Debug, Default)]
-pub(crate) struct Flight {
+pub(crate) struct InFlight {
     /// The index of the destination window in which the packets are counted; `None` until the queue
     /// pair has sent on this path.
     window: Option<u8>,
@@ -14,7 +14,7 @@ pub(crate) struct Flight {
     heard: Tally,
 }
 
-impl Flight {
+impl InFlight {
     /// Returns the index of the destination window; `None` until the queue pair has sent on this
     /// path.
     #[inline]
