@@ -257,7 +257,7 @@ impl CmAgent {
     /// Costs nothing if no thread polls.
     pub fn about_to_wait(&self) {
         if !self.engine.is_orphan() {
-            self.engine.caller_rests();
+            self.engine.caller_sleeps();
         }
     }
 

@@ -457,18 +457,18 @@ impl Config {
         origin: impl Fn() -> String,
     ) -> Result<usize, ConfigError> {
         match KEYS.iter().position(|key| key.name == name) {
-            Some(place) => self.apply(place, value, origin).map(|()| place),
+            Some(index) => self.apply(index, value, origin).map(|()| index),
             None => Err(ConfigError::UnknownKey { name: name.to_owned(), origin: origin() }),
         }
     }
 
     fn apply(
         &mut self,
-        place: usize,
+        index: usize,
         value: &str,
         origin: impl Fn() -> String,
     ) -> Result<(), ConfigError> {
-        let key = &KEYS[place];
+        let key = &KEYS[index];
         (key.set)(self, value.trim()).map_err(|refusal| ConfigError::BadValue {
             name: key.name,
             value: value.to_owned(),

@@ -29,10 +29,10 @@ pub(crate) use poller::AfterPoll;
 pub(crate) use post::{Gathered, Post};
 pub(crate) use table::{TABLE, Table};
 
-/// The value of [`Cells::looks_at`] while other threads need not wake the background thread: it is
-/// awake, was woken already, or leaves the sockets to polling threads.
-const LOOKS_BY_ITSELF: u64 = 0;
-/// The value of [`Cells::looks_at`] while the background thread sleeps until a descriptor is
+/// The value of [`Cells::next_poll_at`] while other threads need not wake the background thread: it
+/// is awake, was woken already, or leaves the sockets to polling threads.
+const POLLS_UNASKED: u64 = 0;
+/// The value of [`Cells::next_poll_at`] while the background thread sleeps until a descriptor is
 /// readable.
 const SLEEPS: u64 = u64::MAX;
 
@@ -49,13 +49,13 @@ pub(crate) struct Cells {
     /// How long polls find nothing before the polling thread yields its core, in nanoseconds.
     offer_after: AtomicU64,
     /// The number of polls in a row that did not get the lane and found no completion.
-    polls_in_vain: AtomicU32,
+    polls_without_lane: AtomicU32,
     /// The value of `calls` when a poll without the lane last yielded or slept. If `calls` is the
     /// same later, no application's thread has had the lane in between.
-    calls_in_vain: AtomicU64,
+    calls_without_lane: AtomicU64,
     /// The time of the background thread's next poll, in nanoseconds, or one of the values above.
     /// Changed to a later time only under the lane's lock.
-    looks_at: AtomicU64,
+    next_poll_at: AtomicU64,
     /// [`Link::poll_generation`](vernic_io::Link::poll_generation) of the descriptors that the
     /// background thread sleeps on while its next poll is planned. Written under the lane's lock.
     watched: AtomicU64,
@@ -66,7 +66,7 @@ pub(crate) struct Cells {
     armed: AtomicUsize,
     /// Whether an application's thread has announced, by [`Cells::rest`], that it is about to wait
     /// for something other than a completion. The background thread clears it.
-    rested: AtomicBool,
+    caller_sleeps: AtomicBool,
 }
 
 impl Default for Cells {
@@ -76,13 +76,13 @@ impl Default for Cells {
             called_at: AtomicU64::new(0),
             idle_since: AtomicU64::new(0),
             offer_after: AtomicU64::new(TABLE.offer_after_nanos),
-            polls_in_vain: AtomicU32::new(0),
-            calls_in_vain: AtomicU64::new(0),
-            looks_at: AtomicU64::new(LOOKS_BY_ITSELF),
+            polls_without_lane: AtomicU32::new(0),
+            calls_without_lane: AtomicU64::new(0),
+            next_poll_at: AtomicU64::new(POLLS_UNASKED),
             watched: AtomicU64::new(0),
             backs_off: AtomicBool::new(false),
             armed: AtomicUsize::new(0),
-            rested: AtomicBool::new(false),
+            caller_sleeps: AtomicBool::new(false),
         }
     }
 }
@@ -126,17 +126,17 @@ impl Cells {
     /// Notes a poll that did not get the lane and found no completion. Returns what the polling
     /// thread does next.
     #[cold]
-    pub(crate) fn polled_in_vain(&self, table: &Table) -> AfterPoll {
-        let polls = self.polls_in_vain.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        if !poller::is_enough_in_vain(table, polls) {
+    pub(crate) fn polled_without_lane(&self, table: &Table) -> AfterPoll {
+        let polls = self.polls_without_lane.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        if !poller::is_enough_without_lane(table, polls) {
             return AfterPoll::Return;
         }
         let calls = self.calls();
-        let is_stuck = self.calls_in_vain.swap(calls, Ordering::Relaxed) == calls;
+        let is_stuck = self.calls_without_lane.swap(calls, Ordering::Relaxed) == calls;
         if !is_stuck {
-            self.polls_in_vain.store(0, Ordering::Relaxed);
+            self.polls_without_lane.store(0, Ordering::Relaxed);
         }
-        poller::in_vain(table, polls, is_stuck)
+        poller::without_lane(table, polls, is_stuck)
     }
 
     /// Notes that a polling thread has yielded its core, and got it back after `took` nanoseconds.
@@ -163,7 +163,7 @@ impl Cells {
         let others = post::Others {
             backs_off: self.backs_off.load(Ordering::Relaxed),
             polled_at: self.called_at(),
-            looks_at: self.looks_at.load(Ordering::Acquire),
+            next_poll_at: self.next_poll_at.load(Ordering::Acquire),
         };
         post::gather(table, in_flight, gathered(), others, now, takeover)
     }
@@ -185,20 +185,20 @@ impl Cells {
     /// woken for work that is due earlier.
     #[inline]
     pub(crate) fn plan(&self) -> Option<Plan> {
-        let looks_at = self.looks_at.load(Ordering::Acquire);
-        (looks_at != LOOKS_BY_ITSELF).then_some(Plan(looks_at))
+        let next_poll_at = self.next_poll_at.load(Ordering::Acquire);
+        (next_poll_at != POLLS_UNASKED).then_some(Plan(next_poll_at))
     }
 
     /// Plans the background thread's next poll for the time `at`. With `None` the thread sleeps
     /// until a descriptor is readable. The caller holds the lane: a later holder compares its work
     /// with the plan.
-    pub(crate) fn plan_look(&self, at: Option<Time>) {
-        self.looks_at.store(at.map_or(SLEEPS, Time::nanos), Ordering::Release);
+    pub(crate) fn plan_poll(&self, at: Option<Time>) {
+        self.next_poll_at.store(at.map_or(SLEEPS, Time::nanos), Ordering::Release);
     }
 
     /// Forgets the plan: the background thread is awake, or is being woken, and plans anew.
     pub(crate) fn forget_plan(&self) {
-        self.looks_at.store(LOOKS_BY_ITSELF, Ordering::Release);
+        self.next_poll_at.store(POLLS_UNASKED, Ordering::Release);
     }
 
     /// Notes that the background thread sleeps on the link's descriptors of this generation. Called
@@ -219,7 +219,7 @@ impl Cells {
     pub(crate) fn back_off(&self) -> Event {
         self.backs_off.store(true, Ordering::SeqCst);
         let is_armed = self.has_armed();
-        Event::BackedOff { is_armed, rested: !is_armed && self.take_rested() }
+        Event::BackedOff { is_armed, caller_sleeps: !is_armed && self.take_caller_sleeps() }
     }
 
     /// Notes that the background thread no longer leaves the sockets to polling threads.
@@ -229,15 +229,15 @@ impl Cells {
 
     /// Whether an application's thread has called [`rest`](Self::rest) since the last call of this
     /// method.
-    pub(crate) fn take_rested(&self) -> bool {
-        self.rested.swap(false, Ordering::SeqCst)
+    pub(crate) fn take_caller_sleeps(&self) -> bool {
+        self.caller_sleeps.swap(false, Ordering::SeqCst)
     }
 
     /// Notes that the calling thread is about to wait for something other than a completion.
     /// Returns true if the background thread must be woken: it has left the sockets to polling
     /// threads, of which the caller may have been the only one.
-    pub(crate) fn rest(&self) -> bool {
-        self.rested.store(true, Ordering::SeqCst);
+    pub(crate) fn note_caller_sleeps(&self) -> bool {
+        self.caller_sleeps.store(true, Ordering::SeqCst);
         self.backs_off.load(Ordering::SeqCst)
     }
 

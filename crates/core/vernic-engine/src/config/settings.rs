@@ -100,8 +100,8 @@ impl Settings {
         let mut settings = Self::default();
         if vernic_io::has_foreign_rights() {
             for name in ["same_host", "direct"] {
-                let place = settings.config.set_from(name, "off", || Origin::Rights.to_string())?;
-                settings.origins[place] = Origin::Rights;
+                let index = settings.config.set_from(name, "off", || Origin::Rights.to_string())?;
+                settings.origins[index] = Origin::Rights;
             }
             return Ok(settings);
         }
@@ -133,8 +133,8 @@ impl Settings {
     /// # Errors
     /// [`ConfigError::UnknownKey`], [`ConfigError::BadValue`].
     pub fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
-        let place = self.config.set_from(name, value, || Origin::Code.to_string())?;
-        self.origins[place] = Origin::Code;
+        let index = self.config.set_from(name, value, || Origin::Code.to_string())?;
+        self.origins[index] = Origin::Code;
         Ok(())
     }
 
@@ -145,14 +145,14 @@ impl Settings {
 
     /// Returns the origin of the setting with this name; `None` if there is no such setting.
     pub fn origin(&self, name: &str) -> Option<&Origin> {
-        KEYS.iter().position(|key| key.name == name).map(|place| &self.origins[place])
+        KEYS.iter().position(|key| key.name == name).map(|index| &self.origins[index])
     }
 
     fn take_file(&mut self, text: &str, path: &Path) -> Result<(), ConfigError> {
         let shown = path.display().to_string();
         for_each_line(text, &shown, |name, value, line| {
-            let place = self.config.set_from(name, value, || format!("{shown} line {line}"))?;
-            self.origins[place] = Origin::File { path: path.to_owned(), line };
+            let index = self.config.set_from(name, value, || format!("{shown} line {line}"))?;
+            self.origins[index] = Origin::File { path: path.to_owned(), line };
             Ok(())
         })
     }
@@ -161,9 +161,9 @@ impl Settings {
     /// that a user does not believe, for example, that faults are injected when none are.
     fn take_variable(&mut self, variable: &str, value: &str) -> Result<(), ConfigError> {
         match KEYS.iter().position(|key| key.variable == variable) {
-            Some(place) => {
-                self.config.apply(place, value, || variable.to_owned())?;
-                self.origins[place] = Origin::Variable(KEYS[place].variable);
+            Some(index) => {
+                self.config.apply(index, value, || variable.to_owned())?;
+                self.origins[index] = Origin::Variable(KEYS[index].variable);
                 Ok(())
             }
             None if OTHER_VARIABLES.contains(&variable) => Ok(()),

@@ -201,7 +201,7 @@ impl Alarms {
     pub(crate) fn note(&self, device: &str, peer: IpAddr, offence: Offence, now: Time) {
         let mut table = lock(&self.table);
         table.note(peer.to_canonical(), offence, now);
-        self.tell(device, table.take(now));
+        self.report(device, table.take(now));
         let due = if table.has_untold() { table.quiet_until.nanos() } else { NEVER };
         self.due.store(due, Ordering::Relaxed);
     }
@@ -213,15 +213,15 @@ impl Alarms {
     }
 
     /// Logs what is due.
-    pub(crate) fn tell_due(&self, device: &str, now: Time) {
+    pub(crate) fn report_due(&self, device: &str, now: Time) {
         if self.due().is_some_and(|due| due <= now) {
             let mut table = lock(&self.table);
-            self.tell(device, table.take(now));
+            self.report(device, table.take(now));
             self.due.store(NEVER, Ordering::Relaxed);
         }
     }
 
-    fn tell(&self, device: &str, warning: Option<Warning>) {
+    fn report(&self, device: &str, warning: Option<Warning>) {
         let Some(Warning { peer, counts, others }) = warning else { return };
         tracing::warn!(
             device, %peer, others,
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(alarms.due(), None, "told at once");
         alarms.note("vernic0", ip(1), Offence::NotAllowed, Time(QUIET_NANOS + 1));
         assert_eq!(alarms.due(), Some(Time(2 * QUIET_NANOS)));
-        alarms.tell_due("vernic0", Time(2 * QUIET_NANOS));
+        alarms.report_due("vernic0", Time(2 * QUIET_NANOS));
         assert_eq!(alarms.due(), None);
         let Offender { peer, not_allowed, .. } = alarms.offenders()[0];
         assert_eq!((peer, not_allowed), (ip(1), 2));

@@ -198,10 +198,10 @@ pub(crate) fn choose(name: &str) -> Result<DeviceInfo, OpenError> {
     if name.is_empty() && !all.is_empty() {
         return Ok(all.swap_remove(0));
     }
-    if let Some(place) =
+    if let Some(index) =
         all.iter().position(|device| device.name == name || device.port.netdev == name)
     {
-        return Ok(all.swap_remove(place));
+        return Ok(all.swap_remove(index));
     }
     if let Some(netdev) = netdev::unusable()?.into_iter().find(|netdev| netdev.name == name) {
         return Err(OpenError::Unusable { netdev });
@@ -238,8 +238,8 @@ pub fn device_with(address: impl Into<LocalAddr>) -> Result<DeviceInfo, OpenErro
         local.ip == wanted.ip && (wanted.scope_id == 0 || wanted.scope_id == local.scope_id)
     };
     let has = |info: &DeviceInfo| info.ports().any(|(_, port)| port.addresses.iter().any(is));
-    if let Some(place) = all.iter().position(has) {
-        return Ok(all.swap_remove(place));
+    if let Some(index) = all.iter().position(has) {
+        return Ok(all.swap_remove(index));
     }
     if all.is_empty() {
         return Err(no_device()?);

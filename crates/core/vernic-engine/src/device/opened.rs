@@ -29,7 +29,7 @@ use crate::device::port::Port;
 use crate::device::transport::TransportRules;
 use crate::error::PathError;
 use crate::local::control::NearControl;
-use crate::local::watch::Watch;
+use crate::local::watch::PeerWatch;
 use crate::policy::Cells;
 use crate::support::events::{AsyncEvent, CqId, EventQueue};
 
@@ -47,7 +47,7 @@ pub(crate) struct Device {
     counters: Counters,
     slots: Arc<SlotTable>,
     near: Option<NearControl>,
-    watch: Watch,
+    watch: PeerWatch,
     policy: Cells,
     waker: Waker,
     events: EventQueue<AsyncEvent>,
@@ -114,7 +114,7 @@ impl Device {
             counters: Counters::default(),
             slots,
             near,
-            watch: Watch::default(),
+            watch: PeerWatch::default(),
             policy: Cells::default(),
             waker,
             ports,
@@ -239,7 +239,7 @@ impl Device {
 
     /// Returns the processes of this host that queue pairs are connected to.
     #[inline]
-    pub(crate) fn watch(&self) -> &Watch {
+    pub(crate) fn watch(&self) -> &PeerWatch {
         &self.watch
     }
 

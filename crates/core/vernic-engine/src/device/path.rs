@@ -16,7 +16,7 @@ use vernic_wire::{Mtu, Qpn};
 use crate::device::opened::Device;
 use crate::device::port::Port;
 use crate::error::PathError;
-use crate::local::watch::{Found, HostProcess};
+use crate::local::watch::{HostProcess, PeerLocation};
 
 /// A usable path with the addresses that packets coming back must have.
 pub(crate) struct Resolved {
@@ -24,7 +24,7 @@ pub(crate) struct Resolved {
     pub(crate) peer: Address,
     pub(crate) local: Address,
     /// The process of this host that the path leads to, if any.
-    pub(crate) found: Found,
+    pub(crate) location: PeerLocation,
 }
 
 impl Device {
@@ -64,7 +64,7 @@ impl Device {
         })?;
         let OpenPath { path, remote: peer, local } = open;
         let flow = (hash(entropy) % u32::from(self.config().flows)) as u16;
-        Ok(Resolved { path: path.with_flow(flow), peer, local, found: Found::NotHere })
+        Ok(Resolved { path: path.with_flow(flow), peer, local, location: PeerLocation::NotHere })
     }
 
     /// Whether an address belongs to this device.
@@ -91,11 +91,11 @@ impl Device {
         let Some(process) = self.slots().query(ip, peer, wait) else {
             // The process may have been too busy to answer.
             if matches!(self.slots().lookup(ip, peer), Lookup::Asked | Lookup::Pending) {
-                resolved.found = Found::Perhaps;
+                resolved.location = PeerLocation::Perhaps;
             }
             return Ok(resolved);
         };
-        resolved.found = Found::Here(self.host_process(&process));
+        resolved.location = PeerLocation::Here(self.host_process(&process));
         if !self.config().force_wire {
             resolved.path = resolved.path.to_process(process.id());
             self.want_neighbour(Slot::of(peer), process.pid);

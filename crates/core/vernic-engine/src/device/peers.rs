@@ -11,21 +11,21 @@ use crate::counters::Counted;
 use crate::device::alarms::Offence;
 use crate::device::opened::Device;
 use crate::local::control::MAX_WANTED;
-use crate::local::watch::{Found, HostProcess, Watched};
+use crate::local::watch::{HostProcess, PeerLocation, WatchedPeer};
 use crate::support::events::lock;
 
 impl Device {
     /// Notes that a queue pair is connected to `peer` at `ip`, whose process was found to be
     /// `found`.
-    pub(crate) fn watch_peer(&self, ip: IpAddr, peer: Qpn, found: &Found) {
+    pub(crate) fn watch_peer(&self, ip: IpAddr, peer: Qpn, found: &PeerLocation) {
         let pid = match found {
-            Found::NotHere => return,
-            Found::Perhaps => None,
+            PeerLocation::NotHere => return,
+            PeerLocation::Perhaps => None,
             // The peer is in this process: it ends with this process, or in order.
-            Found::Here(process) if process.pid() == std::process::id() => return,
-            Found::Here(process) => Some(process.pid()),
+            PeerLocation::Here(process) if process.pid() == std::process::id() => return,
+            PeerLocation::Here(process) => Some(process.pid()),
         };
-        if self.watch().add(Watched::new(ip, Slot::of(peer), pid), self.now()) {
+        if self.watch().add(WatchedPeer::new(ip, Slot::of(peer), pid), self.now()) {
             self.waker().wake();
         }
     }

@@ -7,7 +7,7 @@ use vernic_wire::{Qpn, Service};
 
 use crate::device::opened::Device;
 use crate::lane::core::LaneState;
-use crate::lane::watch::fail_orphan;
+use crate::lane::watch::fail_peerless_qp;
 use crate::local::rings::Peer;
 use crate::qp::state::QpSide;
 use crate::sched::Event as QpEvent;
@@ -54,7 +54,7 @@ impl LaneState {
             let used = core.side.peer.lose(id);
             if used && !in_order {
                 failed += 1;
-                fail_orphan(engine, qp, &mut core, srqs, now);
+                fail_peerless_qp(engine, qp, &mut core, srqs, now);
             }
             sched.after(engine, qp, &mut core, QpEvent::Changed, now);
         }

@@ -12,7 +12,7 @@ use vernic_proto::{QpInit, Time};
 use crate::device::opened::Device;
 use crate::lane::core::LaneState;
 use crate::lane::protocol::WireProtocol;
-use crate::lane::silence::ToldSilent;
+use crate::lane::silence::ReportedSilent;
 use crate::qp::machine::Machine;
 use crate::qp::state::QpInner;
 use crate::sched::Event;
@@ -24,15 +24,15 @@ pub(crate) struct Packets {
     /// What the lane last saw in the receiver page of this process when nothing came.
     pub(super) intake_seen: (u64, u64),
     /// Processes that were reported to users as silent.
-    told_silent: ToldSilent,
+    reported_silent: ReportedSilent,
     /// The time of the last warning of a refusal of the kernel.
     pub(super) warned: Option<Time>,
 }
 
 impl Packets {
     pub(crate) fn new() -> Self {
-        let told_silent = ToldSilent::default();
-        Self { rx: RxBatch::new(), intake_seen: (0, 0), told_silent, warned: None }
+        let reported_silent = ReportedSilent::default();
+        Self { rx: RxBatch::new(), intake_seen: (0, 0), reported_silent, warned: None }
     }
 }
 
@@ -71,9 +71,9 @@ impl WireProtocol for Packets {
     fn fire_timers(&mut self, lane: &mut LaneState, device: &Device, now: Time) {
         lane.gsi.fire_timers(device, &mut lane.table, now);
         lane.near.wake_again(now);
-        let told_silent = &mut self.told_silent;
+        let reported_silent = &mut self.reported_silent;
         lane.fire_qp_timers(device, Event::Changed, now, |near, sched, qp, core| {
-            told_silent.note(device, qp.qpn(), core, now);
+            reported_silent.note(device, qp.qpn(), core, now);
             let peer = core.machine.attr().dest_qpn;
             let path = core.side.peer.path();
             if let Some((path, process)) = path.and_then(|path| device.local_path(path, peer)) {

@@ -9,7 +9,7 @@ use crate::device::opened::Device;
 use crate::qp::state::QpCore;
 
 /// Processes that are remembered as reported, at most.
-const MOST_TOLD: usize = 1024;
+const MAX_REPORTED: usize = 1024;
 
 /// How long a process must be silent before that is worth a warning, in nanoseconds. This is far
 /// longer than where cores are merely busy.
@@ -17,9 +17,9 @@ const SILENCE_NANOS: u64 = 1_000_000_000;
 
 /// The processes that were reported to users as alive and silent, each once.
 #[derive(Debug, Default)]
-pub(crate) struct ToldSilent(HashSet<u32>);
+pub(crate) struct ReportedSilent(HashSet<u32>);
 
-impl ToldSilent {
+impl ReportedSilent {
     /// Reports the peer of a queue pair whose ACK timer has run out, if the peer is alive and was
     /// silent for [`SILENCE_NANOS`].
     pub(crate) fn note(&mut self, engine: &Device, qpn: Qpn, core: &QpCore, now: Time) {
@@ -30,7 +30,7 @@ impl ToldSilent {
             return;
         }
         if let Some(peer) = core.side.peer.live_peer(engine.config(), core.machine.attr()) {
-            if self.0.len() == MOST_TOLD {
+            if self.0.len() == MAX_REPORTED {
                 self.0.clear();
             }
             self.0.insert(pid);

@@ -86,7 +86,7 @@ impl Packets {
         let LaneState { tx, link, .. } = lane;
         tx.send(link.as_mut(), Nanos(now.nanos()), |report| {
             if let Some(refusal) = report.failure {
-                tell_refusal(engine, &mut self.warned, refusal, report.failed, now);
+                report_refusal(engine, &mut self.warned, refusal, report.failed, now);
             }
         })
     }
@@ -144,7 +144,7 @@ impl LaneState {
 /// Reports that the kernel refused `packets`. A refusal of another kind than the last is worth a
 /// warning, which all services need: unreliable ones have no other sign of a refusal.
 #[cold]
-fn tell_refusal(
+fn report_refusal(
     engine: &Device,
     warned: &mut Option<Time>,
     refusal: (TxPath, i32),
@@ -176,7 +176,7 @@ mod tests {
 
     /// The time of the background thread's next poll.
     #[derive(Clone, Copy)]
-    enum Looks {
+    enum NextPoll {
         ByItself,
         At(Time),
         WhenReadable,
@@ -189,14 +189,14 @@ mod tests {
         let cq = context.create_cq(4096, None).unwrap();
         let [qp, _peer] = rc_pair(&context, &cq, POSTS as u32);
         let engine = context.engine();
-        let plan = |looks_at: Looks| match looks_at {
-            Looks::ByItself => engine.policy().forget_plan(),
-            Looks::At(time) => engine.policy().plan_look(Some(time)),
-            Looks::WhenReadable => engine.policy().plan_look(None),
+        let plan = |next_poll_at: NextPoll| match next_poll_at {
+            NextPoll::ByItself => engine.policy().forget_plan(),
+            NextPoll::At(time) => engine.policy().plan_poll(Some(time)),
+            NextPoll::WhenReadable => engine.policy().plan_poll(None),
         };
-        let post = |times: usize, looks_at: Looks| -> Vec<usize> {
+        let post = |times: usize, next_poll_at: NextPoll| -> Vec<usize> {
             let each = |_| {
-                plan(looks_at);
+                plan(next_poll_at);
                 post_writes(&qp, 1);
                 gathered(&context)
             };
@@ -209,10 +209,10 @@ mod tests {
             }
         };
         // The background thread sleeps until a packet comes.
-        assert_eq!(post(POSTS, Looks::WhenReadable), [0; POSTS]);
+        assert_eq!(post(POSTS, NextPoll::WhenReadable), [0; POSTS]);
         drain();
 
-        let soon = Looks::At(engine.now() + engine.patience());
+        let soon = NextPoll::At(engine.now() + engine.patience());
         // Few are in flight: each post leaves at once. Then posts gather until a quarter of all in
         // flight wait.
         let few = TABLE.gather_in_flight as usize;
@@ -233,9 +233,9 @@ mod tests {
         engine.policy().back_off();
         let post_after = |polled_at: Time| {
             engine.policy().called(polled_at);
-            post(1, Looks::ByItself)
+            post(1, NextPoll::ByItself)
         };
-        post(few, Looks::WhenReadable);
+        post(few, NextPoll::WhenReadable);
         assert_eq!(post_after(Time(0)), [0]);
         // A time that nothing here reaches.
         assert_eq!(post_after(engine.now() + 1_000_000_000_000), [1]);

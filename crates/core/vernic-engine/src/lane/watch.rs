@@ -10,7 +10,7 @@ use vernic_wire::Service;
 use crate::device::opened::Device;
 use crate::lane::core::LaneState;
 use crate::lane::protocol::Lane;
-use crate::local::watch::{HostProcess, Watched};
+use crate::local::watch::{HostProcess, WatchedPeer};
 use crate::qp::state::{QpCore, QpInner};
 use crate::qp::xrc::SrqTable;
 use crate::sched::Event;
@@ -22,7 +22,7 @@ pub(crate) fn slot_of_peer(core: &QpCore) -> Slot {
 
 impl Lane {
     /// Notes in queue pairs which process serves the address of their peer.
-    pub(crate) fn name_process(&mut self, known: Watched, process: &HostProcess) {
+    pub(crate) fn name_process(&mut self, known: WatchedPeer, process: &HostProcess) {
         for qp in self.table.iter().filter(|qp| qp.service() != Service::Ud) {
             let mut core = lock(&qp.core);
             let at = core.side.peer.path().map(|path| (path.remote().to_ip(), slot_of_peer(&core)));
@@ -34,13 +34,7 @@ impl Lane {
 
     /// Fails the queue pairs whose peer had a slot and is gone, after receiving what it had sent.
     /// Queue pairs whose peer has left in order do not fail.
-    pub(crate) fn lose_process(
-        &mut self,
-        engine: &Device,
-        slot: Slot,
-        pid: Option<u32>,
-        now: Time,
-    ) {
+    pub(crate) fn fail_qps_of(&mut self, engine: &Device, slot: Slot, pid: Option<u32>, now: Time) {
         // Bounded: a socket's buffer holds less.
         for _ in 0..MOST_BATCHES {
             if self.receive(engine, now) == 0 {
@@ -59,7 +53,7 @@ impl Lane {
                 continue;
             }
             failed += 1;
-            fail_orphan(engine, qp, &mut core, srqs, now);
+            fail_peerless_qp(engine, qp, &mut core, srqs, now);
             sched.after(engine, qp, &mut core, Event::Changed, now);
         }
         let slot = slot.value();
@@ -78,7 +72,7 @@ const MOST_BATCHES: usize = 64;
 pub(crate) const GONE: &str = "a process of this host is gone: its peers' queue pairs fail";
 
 /// Fails a queue pair whose peer process is gone. The caller has the scheduler see to what follows.
-pub(crate) fn fail_orphan(
+pub(crate) fn fail_peerless_qp(
     engine: &Device,
     qp: &Arc<QpInner>,
     core: &mut QpCore,

@@ -39,7 +39,7 @@ impl NearControl {
             return None;
         }
         let hood =
-            Neighbourhood::new(slots.clone(), config.ring_bytes).inspect_err(tell_unshared).ok()?;
+            Neighbourhood::new(slots.clone(), config.ring_bytes).inspect_err(log_unshared).ok()?;
         let (raw_fd, alarm) = (hood.raw_fd(), hood.alarm());
         let (hood, past) = (Mutex::new(Some(hood)), Mutex::default());
         let (wanted, rung) = (Mutex::default(), AtomicBool::new(false));
@@ -90,7 +90,7 @@ impl NearControl {
 /// Logs that a device shares no memory. Every engine and device of this process runs into the same
 /// cause, so each cause is logged as a warning once per process, and as debug output from then on.
 #[cold]
-fn tell_unshared(error: &io::Error) {
+fn log_unshared(error: &io::Error) {
     /// Bit `n` is set if the [`Hindrance`] of number `n` was logged.
     static TOLD: AtomicU32 = AtomicU32::new(0);
     const WORDS: &str = "no memory can be shared: packets to processes of this host go by UDP, at a fraction of the speed";

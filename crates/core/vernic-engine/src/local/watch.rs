@@ -57,7 +57,7 @@ impl HostProcess {
 
 /// What is known of the process to which a path leads.
 #[derive(Clone, Debug)]
-pub(crate) enum Found {
+pub(crate) enum PeerLocation {
     /// The path leads to this process of this host.
     Here(HostProcess),
     /// A process of this host has the process slot, but has not answered yet whether it has the
@@ -67,7 +67,7 @@ pub(crate) enum Found {
     NotHere,
 }
 
-impl Found {
+impl PeerLocation {
     /// Returns the process of this host, if it is known.
     pub(crate) fn process(&self) -> Option<&HostProcess> {
         match self {
@@ -79,7 +79,7 @@ impl Found {
 
 /// A process of this host that is checked, or a process slot that may belong to one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Watched {
+pub(crate) struct WatchedPeer {
     /// The address of the queue pairs of the process.
     ip: IpAddr,
     slot: Slot,
@@ -90,7 +90,7 @@ pub(crate) struct Watched {
     is_missing: bool,
 }
 
-impl Watched {
+impl WatchedPeer {
     pub(crate) fn new(ip: IpAddr, slot: Slot, pid: Option<u32>) -> Self {
         Self { ip, slot, pid, is_missing: false }
     }
@@ -117,7 +117,7 @@ impl Watched {
 
 /// The list of processes that the queue pairs of an engine are connected to.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub(crate) struct PeerWatch {
     list: Mutex<List>,
     /// Whether a queue pair has lost its connection since the last check, so that some processes of
     /// the list may no longer be of interest.
@@ -128,7 +128,7 @@ pub(crate) struct Watch {
 
 #[derive(Debug, Default)]
 struct List {
-    all: Vec<Watched>,
+    all: Vec<WatchedPeer>,
     due: Option<Time>,
     /// The number of times that a process was added. If it has changed while a thread examined the
     /// queue pairs without the list's lock, the thread's result may be out of date.
@@ -136,7 +136,7 @@ struct List {
 }
 
 impl List {
-    fn add(&mut self, new: Watched, now: Time) {
+    fn add(&mut self, new: WatchedPeer, now: Time) {
         let known = self.all.iter_mut().find(|known| known.place() == new.place());
         match known {
             // Another process has taken the slot, or the process has answered that it has the
@@ -150,10 +150,10 @@ impl List {
     }
 }
 
-impl Watch {
+impl PeerWatch {
     /// Adds a process. Returns true if the background thread must be woken, because no check was
     /// planned.
-    pub(crate) fn add(&self, new: Watched, now: Time) -> bool {
+    pub(crate) fn add(&self, new: WatchedPeer, now: Time) -> bool {
         let mut list = lock(&self.list);
         let is_first = list.due.is_none();
         list.add(new, now);
@@ -186,7 +186,7 @@ impl Watch {
 }
 
 /// A check of the list, by the background thread.
-impl Watch {
+impl PeerWatch {
     /// Whether a check is due. A check that was asked for meanwhile is planned anew.
     pub(crate) fn begin(&self, now: Time) -> bool {
         self.is_rung.store(false, Ordering::Release);
@@ -210,7 +210,7 @@ impl Watch {
 
     /// Removes the processes that are not `used`. If one was added since there were `additions`,
     /// the caller may have missed it: none is removed then, and the next check tries again.
-    pub(crate) fn retain(&self, additions: u64, used: impl Fn(&Watched) -> bool) {
+    pub(crate) fn retain(&self, additions: u64, used: impl Fn(&WatchedPeer) -> bool) {
         let mut list = lock(&self.list);
         if list.added == additions {
             list.all.retain(used);
@@ -220,18 +220,18 @@ impl Watch {
     }
 
     /// Notes that a process has said that it serves the address.
-    pub(crate) fn name(&self, known: Watched, pid: u32, now: Time) {
-        lock(&self.list).add(Watched { pid: Some(pid), ..known }, now);
+    pub(crate) fn name(&self, known: WatchedPeer, pid: u32, now: Time) {
+        lock(&self.list).add(WatchedPeer { pid: Some(pid), ..known }, now);
     }
 
     /// Removes a process that turned out not to be of this host.
-    pub(crate) fn remove(&self, gone: &Watched) {
+    pub(crate) fn remove(&self, gone: &WatchedPeer) {
         lock(&self.list).all.retain(|known| known != gone);
     }
 
     /// Returns the processes to check and the number of additions. The end of the check plans the
     /// next.
-    pub(crate) fn take_due(&self) -> (Vec<Watched>, u64) {
+    pub(crate) fn take_due(&self) -> (Vec<WatchedPeer>, u64) {
         let mut list = lock(&self.list);
         list.due = None;
         (list.all.clone(), list.added)
@@ -242,8 +242,8 @@ impl Watch {
     pub(crate) fn end(
         &self,
         additions: u64,
-        gone: &[Watched],
-        missing: &[Watched],
+        gone: &[WatchedPeer],
+        missing: &[WatchedPeer],
         now: Time,
     ) -> Option<Time> {
         let mut list = lock(&self.list);

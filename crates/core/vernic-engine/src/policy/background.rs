@@ -5,7 +5,7 @@
 //!                        enough calls                      no calls any more
 //!   Judge ------------------------------> BackOff ----------------------------------.
 //!     ^ \                                  | not armed                              |
-//!     |  `--> Look: found, taken: again    v                                        |
+//!     |  `--> Poll: found, taken: again    v                                        |
 //!     |         | nothing            Pause or, if a thread rests, Count             |
 //!     |         v                          |                                        |
 //!     `------ Watch <----------------------+----------------------------------------'
@@ -20,8 +20,8 @@
 //! Backing off was a mistake if the thread finds packets afterwards, and no application thread has
 //! called for a while. This happens with a program that polls for its send and then only reads its
 //! memory, as `ib_write_lat` does. After such a mistake the thread watches for the next
-//! [`distrust_rounds`](Table::distrust_rounds) rounds, even if application threads call. A round
-//! begins each time that the thread judges.
+//! [`ignore_callers_rounds`](Table::ignore_callers_rounds) rounds, even if application threads
+//! call. A round begins each time that the thread judges.
 
 use vernic_proto::Time;
 
@@ -53,20 +53,20 @@ pub(crate) enum Next {
         /// Nanoseconds.
         nanos: u64,
     },
-    /// Moves packets and fires timers, if the lane is free: [`Event::Looked`], or [`Event::Taken`]
+    /// Moves packets and fires timers, if the lane is free: [`Event::Polled`], or [`Event::Taken`]
     /// if another thread has the lane.
-    Look,
+    Poll,
     /// Sleeps until a descriptor is readable, until another thread wakes it, or until the time that
     /// the last poll planned: [`Event::Slept`].
     Watch,
-    /// Yields its core, and then does [`Look`](Self::Look).
+    /// Yields its core, and then does [`Poll`](Self::Poll).
     OfferCore,
     /// Sleeps for [`rest_nanos`](Table::rest_nanos), and then does
-    /// [`SeeToOthers`](Self::SeeToOthers).
+    /// [`ServeOthers`](Self::ServeOthers).
     Rest,
     /// Serves local peers and, now and then, requests for the status and warnings. Otherwise this
     /// is done after a sleep, but the thread has not slept. Then does [`Judge`](Self::Judge).
-    SeeToOthers,
+    ServeOthers,
 }
 
 /// The report of the thread about its last action.
@@ -77,17 +77,17 @@ pub(crate) enum Event {
     Judged { calls: u64, is_armed: bool },
     /// Whether a completion queue is armed, and whether an application's thread has announced that
     /// it will wait for something other than a completion.
-    BackedOff { is_armed: bool, rested: bool },
+    BackedOff { is_armed: bool, caller_sleeps: bool },
     /// Whether an application's thread has announced meanwhile that it will wait for something
     /// other than a completion.
-    Paused { rested: bool },
+    Paused { caller_sleeps: bool },
     /// The thread has paused once more.
     Stayed,
     /// The number of calls of application threads, before and after the time of counting.
     Counted { before: u64, after: u64 },
     /// Whether the thread `found` packets, whether nothing is left to do now, and for how long no
     /// application thread had called before.
-    Looked { found: bool, is_done: bool, silent_nanos: u64 },
+    Polled { found: bool, is_done: bool, silent_nanos: u64 },
     /// Another thread has the lane.
     Taken,
     /// The thread has slept while it watched.
@@ -104,9 +104,9 @@ pub(crate) struct Background {
     /// Whether the thread has backed off since it last polled.
     was_away: bool,
     /// The number of rounds for which the thread still watches even if application threads call.
-    distrust: u32,
+    ignores_callers: u32,
     /// The number of polls in this round. `taken` is the number of those that found the lane taken.
-    looks: u32,
+    polls: u32,
     taken: u32,
 }
 
@@ -119,8 +119,8 @@ impl Background {
             calls_seen: 0,
             called: false,
             was_away: false,
-            distrust: 0,
-            looks: 0,
+            ignores_callers: 0,
+            polls: 0,
             taken: 0,
         }
     }
@@ -128,7 +128,7 @@ impl Background {
     /// Returns the latest time of the thread's next poll, if there is one. While application
     /// threads call now and then, the thread also polls now and then, so that they need not wake it
     /// for work that they leave behind.
-    pub(crate) fn looks_by(&self, now: Time) -> Option<Time> {
+    pub(crate) fn polls_by(&self, now: Time) -> Option<Time> {
         self.called.then(|| now + self.takeover_nanos)
     }
 
@@ -137,15 +137,15 @@ impl Background {
         match event {
             Event::Judged { calls, is_armed } => self.judge(table, calls, is_armed),
             Event::BackedOff { is_armed: true, .. } | Event::Stayed | Event::Slept => Next::Judge,
-            Event::BackedOff { rested, .. } => {
+            Event::BackedOff { caller_sleeps, .. } => {
                 self.was_away = true;
-                match rested {
+                match caller_sleeps {
                     true => Next::Count { nanos: table.count_nanos },
                     false => Next::Pause { nanos: self.takeover_nanos },
                 }
             }
-            Event::Paused { rested: true } => Next::Count { nanos: table.count_nanos },
-            Event::Paused { rested: false } => Next::Judge,
+            Event::Paused { caller_sleeps: true } => Next::Count { nanos: table.count_nanos },
+            Event::Paused { caller_sleeps: false } => Next::Judge,
             // An application thread that may have polled is about to wait. If no other thread
             // polls, the background thread takes over at once. Otherwise it sleeps for another
             // take-over time.
@@ -154,26 +154,26 @@ impl Background {
                 Next::Judge
             }
             Event::Counted { .. } => Next::Stay { nanos: self.takeover_nanos },
-            Event::Looked { found, is_done, silent_nanos } => {
+            Event::Polled { found, is_done, silent_nanos } => {
                 let was_away = std::mem::take(&mut self.was_away);
                 if was_away && found && silent_nanos > table.silence_nanos {
-                    self.distrust = table.distrust_rounds;
+                    self.ignores_callers = table.ignore_callers_rounds;
                 }
-                self.looks += 1;
+                self.polls += 1;
                 match () {
                     () if is_done => Next::Watch,
-                    () if self.looks < table.looks_per_round => Next::Look,
-                    () => Next::SeeToOthers,
+                    () if self.polls < table.polls_per_round => Next::Poll,
+                    () => Next::ServeOthers,
                 }
             }
             Event::Taken => {
                 self.was_away = false;
-                self.looks += 1;
+                self.polls += 1;
                 self.taken += 1;
                 // The holder moves packets, and is done in some microseconds, if it runs.
                 match () {
-                    () if self.looks < table.looks_per_round => Next::OfferCore,
-                    () if self.taken < table.looks_per_round => Next::SeeToOthers,
+                    () if self.polls < table.polls_per_round => Next::OfferCore,
+                    () if self.taken < table.polls_per_round => Next::ServeOthers,
                     () => Next::Rest,
                 }
             }
@@ -186,12 +186,12 @@ impl Background {
         let made = calls.wrapping_sub(self.calls_seen);
         self.calls_seen = calls;
         self.called = made != 0;
-        (self.looks, self.taken) = (0, 0);
-        if self.distrust != 0 {
-            self.distrust -= 1;
-            return Next::Look;
+        (self.polls, self.taken) = (0, 0);
+        if self.ignores_callers != 0 {
+            self.ignores_callers -= 1;
+            return Next::Poll;
         }
         let enough = if self.was_away { table.staying_calls } else { table.active_calls };
-        if made >= enough && !is_armed { Next::BackOff } else { Next::Look }
+        if made >= enough && !is_armed { Next::BackOff } else { Next::Poll }
     }
 }

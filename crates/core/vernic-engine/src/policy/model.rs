@@ -420,7 +420,7 @@ impl Machine {
             }
             Role::Rests { until } if now < *until => self.poll(thread),
             Role::Rests { .. } => {
-                if self.devices[device].cells.rest() && self.broken != Broken::Wakes {
+                if self.devices[device].cells.note_caller_sleeps() && self.broken != Broken::Wakes {
                     self.wake(self.devices[device].background);
                 }
                 Step::End
@@ -447,7 +447,7 @@ impl Machine {
             self.threads[thread].inside = Inside::Poll;
             return Step::Run(POLL);
         }
-        let after = self.devices[device].cells.polled_in_vain(&self.table);
+        let after = self.devices[device].cells.polled_without_lane(&self.table);
         self.after_poll(thread, after)
     }
 
@@ -582,14 +582,14 @@ impl Machine {
                 *looking = true;
                 return Step::Sleep { until: now + nanos, wakes: true };
             }
-            Next::Pause { .. } => Event::Paused { rested: cells.take_rested() },
+            Next::Pause { .. } => Event::Paused { caller_sleeps: cells.take_caller_sleeps() },
             Next::Stay { .. } => Event::Stayed,
             Next::Count { nanos } if begins => {
                 (*looking, *before) = (true, cells.calls());
                 return Step::Sleep { until: now + nanos, wakes: false };
             }
             Next::Count { .. } => Event::Counted { before: *before, after: cells.calls() },
-            Next::Look if begins => match self.devices[device].lane {
+            Next::Poll if begins => match self.devices[device].lane {
                 Some(_) => Event::Taken,
                 None => {
                     *looking = true;
@@ -597,18 +597,18 @@ impl Machine {
                     return Step::Run(POLL);
                 }
             },
-            Next::Look => {
+            Next::Poll => {
                 let called_at = cells.called_at();
                 let found = self.progress(device) != 0;
-                let due = [policy.looks_by(Time(now)), self.next_work(device, 0)];
+                let due = [policy.polls_by(Time(now)), self.next_work(device, 0)];
                 let planned = due.into_iter().flatten().min();
                 let is_done = !found && planned.is_none_or(|at| at.nanos() > now);
                 if is_done {
-                    self.devices[device].cells.plan_look(planned);
+                    self.devices[device].cells.plan_poll(planned);
                     *until = planned.map_or(u64::MAX, Time::nanos);
                 }
                 self.release(device);
-                Event::Looked { found, is_done, silent_nanos: Time(now).since(called_at) }
+                Event::Polled { found, is_done, silent_nanos: Time(now).since(called_at) }
             }
             Next::Watch if begins && self.devices[device].socket.is_empty() => {
                 *looking = true;
@@ -619,14 +619,14 @@ impl Machine {
                 Event::Slept
             }
             Next::OfferCore => {
-                *next = Next::Look;
+                *next = Next::Poll;
                 return Step::Yield;
             }
             Next::Rest => {
-                *next = Next::SeeToOthers;
+                *next = Next::ServeOthers;
                 return Step::Sleep { until: now + self.table.rest_nanos, wakes: false };
             }
-            Next::SeeToOthers => {
+            Next::ServeOthers => {
                 *next = Next::Judge;
                 return Step::Run(POLL);
             }

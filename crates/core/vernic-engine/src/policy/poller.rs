@@ -49,13 +49,13 @@ pub(super) const fn offer_after(table: &Table, took: u64) -> u64 {
 
 /// Whether a thread yields or sleeps after its poll number `polls` in a row that did not get the
 /// lane.
-pub(super) const fn is_enough_in_vain(table: &Table, polls: u32) -> bool {
+pub(super) const fn is_enough_without_lane(table: &Table, polls: u32) -> bool {
     polls.is_multiple_of(table.polls_per_offer)
 }
 
 /// Returns what the thread does after its poll number `polls` in a row that did not get the lane,
-/// if [`is_enough_in_vain`]. `is_stuck` says that no application's thread has had the lane since
-/// the last time that this function was called.
-pub(super) const fn in_vain(table: &Table, polls: u32, is_stuck: bool) -> AfterPoll {
+/// if [`is_enough_without_lane`]. `is_stuck` says that no application's thread has had the lane
+/// since the last time that this function was called.
+pub(super) const fn without_lane(table: &Table, polls: u32, is_stuck: bool) -> AfterPoll {
     if is_stuck && polls >= table.polls_per_rest { AfterPoll::Rest } else { AfterPoll::OfferCore }
 }

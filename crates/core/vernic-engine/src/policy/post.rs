@@ -45,7 +45,7 @@ pub(super) struct Others {
     pub(super) polled_at: Time,
     /// The time of the background thread's next poll in nanoseconds, or a special value: see the
     /// constants of [`super`].
-    pub(super) looks_at: u64,
+    pub(super) next_poll_at: u64,
 }
 
 /// Whether a queue pair has so many requests in flight that a post may wait.
@@ -70,6 +70,6 @@ pub(super) fn gather(
     let waits = !nobody_polls
         && gathered.packets < enough
         && gathered.bytes < table.gather_bytes
-        && others.looks_at <= (now + takeover).nanos();
+        && others.next_poll_at <= (now + takeover).nanos();
     if waits { Post::Gather } else { Post::SendNow }
 }

@@ -72,7 +72,7 @@ table! {
     /// threads call. If the thread then backs off by mistake again, that costs the program one
     /// take-over time in so many rounds, which is little. And a program that polls, but had no core
     /// for a moment, soon has the sockets to itself again.
-    distrust_rounds: u32 = 64,
+    ignore_callers_rounds: u32 = 64,
     /// How long the thread counts calls after an application's thread has announced that it will
     /// wait for something other than a completion. This is far longer than it takes to poll twice,
     /// and far too short for a user to notice.
@@ -81,10 +81,10 @@ table! {
     count_calls: u64 = 2,
     /// The number of polls in a row that left work to do, or found the lane taken, before the
     /// thread judges again whether application threads make progress.
-    looks_per_round: u32 = 16,
+    polls_per_round: u32 = 16,
     /// The interval at which the thread answers requests for the status and gives warnings while it
     /// does not sleep.
-    look_around_nanos: u64 = 1_000_000,
+    report_nanos: u64 = 1_000_000,
 
     // Posts.
 

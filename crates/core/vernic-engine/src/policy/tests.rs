@@ -61,14 +61,14 @@ fn wary_offer_after_nanos_is_how_long_a_poller_keeps_its_core_after_a_long_offer
 }
 
 /// Returns the decisions after so many polls without the lane.
-fn in_vain(cells: &Cells, polls: u32) -> Vec<AfterPoll> {
-    (0..polls).map(|_| cells.polled_in_vain(&TABLE)).collect()
+fn without_lane(cells: &Cells, polls: u32) -> Vec<AfterPoll> {
+    (0..polls).map(|_| cells.polled_without_lane(&TABLE)).collect()
 }
 
 #[test]
 fn polls_per_offer_is_how_often_a_poller_misses_the_lane_before_it_offers_its_core() {
     let cells = Cells::default();
-    let all = in_vain(&cells, TABLE.polls_per_offer);
+    let all = without_lane(&cells, TABLE.polls_per_offer);
     let (last, first) = all.split_last().unwrap();
     assert_eq!(*last, AfterPoll::OfferCore);
     assert!(first.iter().all(|after| *after == AfterPoll::Return));
@@ -77,13 +77,13 @@ fn polls_per_offer_is_how_often_a_poller_misses_the_lane_before_it_offers_its_co
 #[test]
 fn polls_per_rest_is_how_often_a_poller_misses_a_lane_that_no_other_gets_before_it_sleeps() {
     let cells = Cells::default();
-    let all = in_vain(&cells, TABLE.polls_per_rest);
+    let all = without_lane(&cells, TABLE.polls_per_rest);
     assert_eq!(all.iter().position(|after| *after == AfterPoll::Rest), Some(all.len() - 1));
     // Other threads get the lane in turn, so the lane is not stuck.
     let cells = Cells::default();
     for _ in 0..2 * TABLE.polls_per_rest / TABLE.polls_per_offer {
         cells.called(Time(1));
-        assert!(!in_vain(&cells, TABLE.polls_per_offer).contains(&AfterPoll::Rest));
+        assert!(!without_lane(&cells, TABLE.polls_per_offer).contains(&AfterPoll::Rest));
     }
 }
 
@@ -114,17 +114,17 @@ fn judged(policy: &mut Background, calls: u64) -> Next {
     policy.after(&TABLE, Event::Judged { calls, is_armed: false })
 }
 
-const NOTHING: Event = Event::Looked { found: false, is_done: true, silent_nanos: 0 };
+const NOTHING: Event = Event::Polled { found: false, is_done: true, silent_nanos: 0 };
 
 #[test]
 fn active_calls_end_the_watching_unless_a_queue_is_armed() {
     let mut policy = Background::new(TAKEOVER);
-    assert_eq!(judged(&mut policy, TABLE.active_calls - 1), Next::Look);
+    assert_eq!(judged(&mut policy, TABLE.active_calls - 1), Next::Poll);
     assert_eq!(judged(&mut policy, 2 * TABLE.active_calls - 1), Next::BackOff);
     let armed = Event::Judged { calls: 1_000, is_armed: true };
-    assert_eq!(policy.after(&TABLE, armed), Next::Look);
+    assert_eq!(policy.after(&TABLE, armed), Next::Poll);
     // Armed after the thread judged: the thread does not sleep.
-    let armed = Event::BackedOff { is_armed: true, rested: false };
+    let armed = Event::BackedOff { is_armed: true, caller_sleeps: false };
     assert_eq!(policy.after(&TABLE, armed), Next::Judge);
 }
 
@@ -132,13 +132,13 @@ fn active_calls_end_the_watching_unless_a_queue_is_armed() {
 fn staying_calls_keep_it_away_once_it_is() {
     let mut policy = Background::new(TAKEOVER);
     judged(&mut policy, 100);
-    let away = Event::BackedOff { is_armed: false, rested: false };
+    let away = Event::BackedOff { is_armed: false, caller_sleeps: false };
     assert_eq!(policy.after(&TABLE, away), Next::Pause { nanos: TAKEOVER });
-    assert_eq!(policy.after(&TABLE, Event::Paused { rested: false }), Next::Judge);
+    assert_eq!(policy.after(&TABLE, Event::Paused { caller_sleeps: false }), Next::Judge);
     assert_eq!(judged(&mut policy, 100 + TABLE.staying_calls), Next::BackOff);
     policy.after(&TABLE, away);
-    policy.after(&TABLE, Event::Paused { rested: false });
-    assert_eq!(judged(&mut policy, 100 + 2 * TABLE.staying_calls - 1), Next::Look);
+    policy.after(&TABLE, Event::Paused { caller_sleeps: false });
+    assert_eq!(judged(&mut policy, 100 + 2 * TABLE.staying_calls - 1), Next::Poll);
 }
 
 /// Returns for how many rounds the thread watches, although application threads call, after it has
@@ -147,10 +147,10 @@ fn rounds_after(silent_nanos: u64, table: &Table) -> usize {
     let mut policy = Background::new(TAKEOVER);
     let mut calls = 100;
     policy.after(table, Event::Judged { calls, is_armed: false });
-    policy.after(table, Event::BackedOff { is_armed: false, rested: false });
-    policy.after(table, Event::Paused { rested: false });
+    policy.after(table, Event::BackedOff { is_armed: false, caller_sleeps: false });
+    policy.after(table, Event::Paused { caller_sleeps: false });
     policy.after(table, Event::Judged { calls, is_armed: false });
-    policy.after(table, Event::Looked { found: true, is_done: false, silent_nanos });
+    policy.after(table, Event::Polled { found: true, is_done: false, silent_nanos });
     policy.after(table, NOTHING);
     let mut rounds = 0;
     loop {
@@ -170,9 +170,9 @@ fn silence_nanos_tells_a_program_that_waits_for_its_memory_from_one_that_polls()
 }
 
 #[test]
-fn distrust_rounds_are_watched_whatever_the_calls() {
-    assert_eq!(rounds_after(1_000_000, &TABLE), TABLE.distrust_rounds as usize);
-    assert_eq!(rounds_after(1_000_000, &but(|table| table.distrust_rounds = 3)), 3);
+fn ignore_callers_rounds_are_watched_whatever_the_calls() {
+    assert_eq!(rounds_after(1_000_000, &TABLE), TABLE.ignore_callers_rounds as usize);
+    assert_eq!(rounds_after(1_000_000, &but(|table| table.ignore_callers_rounds = 3)), 3);
 }
 
 #[test]
@@ -180,9 +180,9 @@ fn count_nanos_is_how_long_it_counts_calls_after_a_thread_went_to_rest() {
     let count = Next::Count { nanos: TABLE.count_nanos };
     let mut policy = Background::new(TAKEOVER);
     judged(&mut policy, 100);
-    let rested = Event::BackedOff { is_armed: false, rested: true };
-    assert_eq!(policy.after(&TABLE, rested), count);
-    assert_eq!(policy.after(&TABLE, Event::Paused { rested: true }), count);
+    let caller_sleeps = Event::BackedOff { is_armed: false, caller_sleeps: true };
+    assert_eq!(policy.after(&TABLE, caller_sleeps), count);
+    assert_eq!(policy.after(&TABLE, Event::Paused { caller_sleeps: true }), count);
     const { assert!(TABLE.count_nanos < TAKEOVER / 5, "nobody notices") };
 }
 
@@ -190,37 +190,37 @@ fn count_nanos_is_how_long_it_counts_calls_after_a_thread_went_to_rest() {
 fn count_calls_mean_that_another_thread_polls() {
     let mut policy = Background::new(TAKEOVER);
     judged(&mut policy, 100);
-    policy.after(&TABLE, Event::BackedOff { is_armed: false, rested: true });
+    policy.after(&TABLE, Event::BackedOff { is_armed: false, caller_sleeps: true });
     let many = Event::Counted { before: 150, after: 150 + TABLE.count_calls };
     assert_eq!(policy.after(&TABLE, many), Next::Stay { nanos: TAKEOVER });
     assert_eq!(policy.after(&TABLE, Event::Stayed), Next::Judge);
     let few = Event::Counted { before: 150, after: 150 + TABLE.count_calls - 1 };
     assert_eq!(policy.after(&TABLE, few), Next::Judge);
-    assert_eq!(judged(&mut policy, 152), Next::Look, "it takes over");
+    assert_eq!(judged(&mut policy, 152), Next::Poll, "it takes over");
 }
 
 #[test]
-fn looks_per_round_bound_how_long_it_does_not_ask_whether_others_poll() {
+fn polls_per_round_bound_how_long_it_does_not_ask_whether_others_poll() {
     let mut policy = Background::new(TAKEOVER);
-    let found = Event::Looked { found: true, is_done: false, silent_nanos: 0 };
+    let found = Event::Polled { found: true, is_done: false, silent_nanos: 0 };
     for _ in 0..2 {
-        assert_eq!(judged(&mut policy, 0), Next::Look);
-        for _ in 1..TABLE.looks_per_round {
-            assert_eq!(policy.after(&TABLE, found), Next::Look);
+        assert_eq!(judged(&mut policy, 0), Next::Poll);
+        for _ in 1..TABLE.polls_per_round {
+            assert_eq!(policy.after(&TABLE, found), Next::Poll);
         }
-        assert_eq!(policy.after(&TABLE, found), Next::SeeToOthers);
+        assert_eq!(policy.after(&TABLE, found), Next::ServeOthers);
     }
     // A lane that is taken all the time: its holder may be of a lower priority.
     judged(&mut policy, 0);
-    for _ in 1..TABLE.looks_per_round {
+    for _ in 1..TABLE.polls_per_round {
         assert_eq!(policy.after(&TABLE, Event::Taken), Next::OfferCore);
     }
     assert_eq!(policy.after(&TABLE, Event::Taken), Next::Rest);
 }
 
 #[test]
-fn look_around_nanos_is_far_longer_than_a_round_and_shorter_than_anybody_notices() {
-    assert!((500_000..=100_000_000).contains(&TABLE.look_around_nanos));
+fn report_nanos_is_far_longer_than_a_round_and_shorter_than_anybody_notices() {
+    assert!((500_000..=100_000_000).contains(&TABLE.report_nanos));
 }
 
 /// Returns the decision about a post. The batch has `packets` packets with `bytes` bytes in all, a
@@ -273,10 +273,10 @@ fn a_post_waits_only_for_a_look_within_the_take_over_time() {
         let gathered = || Gathered::new(1, 64);
         cells.posted(&TABLE, 64, gathered, now, TAKEOVER)
     };
-    cells.plan_look(Some(now + TAKEOVER));
+    cells.plan_poll(Some(now + TAKEOVER));
     assert_eq!(post(), Post::Gather);
-    cells.plan_look(Some(now + (TAKEOVER + 1)));
+    cells.plan_poll(Some(now + (TAKEOVER + 1)));
     assert_eq!(post(), Post::SendNow);
-    cells.plan_look(None);
+    cells.plan_poll(None);
     assert_eq!(post(), Post::SendNow, "it sleeps until a packet comes");
 }

@@ -11,7 +11,7 @@
 //! the holder leaves work that is due before the thread's next poll, or the link has descriptors
 //! that the thread does not sleep on. While the thread backs off, it is woken if a completion queue
 //! is armed, or if an application's thread is about to wait for something other than a completion
-//! ([`Engine::caller_rests`]). It then checks whether any thread still polls.
+//! ([`Engine::caller_sleeps`]). It then checks whether any thread still polls.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;
@@ -25,18 +25,18 @@ use vernic_proto::Time;
 use crate::lane::protocol::Lane;
 use crate::local::control::NearControl;
 use crate::policy::{self, Event, Next, TABLE};
-use crate::progress::engine::{Engine, give_way};
+use crate::progress::engine::{Engine, sleep_briefly};
 use crate::support::threads;
 
 /// The descriptors that the background thread polls in addition to those of the engine.
-pub(crate) struct Ears {
+pub(crate) struct WatchedFds {
     /// Changes of the network.
     watcher: Option<ChangeWatcher>,
     /// Requests for the device's status.
     status: Option<StatusSocket>,
 }
 
-impl Ears {
+impl WatchedFds {
     /// Returns the descriptors of a watcher of the network, and of a socket for requests of the
     /// status. The thread does without those that could not be made.
     pub(crate) fn new(watcher: Option<ChangeWatcher>, status: Option<StatusSocket>) -> Self {
@@ -64,18 +64,18 @@ enum Watches {
 pub(crate) struct Background {
     engine: Arc<Engine>,
     sleeper: Sleeper,
-    ears: Ears,
+    watched_fds: WatchedFds,
     /// The descriptors of the link and of iWARP connections, as of the last plan.
     fds: Vec<RawFd>,
     watches: Watches,
-    /// The latest time for the next [`see_to_processes`](Engine::see_to_processes).
+    /// The latest time for the next [`serve_processes`](Engine::serve_processes).
     processes_due: Option<Time>,
     policy: policy::Background,
     /// How long the thread may sleep, as its last poll planned; `None` if no time limits the sleep.
     timeout: Option<Duration>,
     /// The time at which the thread last answered requests for the status and gave warnings
     /// although it had not slept.
-    looked_around: Time,
+    reported_at: Time,
 }
 
 impl Background {
@@ -83,19 +83,19 @@ impl Background {
     pub(crate) fn spawn(
         engine: Arc<Engine>,
         sleeper: Sleeper,
-        ears: Ears,
+        watched_fds: WatchedFds,
     ) -> std::io::Result<JoinHandle<()>> {
         let policy = policy::Background::new(engine.patience());
         let mut this = Self {
             engine,
             sleeper,
-            ears,
+            watched_fds,
             fds: Vec::new(),
             watches: Watches::Nothing,
             processes_due: None,
             policy,
             timeout: None,
-            looked_around: Time(0),
+            reported_at: Time(0),
         };
         let name = format!("{}-progress", this.engine.info().name);
         threads::spawn(&name, move || this.run())
@@ -126,7 +126,7 @@ impl Background {
             Next::BackOff => shared.back_off(),
             Next::Pause { nanos } => {
                 self.pause(nanos);
-                Event::Paused { rested: self.engine.policy().take_rested() }
+                Event::Paused { caller_sleeps: self.engine.policy().take_caller_sleeps() }
             }
             Next::Stay { nanos } => {
                 self.pause(nanos);
@@ -137,21 +137,21 @@ impl Background {
                 std::thread::sleep(Duration::from_nanos(nanos));
                 Event::Counted { before, after: shared.calls() }
             }
-            Next::Look => self.look(),
+            Next::Poll => self.poll(),
             Next::Watch => {
                 self.sleep();
                 Event::Slept
             }
             Next::OfferCore => {
                 std::thread::yield_now();
-                return Next::Look;
+                return Next::Poll;
             }
             Next::Rest => {
-                give_way();
-                return Next::SeeToOthers;
+                sleep_briefly();
+                return Next::ServeOthers;
             }
-            Next::SeeToOthers => {
-                self.see_to_others();
+            Next::ServeOthers => {
+                self.serve_others();
                 return Next::Judge;
             }
         };
@@ -163,32 +163,32 @@ impl Background {
     fn pause(&mut self, nanos: u64) {
         if self.watches != Watches::Beside {
             let near = self.engine.near().map(NearControl::raw_fd);
-            self.sleeper.watch(self.ears.poll_fds().chain(near));
+            self.sleeper.watch(self.watched_fds.poll_fds().chain(near));
             self.watches = Watches::Beside;
         }
         let woken = self.sleeper.sleep(Some(Duration::from_nanos(nanos)));
-        self.look_around(woken.by_fd);
+        self.handle_wake_up(woken.by_fd);
     }
 
     /// Whether the last time that requests for the status were answered without a sleep is more
-    /// than [`look_around_nanos`](policy::Table::look_around_nanos) ago. If so, notes the present
+    /// than [`report_nanos`](policy::Table::report_nanos) ago. If so, notes the present
     /// time as the last one.
-    fn is_time_to_look_around(&mut self) -> bool {
+    fn is_time_to_report(&mut self) -> bool {
         let now = self.engine.now();
-        let is_time = now.since(self.looked_around) > TABLE.look_around_nanos;
+        let is_time = now.since(self.reported_at) > TABLE.report_nanos;
         if is_time {
-            self.looked_around = now;
+            self.reported_at = now;
         }
         is_time
     }
 
     /// Serves the other processes of this host and, now and then, requests for the status and
     /// warnings. Called while there is so much traffic that the thread does not sleep.
-    fn see_to_others(&mut self) {
-        self.processes_due = self.engine.see_to_processes();
-        if self.is_time_to_look_around() {
-            self.tell_status();
-            self.tell_alarms();
+    fn serve_others(&mut self) {
+        self.processes_due = self.engine.serve_processes();
+        if self.is_time_to_report() {
+            self.answer_status();
+            self.report_alarms();
         }
     }
 
@@ -200,40 +200,40 @@ impl Background {
             near.alarm().awake();
         }
         self.engine.policy().forget_plan();
-        self.look_around(woken.by_fd);
+        self.handle_wake_up(woken.by_fd);
     }
 
     /// Does what is to be done after a sleep, other than packets: changes of the network, requests
     /// for the status, warnings, and other processes of this host. `by_fd` says that a descriptor
     /// ended the sleep.
-    fn look_around(&mut self, by_fd: bool) {
+    fn handle_wake_up(&mut self, by_fd: bool) {
         if by_fd {
-            self.look_at_network();
-            if self.ears.status.as_ref().is_some_and(|s| self.sleeper.found(s.raw_fd())) {
-                self.tell_status();
+            self.refresh_network();
+            if self.watched_fds.status.as_ref().is_some_and(|s| self.sleeper.found(s.raw_fd())) {
+                self.answer_status();
             }
         }
-        self.tell_alarms();
+        self.report_alarms();
         let is_due = || self.processes_due.is_some_and(|due| due <= self.engine.now());
         if by_fd || self.engine.is_asked_for_processes() || is_due() {
-            self.processes_due = self.engine.see_to_processes();
+            self.processes_due = self.engine.serve_processes();
         }
     }
 
     /// Answers requests for the device's status.
-    fn tell_status(&self) {
-        if let Some(status) = &self.ears.status {
+    fn answer_status(&self) {
+        if let Some(status) = &self.watched_fds.status {
             status.serve(|| self.engine.status());
         }
     }
 
     /// Logs the warnings about peers that are due.
-    fn tell_alarms(&self) {
-        self.engine.alarms().tell_due(&self.engine.info().name, self.engine.now());
+    fn report_alarms(&self) {
+        self.engine.alarms().report_due(&self.engine.info().name, self.engine.now());
     }
 
     /// Moves packets and fires timers once, and plans the next poll if nothing is left to do.
-    fn look(&mut self) -> Event {
+    fn poll(&mut self) -> Event {
         let engine = self.engine.clone();
         let called_at = engine.policy().called_at();
         let Some(mut lane) = engine.try_lane() else { return Event::Taken };
@@ -243,14 +243,14 @@ impl Background {
         let received = lane.receive_before_sleep(&engine, now);
         lane.fire_timers(&engine, now);
         lane.transmit_all(&engine, now);
-        let due = [self.policy.looks_by(now), self.processes_due, engine.alarms().due()];
+        let due = [self.policy.polls_by(now), self.processes_due, engine.alarms().due()];
         let next = due.into_iter().chain([lane.next_work(now, 0)]).flatten().min();
         if let Some(near) = engine.near().filter(|_| lane.near().is_pending()) {
             near.ring();
         }
         let serves = engine.is_asked_for_processes();
         let rests = received == 0 && !serves && next.is_none_or(|next| next > now);
-        let is_done = rests && self.lies_down(&lane);
+        let is_done = rests && self.may_sleep(&lane);
         if is_done {
             let generation = lane.link().poll_generation();
             if self.watches != Watches::All(generation) {
@@ -259,26 +259,26 @@ impl Background {
                 self.fds.clear();
                 lane.add_fds(&mut self.fds);
                 let near = engine.near().map(NearControl::raw_fd);
-                let beside = self.ears.poll_fds().chain(near);
+                let beside = self.watched_fds.poll_fds().chain(near);
                 self.sleeper.watch(self.fds.iter().copied().chain(beside));
             }
             // The lane is still held: a later holder compares its work with this plan.
-            engine.policy().plan_look(next);
+            engine.policy().plan_poll(next);
         }
         drop(lane);
         engine.after_release();
         if serves || self.processes_due.is_some_and(|due| due <= now) {
-            self.processes_due = engine.see_to_processes();
+            self.processes_due = engine.serve_processes();
         }
         self.timeout = next.map(|next| Duration::from_nanos(next.since(now)));
         let (found, silent_nanos) = (received != 0, engine.now().since(called_at));
-        Event::Looked { found, is_done, silent_nanos }
+        Event::Polled { found, is_done, silent_nanos }
     }
 
     /// Announces to the local peers that this thread will sleep, so that they wake it when they
     /// send. Returns false, and takes the announcement back, if a peer has sent something
     /// meanwhile. `vernic_io::neighbour` has the peer's half of the proof that no packet is missed.
-    fn lies_down(&self, lane: &Lane) -> bool {
+    fn may_sleep(&self, lane: &Lane) -> bool {
         let Some(near) = &self.engine.near() else { return true };
         near.alarm().announce();
         if lane.near().has_news() {
@@ -288,15 +288,15 @@ impl Background {
         true
     }
 
-    fn look_at_network(&self) {
-        if self.ears.watcher.as_ref().is_some_and(ChangeWatcher::has_changed) {
+    fn refresh_network(&self) {
+        if self.watched_fds.watcher.as_ref().is_some_and(ChangeWatcher::has_changed) {
             self.engine.refresh_addresses();
         }
     }
 }
 
 impl Engine {
-    /// Whether [`see_to_processes`](Self::see_to_processes) has something to do although no
+    /// Whether [`serve_processes`](Self::serve_processes) has something to do although no
     /// descriptor is readable: another thread has left work for it.
     fn is_asked_for_processes(&self) -> bool {
         self.watch().is_rung() || self.near().is_some_and(NearControl::is_rung)
@@ -304,8 +304,8 @@ impl Engine {
 
     /// Serves the local peers, and checks which processes of this host are gone. Returns the latest
     /// time for the next call.
-    fn see_to_processes(&self) -> Option<Time> {
+    fn serve_processes(&self) -> Option<Time> {
         let near = self.serve_neighbours();
-        [near, self.look_after_peers()].into_iter().flatten().min()
+        [near, self.check_peers()].into_iter().flatten().min()
     }
 }

@@ -75,8 +75,8 @@ pub(crate) struct Engine {
     /// Queue pairs that were closed while they were in the doorbells. Such a queue pair may hold
     /// the last reference to its device, and dropping the device takes the lane. So these queue
     /// pairs are dropped after the lane is released.
-    late: Mutex<Vec<Arc<QpInner>>>,
-    has_late: AtomicBool,
+    closed_doorbells: Mutex<Vec<Arc<QpInner>>>,
+    has_closed_doorbells: AtomicBool,
     rung: AtomicBool,
     stop: AtomicBool,
 }
@@ -121,8 +121,8 @@ impl Engine {
             lane: Mutex::new(lane),
             waiters: AtomicUsize::new(0),
             doorbells: Mutex::default(),
-            late: Mutex::default(),
-            has_late: AtomicBool::new(false),
+            closed_doorbells: Mutex::default(),
+            has_closed_doorbells: AtomicBool::new(false),
             rung: AtomicBool::new(false),
             stop: AtomicBool::new(false),
         }
@@ -184,13 +184,13 @@ impl Engine {
         if !done {
             taken = take();
             if taken == 0 {
-                after = self.policy().polled_in_vain(&TABLE);
+                after = self.policy().polled_without_lane(&TABLE);
             }
         }
         match after {
             AfterPoll::Return => {}
             AfterPoll::OfferCore => self.offer_core(),
-            AfterPoll::Rest => give_way(),
+            AfterPoll::Rest => sleep_briefly(),
         }
         taken
     }
@@ -301,7 +301,7 @@ impl Engine {
         self.waiters.fetch_add(1, Ordering::SeqCst);
         let mut taken = try_lock(&self.lane);
         while taken.is_none() && Instant::now() < until {
-            give_way();
+            sleep_briefly();
             taken = try_lock(&self.lane);
         }
         let result = taken.map(|mut lane| {
@@ -321,8 +321,8 @@ impl Engine {
             self.rung.store(false, Ordering::Relaxed);
             for qp in doorbells.drain(..) {
                 if !lane.answer(&qp) {
-                    lock(&self.late).push(qp);
-                    self.has_late.store(true, Ordering::Relaxed);
+                    lock(&self.closed_doorbells).push(qp);
+                    self.has_closed_doorbells.store(true, Ordering::Relaxed);
                 }
             }
             lane.note_mads(self.cm.take_work());
@@ -332,8 +332,10 @@ impl Engine {
     /// Handles the doorbells that were rung while the lane was taken: steps H2 and H3 of the proof
     /// in the module documentation. The caller has just released the lane.
     pub(crate) fn after_release(&self) {
-        if self.has_late.load(Ordering::Relaxed) && self.has_late.swap(false, Ordering::Relaxed) {
-            drop(std::mem::take(&mut *lock(&self.late)));
+        if self.has_closed_doorbells.load(Ordering::Relaxed)
+            && self.has_closed_doorbells.swap(false, Ordering::Relaxed)
+        {
+            drop(std::mem::take(&mut *lock(&self.closed_doorbells)));
         }
         for _ in 0..MAX_ROUNDS {
             fence(Ordering::SeqCst);
@@ -383,8 +385,8 @@ impl Engine {
     /// Notes that the calling thread is about to wait for something other than a completion. If the
     /// background thread has left the sockets to polling threads, it is woken and checks again
     /// whether any thread polls, because the caller may have been the only one.
-    pub(crate) fn caller_rests(&self) {
-        if self.policy().rest() {
+    pub(crate) fn caller_sleeps(&self) {
+        if self.policy().note_caller_sleeps() {
             self.waker().wake();
         }
     }
@@ -392,7 +394,7 @@ impl Engine {
 
 /// Sleeps briefly, so that any other thread can run on this core, even one of a lower priority.
 #[cold]
-pub(crate) fn give_way() {
+pub(crate) fn sleep_briefly() {
     std::thread::sleep(Duration::from_nanos(TABLE.rest_nanos));
 }
 

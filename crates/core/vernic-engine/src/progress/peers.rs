@@ -6,7 +6,7 @@
 //! host, its process slot becomes free, which all processes of the host can see. So this process
 //! checks every [`LOOK_NANOS`] whether the slots of such peers are still in use. If a slot is free,
 //! the queue pairs that are connected to it fail, whether or not anything was ever sent
-//! ([`Engine::look_after_peers`]).
+//! ([`Engine::check_peers`]).
 //!
 //! A process that closes its device in order, or ends after it has left `main`, says so in a page
 //! that its peers have mapped ([`Intake::has_left`](vernic_io::host::Intake::has_left)). As with
@@ -28,7 +28,7 @@ use vernic_io::host::Lookup;
 use vernic_proto::Time;
 
 use crate::lane::watch::slot_of_peer;
-use crate::local::watch::Watched;
+use crate::local::watch::WatchedPeer;
 use crate::progress::engine::Engine;
 use crate::qp::state::QpInner;
 use crate::support::events::lock;
@@ -37,7 +37,7 @@ impl Engine {
     /// Checks, if a check is due, which watched processes are gone, and fails the queue pairs that
     /// are connected to them. Returns the latest time for the next call. Only the background thread
     /// calls it.
-    pub(crate) fn look_after_peers(&self) -> Option<Time> {
+    pub(crate) fn check_peers(&self) -> Option<Time> {
         let now = self.now();
         if !self.watch().begin(now) {
             return self.watch().due();
@@ -53,13 +53,13 @@ impl Engine {
             .filter(|known| known.pid().is_some_and(|pid| !self.is_neighbour(known.slot(), pid)))
             .collect();
         // If there is no descriptor left to ask with, the next poll asks again.
-        let vacant = self.slots().vacant(watched.iter().map(Watched::slot)).unwrap_or_default();
+        let vacant = self.slots().vacant(watched.iter().map(WatchedPeer::slot)).unwrap_or_default();
         let missing = watched.into_iter().filter(|known| vacant.contains(&known.slot()));
-        let (gone, missing): (Vec<_>, Vec<_>) = missing.partition(Watched::is_missing);
+        let (gone, missing): (Vec<_>, Vec<_>) = missing.partition(WatchedPeer::is_missing);
         if !gone.is_empty() {
             self.with_lane(|lane| {
                 gone.iter()
-                    .for_each(|known| lane.lose_process(self, known.slot(), known.pid(), now));
+                    .for_each(|known| lane.fail_qps_of(self, known.slot(), known.pid(), now));
             });
         }
         self.watch().end(added, &gone, &missing, now)
@@ -68,7 +68,7 @@ impl Engine {
     /// Asks those processes that have not yet said whether they serve the address of the queue
     /// pairs. If a process has said so, the queue pairs that are connected to it are given the
     /// process and its receiver page. Returns the processes whose process ids are known already.
-    fn identify(&self, all: Vec<Watched>, now: Time) -> Vec<Watched> {
+    fn identify(&self, all: Vec<WatchedPeer>, now: Time) -> Vec<WatchedPeer> {
         let (sure, unsure): (Vec<_>, Vec<_>) =
             all.into_iter().partition(|known| known.pid().is_some());
         for known in unsure {

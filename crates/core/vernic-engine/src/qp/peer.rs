@@ -18,7 +18,7 @@ use crate::device::path::Resolved;
 use crate::local::guest::Guest;
 use crate::local::route::QpRoute;
 use crate::local::tickets::QpTickets;
-use crate::local::watch::{Found, HostProcess};
+use crate::local::watch::{HostProcess, PeerLocation};
 use crate::qp::source::{Sender, Source};
 
 /// The peer of a connected queue pair; see the module documentation.
@@ -48,7 +48,7 @@ impl QpPeer {
         self.tickets.connect(None);
         self.path = Some(resolved.path);
         self.route = QpRoute::default();
-        self.process = resolved.found.process().cloned();
+        self.process = resolved.location.process().cloned();
         self.ends = Some((resolved.peer, resolved.local));
         self.source = Source::default();
     }
@@ -61,12 +61,14 @@ impl QpPeer {
         let (Some(old), true) = (self.path, self.ends == Some(ends)) else {
             return self.connect(resolved);
         };
-        match (&resolved.found, self.pid()) {
-            (Found::Here(process), before) if before.is_none_or(|pid| pid == process.pid()) => {
+        match (&resolved.location, self.pid()) {
+            (PeerLocation::Here(process), before)
+                if before.is_none_or(|pid| pid == process.pid()) =>
+            {
                 self.path = Some(resolved.path);
                 self.name_process(process);
             }
-            (Found::Here(_), _) => return self.connect(resolved),
+            (PeerLocation::Here(_), _) => return self.connect(resolved),
             // The peer did not say in time that it is of this host, but that is known.
             (_, Some(_)) => {
                 self.path = Some(match old.peer() {
@@ -91,7 +93,7 @@ impl QpPeer {
     ) {
         self.path = Some(path);
         self.name_process(&to);
-        engine.watch_peer(path.remote().to_ip(), peer, &Found::Here(to));
+        engine.watch_peer(path.remote().to_ip(), peer, &PeerLocation::Here(to));
     }
 
     /// Notes that the queue pair is connected to this process of this host.
@@ -117,7 +119,7 @@ impl QpPeer {
     }
 
     /// Returns how long a silent peer is waited for, in nanoseconds: as long as its process and its
-    /// queue pair are known to be there. `Engine::look_after_peers` finds out that the process is
+    /// queue pair are known to be there. `Engine::check_peers` finds out that the process is
     /// gone.
     pub(super) fn patience(&self, config: &Config, attr: &QpAttr) -> u64 {
         let is_there = self.process.as_ref().is_some_and(|process| process.has(attr.dest_qpn));
@@ -166,7 +168,7 @@ impl QpPeer {
         let sender = self.source.admit(is_request, now);
         let sender = sender.filter(|&sender| sender != Sender::Stranger || credible());
         if sender.is_none() {
-            self.source.tell(is_request, port, own);
+            self.source.log_refusal(is_request, port, own);
         }
         sender
     }

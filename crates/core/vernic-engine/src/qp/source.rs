@@ -69,7 +69,7 @@ pub(crate) struct Source {
     ports: [u16; 2],
     /// Guesses that were used and are not available again yet.
     guessed: u8,
-    told: bool,
+    is_logged: bool,
     since: Time,
 }
 
@@ -112,8 +112,8 @@ impl Source {
 
     /// Logs that a packet was refused, once for each queue pair.
     #[cold]
-    pub(crate) fn tell(&mut self, is_request: bool, port: u16, qpn: Qpn) {
-        if !std::mem::replace(&mut self.told, true) {
+    pub(crate) fn log_refusal(&mut self, is_request: bool, port: u16, qpn: Qpn) {
+        if !std::mem::replace(&mut self.is_logged, true) {
             let peer = self.ports[usize::from(is_request)];
             tracing::warn!(
                 %qpn, peer, port,

@@ -45,7 +45,7 @@ impl Context {
             engine.await_farewells();
         }
         self.stop_background();
-        engine.put_down();
+        engine.release_lane();
         engine.memory().revoke_all();
         engine.close_neighbours();
         engine.slots().close();
@@ -73,14 +73,14 @@ impl Context {
 
 impl Engine {
     /// Closes the sockets, and moves all queue pairs to Error.
-    fn put_down(&self) {
+    fn release_lane(&self) {
         self.leave_port();
         let (sockets, orphans) = self.with_lane(|lane| {
             self.answer_doorbells(lane);
             // The application has seen the messages that were received, so their ACKs are sent
             // before the sockets are closed; otherwise peers would wait for them.
             lane.transmit_all(self, self.now());
-            let sockets = lane.put_down();
+            let sockets = lane.release();
             lane.fail_all(self, self.now());
             lane.transmit_all(self, self.now());
             (sockets, lane.close(self))

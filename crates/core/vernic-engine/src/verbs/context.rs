@@ -36,7 +36,7 @@ use crate::device::transport::Transport;
 use crate::error::{OpenError, PathError, orphan_io};
 use crate::lane::packets::Packets;
 use crate::lane::protocol::WireProtocol;
-use crate::progress::background::{Background, Ears};
+use crate::progress::background::{Background, WatchedFds};
 use crate::progress::engine::Engine;
 use crate::streams::Streams;
 use crate::support::events::{AsyncEvent, EventQueue, lock};
@@ -147,7 +147,7 @@ impl Context {
             )
             .ok();
         let cm = CmAgent::new(engine.clone());
-        let thread = Background::spawn(engine.clone(), sleeper, Ears::new(watcher, status))
+        let thread = Background::spawn(engine.clone(), sleeper, WatchedFds::new(watcher, status))
             .map_err(os("start the background thread"))?;
         let (thread, ids) = (Mutex::new(Some(thread)), AtomicU64::new(1));
         let context = Arc::new(Self { engine, cm, thread, ids });

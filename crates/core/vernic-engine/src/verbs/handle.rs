@@ -335,7 +335,7 @@ impl Qp {
         }
         drop(core);
         if let Some(resolved) = resolved.filter(|_| attr.state != QpState::Reset) {
-            engine.watch_peer(resolved.peer.ip(), dest, &resolved.found);
+            engine.watch_peer(resolved.peer.ip(), dest, &resolved.location);
         }
         if is_lonely {
             tracing::warn!(

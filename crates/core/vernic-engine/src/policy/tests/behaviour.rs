@@ -47,7 +47,7 @@ fn a_program_that_looks_at_its_memory_gets_packets_within_two_take_over_times_an
         let worst = memory_latencies(cores, 1, &never_takes_over()).into_iter().max().unwrap();
         assert!(worst > bound, "it is not noticed that nobody takes over");
     }
-    let mut trusting = memory_latencies(2, 1, &but(|table| table.distrust_rounds = 0));
+    let mut trusting = memory_latencies(2, 1, &but(|table| table.ignore_callers_rounds = 0));
     trusting.sort_unstable();
     assert!(trusting[trusting.len() / 2] > TAKEOVER / 2, "distrust changes nothing");
 }

@@ -111,7 +111,7 @@ fn the_background_thread_is_woken_when_the_link_has_descriptors_that_it_does_not
     let engine = context.engine();
     let sleeps_on_all = |lane: &Lane| {
         engine.policy().watch(lane.link().poll_generation());
-        engine.policy().plan_look(None);
+        engine.policy().plan_poll(None);
         engine.hand_over(lane, engine.now());
         assert!(engine.policy().plan().is_some(), "left to sleep");
     };
@@ -213,7 +213,7 @@ fn what_the_control_path_leaves_to_send_is_not_left_lying() {
     let engine = context.engine();
     let generation = engine.with_lane(|lane| lane.link().poll_generation());
     engine.policy().watch(generation);
-    engine.policy().plan_look(None);
+    engine.policy().plan_poll(None);
     engine.with_lane(|_| ());
     assert!(engine.policy().plan().is_some(), "nothing is left");
     engine.with_lane(|lane| lane.tx().block(0));
@@ -264,9 +264,9 @@ fn who_polls_in_vain_rests_so_that_whoever_has_the_lane_runs() {
         for _ in 0..TABLE.polls_per_rest + 100 * TABLE.polls_per_offer {
             assert_eq!(cq.poll(&mut [EMPTY_WC; 1]).unwrap(), 0);
         }
-        let rested = rests() - before;
+        let caller_sleeps = rests() - before;
         go.send(()).unwrap();
-        assert!(rested >= 50, "{rested} times");
+        assert!(caller_sleeps >= 50, "{caller_sleeps} times");
     });
 }
 
