@@ -7,9 +7,9 @@
 //! | file | what |
 //! |---|---|
 //! | `agent.rs` | the commands |
-//! | `agent/impatient.rs` | requests that fail at once if no process listens |
+//! | `agent/connect_now.rs` | requests that fail at once if no process listens |
 //! | `agent/listen.rs` | listeners, and the names by which processes of this host see them |
-//! | `agent/promise.rs` | sending messages before their call returns, and DREQs at the end |
+//! | `agent/flush.rs` | sending messages before their call returns, and DREQs at the end |
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,9 +27,9 @@ use crate::error::ORPHAN;
 use crate::progress::engine::Engine;
 use crate::support::events::lock;
 
-mod impatient;
+mod connect_now;
+mod flush;
 mod listen;
-mod promise;
 
 pub use listen::ListenError;
 
@@ -68,7 +68,7 @@ pub enum CmAttachError {
 
 impl Engine {
     /// Runs a command of the CM machine, reports the events that follow, and sends the messages
-    /// that follow, if that is possible within 100 ms (`promise.rs`).
+    /// that follow, if that is possible within 100 ms (`flush.rs`).
     fn command<T>(
         &self,
         f: impl FnOnce(&mut Cm, Time) -> Result<T, CmError>,
@@ -83,7 +83,7 @@ impl Engine {
             };
             let result = f(machine, self.now());
             let has_message = machine.wants_transmit();
-            state.tell();
+            state.report_events();
             (result, has_message)
         };
         if has_message {

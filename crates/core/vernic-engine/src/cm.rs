@@ -11,8 +11,7 @@
 //! | `cm/early.rs` | requests that came before a listener was there |
 //! | `cm/forwarded.rs` | requests that were handed to other processes |
 //! | `cm/host.rs` | the addresses of this host |
-//! | `cm/neighbours.rs` | processes of this host that have connections with this one, and which of
-//! them are gone |
+//! | `cm/local_processes.rs` | processes of this host with connections to this one |
 //! | `cm/route.rs` | which process a received datagram belongs to, and the path of a sent one |
 //!
 //! # Locks
@@ -45,13 +44,13 @@ use crate::support::events::{lock, try_lock};
 mod early;
 mod forwarded;
 mod host;
-mod neighbours;
+mod local_processes;
 mod route;
 
 use early::EarlyRequests;
 use forwarded::Forwarded;
 use host::HostAddresses;
-use neighbours::Neighbours;
+use local_processes::LocalProcesses;
 
 /// The number of low bits of a communication id that are its number. The bits above are the process
 /// slot.
@@ -97,7 +96,7 @@ impl State {
     }
 
     /// Reports all events that the machine has.
-    pub(crate) fn tell(&mut self) {
+    pub(crate) fn report_events(&mut self) {
         let Some(machine) = &mut self.machine else { return };
         // Bounded, because the machine makes events only when it is called.
         while let Some(event) = machine.poll_event() {
@@ -128,7 +127,7 @@ pub(crate) struct CmShared {
     early: Mutex<EarlyRequests>,
     forwarded: Mutex<Forwarded>,
     host: Mutex<HostAddresses>,
-    neighbours: Mutex<Neighbours>,
+    local_processes: Mutex<LocalProcesses>,
 }
 
 impl CmShared {
@@ -142,7 +141,7 @@ impl CmShared {
             early: Mutex::default(),
             forwarded: Mutex::default(),
             host: Mutex::default(),
-            neighbours: Mutex::default(),
+            local_processes: Mutex::default(),
         }
     }
 
@@ -161,7 +160,7 @@ impl CmShared {
     }
 
     /// Reports to the sink that the netdev was removed.
-    pub(crate) fn tell_removed(&self) {
+    pub(crate) fn report_removed(&self) {
         if let Some(sink) = &lock(&self.state).sink {
             sink.removed();
         }
@@ -177,7 +176,7 @@ impl CmShared {
         let mut state = lock(&self.state);
         if let Some(machine) = &mut state.machine {
             machine.handle_timeout_with(now, &|qpn| table.heard(qpn));
-            state.tell();
+            state.report_events();
         }
     }
 
@@ -187,7 +186,7 @@ impl CmShared {
         &self,
         send: impl FnOnce(&mut dyn FnMut() -> Option<Datagram>),
     ) -> Option<Time> {
-        let others = [lock(&self.early).next_due(), lock(&self.neighbours).due()];
+        let others = [lock(&self.early).next_due(), lock(&self.local_processes).due()];
         let mut state = lock(&self.state);
         let machine = state.machine.as_mut().and_then(|machine| {
             send(&mut || machine.poll_transmit());
@@ -231,7 +230,7 @@ impl CmShared {
             None => table.first_slot(self.device.slots())?,
         };
         let result = f(state.machine(slot, self.device.config().cm_response_timeout), table);
-        state.tell();
+        state.report_events();
         Ok(result)
     }
 }

@@ -16,24 +16,26 @@
 //! Limits: one turn receives, or sends, [`TURN_BYTES`] of one connection; what is left waits for
 //! the next poll. While a message waits for the application to post a receive, its connection is
 //! not read, and each poll tries to deliver the message again. All messages that wait together hold
-//! a bounded number of bytes (`streams/holding.rs`).
+//! a bounded number of bytes (`streams/held_messages.rs`).
 
-mod holding;
-mod orphan;
+mod held_messages;
+mod lingering;
+mod peer_progress;
+mod pending_startup;
 mod ready;
 mod receive;
 #[cfg(test)]
 mod testing;
 mod transmit;
-mod unanswered;
-mod vitals;
 
 use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 
-pub(crate) use orphan::{CLOSE_PATIENCE, EXIT_PATIENCE, Hold, Orphan, settle as settle_orphans};
-pub(crate) use unanswered::Unanswered;
+pub(crate) use lingering::{
+    CLOSE_PATIENCE, EXIT_PATIENCE, Hold, LingeringConnection, settle as settle_lingering,
+};
+pub(crate) use pending_startup::PendingStartup;
 use vernic_io::tcp::{Connection, Interest, Ready};
 use vernic_proto::iwarp::{
     self, Agreed, Ending, Greeting, MAX_FPDU, Shutdown, StartError, StreamConfig, StreamEnd,
@@ -47,10 +49,10 @@ use crate::qp::host::QpHost;
 use crate::qp::state::{QpCore, QpInner};
 use crate::sched::{Event, Scheduler};
 use crate::support::events::lock;
-use holding::{Held, Holding};
-use orphan::{LIMITS, Orphans};
+use held_messages::{HeldMessage, HeldMessages};
+use lingering::{LIMITS, LingeringConnections};
+use peer_progress::PeerProgress;
 use ready::Watch;
-use vitals::Vital;
 
 /// Size in bytes of the buffer that all connections share: eight FPDUs of the largest size. With
 /// half that size, the kernel makes shorter segments, which costs a tenth of the throughput. With
@@ -81,7 +83,7 @@ pub trait StreamSink: Send + Sync {
 }
 
 /// The [`StreamSink`] of a connection, and which events were reported to it.
-struct Told {
+struct StreamObserver {
     qpn: Qpn,
     /// The sink; `None` after the last event.
     sink: Option<Arc<dyn StreamSink>>,
@@ -89,9 +91,9 @@ struct Told {
     ended: bool,
 }
 
-impl Told {
+impl StreamObserver {
     /// Reports the events of `machine` that have not been reported yet.
-    fn look(&mut self, engine: &Device, machine: &iwarp::Qp) {
+    fn report(&mut self, engine: &Device, machine: &iwarp::Qp) {
         if !self.established && machine.is_established() {
             self.established = true;
             if let Some(sink) = &self.sink {
@@ -118,7 +120,7 @@ impl Told {
 struct Conn {
     connection: Connection,
     qp: Arc<QpInner>,
-    told: Told,
+    observer: StreamObserver,
     /// Bytes that were received and not consumed: the beginning of an FPDU, or a message for which
     /// no receive is posted yet.
     rest: Vec<u8>,
@@ -132,8 +134,8 @@ struct Conn {
     ended: bool,
     /// Whether a message waits for the application to post a receive.
     held: bool,
-    /// The connection's entry in [`Streams::holding`] while a message waits.
-    holds: Option<Held>,
+    /// The connection's entry in [`Streams::held_messages`] while a message waits.
+    holds: Option<HeldMessage>,
     /// Whether a message must no longer wait for a receive; its stream ends instead.
     is_impatient: bool,
     /// Whether the last FPDUs were long enough to receive such FPDUs directly into registered
@@ -146,7 +148,7 @@ struct Conn {
     /// The shutdown that the machine wants as soon as `out` is empty.
     shutdown: Option<Shutdown>,
     /// Whether the peer's host still answers.
-    vital: Vital,
+    peer_progress: PeerProgress,
     agreed: Agreed,
     /// Whether the peer may not be ready for the end of the connection, because it has not
     /// answered the ready-to-receive indication.
@@ -157,12 +159,12 @@ struct Conn {
 pub(crate) struct Streams {
     watch: Watch,
     connections: HashMap<u32, Conn>,
-    orphans: Orphans,
+    lingering: LingeringConnections,
     /// The time of the next check whether the peers' hosts answer; `None` without connections.
-    look_at: Option<Time>,
+    check_at: Option<Time>,
     /// The numbers of queue pairs with a message that waits for a receive.
     held: Vec<u32>,
-    holding: Holding,
+    held_messages: HeldMessages,
     buffer: Box<[u8]>,
     ready: Vec<Ready>,
 }
@@ -196,10 +198,10 @@ impl Streams {
         Ok(Self {
             watch: Watch::new()?,
             connections: HashMap::new(),
-            orphans: Orphans::new(LIMITS),
-            look_at: None,
+            lingering: LingeringConnections::new(LIMITS),
+            check_at: None,
             held: Vec::new(),
-            holding: Holding::default(),
+            held_messages: HeldMessages::default(),
             buffer: vec![0; BUFFER_BYTES].into(),
             ready: Vec::new(),
         })
@@ -216,43 +218,43 @@ impl Streams {
     }
 
     /// Removes all connections because the device is closed or the process ends, and returns them
-    /// to be finished by [`settle_orphans`]. Requests that are posted from now on are flushed.
-    pub(crate) fn take_orphans(&mut self, engine: &Device) -> Vec<Orphan> {
+    /// to be finished by [`settle_lingering`]. Requests that are posted from now on are flushed.
+    pub(crate) fn take_connections(&mut self, engine: &Device) -> Vec<LingeringConnection> {
         self.held.clear();
-        self.look_at = None;
-        self.holding = Holding::default();
+        self.check_at = None;
+        self.held_messages = HeldMessages::default();
         let connections = std::mem::take(&mut self.connections);
         let now = engine.now();
-        let connections = connections.into_values().map(|conn| conn.orphan(engine, now));
-        connections.chain(self.orphans.take()).collect()
+        let connections = connections.into_values().map(|conn| conn.into_lingering(engine, now));
+        connections.chain(self.lingering.take()).collect()
     }
 
     /// Lets connections end without calling their sinks.
     pub(crate) fn silence_sinks(&mut self) {
-        self.connections.values_mut().for_each(|conn| conn.told.sink = None);
+        self.connections.values_mut().for_each(|conn| conn.observer.sink = None);
     }
 
     /// Removes a connection because its queue pair gives it up. It becomes a lingering connection
-    /// (`orphan.rs`), so what was sent still arrives.
+    /// (`lingering.rs`), so what was sent still arrives.
     pub(crate) fn remove(&mut self, engine: &Device, qpn: Qpn, now: Time) {
         let Some(mut conn) = self.connections.remove(&qpn.value()) else { return };
-        self.holding.forget(&mut conn);
+        self.held_messages.forget(&mut conn);
         let watched = Some((u64::from(qpn.value()), conn.watched));
-        let Self { watch, orphans, buffer, .. } = self;
+        let Self { watch, lingering, buffer, .. } = self;
         let counts = &engine.counts().streams;
-        orphans.adopt(watch, buffer, counts, watched, conn.orphan(engine, now), now);
+        lingering.adopt(watch, buffer, counts, watched, conn.into_lingering(engine, now), now);
     }
 
     /// Makes a lingering connection of one that never had a queue pair.
-    fn adopt(&mut self, counts: &StreamCounts, orphan: Orphan, now: Time) {
-        let Self { watch, orphans, buffer, .. } = self;
-        orphans.adopt(watch, buffer, counts, None, orphan, now);
+    fn adopt(&mut self, counts: &StreamCounts, left: LingeringConnection, now: Time) {
+        let Self { watch, lingering, buffer, .. } = self;
+        lingering.adopt(watch, buffer, counts, None, left, now);
     }
 
     /// Removes a connection without sending anything more. The caller resets it.
     fn take_out(&mut self, key: u32) -> Option<Conn> {
         let mut conn = self.connections.remove(&key)?;
-        self.holding.forget(&mut conn);
+        self.held_messages.forget(&mut conn);
         self.watch.remove(u64::from(key), conn.watched);
         Some(conn)
     }
@@ -264,7 +266,7 @@ impl Streams {
         let Some(conn) = self.connections.get_mut(&key) else { return };
         conn.count(engine, core);
         if let Some(machine) = core.machine.stream() {
-            conn.told.look(engine, machine);
+            conn.observer.report(engine, machine);
             conn.shutdown = machine.poll_shutdown().or(conn.shutdown);
             // A machine that was reset no longer knows whether anything came from the peer.
             conn.unheard &= machine.is_unheard() || conn.shutdown == Some(Shutdown::Reset);
@@ -274,7 +276,7 @@ impl Streams {
                 self.remove(engine, qp.qpn(), now);
                 return;
             }
-            Some(Shutdown::Close | Shutdown::Abandon) if !conn.vital.is_gone() => {
+            Some(Shutdown::Close | Shutdown::Abandon) if !conn.peer_progress.is_gone() => {
                 self.remove(engine, qp.qpn(), now);
                 return;
             }
@@ -294,7 +296,7 @@ impl Streams {
             self.held.push(key);
         }
         if conn.held || conn.holds.is_some() {
-            self.holding.update(key, conn);
+            self.held_messages.update(key, conn);
         }
         let wants = Interest { receive: !conn.ended && !conn.held, send: !conn.out.is_empty() };
         if wants != conn.watched {
@@ -307,11 +309,11 @@ impl Streams {
     /// Makes connections stop waiting for a receive while all that wait hold too many bytes. Their
     /// streams end at the next try to deliver.
     fn let_go_of_held(&mut self, engine: &Device) {
-        while let Some(victim) = self.holding.victim() {
+        while let Some(victim) = self.held_messages.victim() {
             let Some(conn) = self.connections.get_mut(&victim) else { return };
             engine.counts().streams.held_refused.add(1);
             conn.is_impatient = true;
-            self.holding.forget(conn);
+            self.held_messages.forget(conn);
         }
     }
 }
@@ -334,16 +336,16 @@ impl Conn {
     /// Gives up the connection, to be reset or closed by the caller. Reports its end to the sink if
     /// it has not been reported.
     fn end(mut self, engine: &Device) -> Connection {
-        self.told.end(engine, Ending::Closed);
+        self.observer.end(engine, Ending::Closed);
         self.connection
     }
 
     /// Gives up the connection as [`end`](Self::end) does, but returns it so that it can send what
     /// is left.
-    fn orphan(mut self, engine: &Device, now: Time) -> Orphan {
+    fn into_lingering(mut self, engine: &Device, now: Time) -> LingeringConnection {
         let (out, ended) = (std::mem::take(&mut self.out), self.ended);
         let hold = self.unheard.then(|| Hold::new(&self.agreed, Vec::new(), now)).flatten();
-        Orphan::new(self.end(engine), out, ended, &LIMITS).held(hold)
+        LingeringConnection::new(self.end(engine), out, ended, &LIMITS).held(hold)
     }
 }
 
@@ -400,7 +402,12 @@ impl Streams {
         let conn = Conn {
             connection,
             qp: qp.clone(),
-            told: Told { qpn: qp.qpn(), sink: terms.sink, established: false, ended: false },
+            observer: StreamObserver {
+                qpn: qp.qpn(),
+                sink: terms.sink,
+                established: false,
+                ended: false,
+            },
             rest: Vec::new(),
             out: Vec::new(),
             sent: 0,
@@ -413,7 +420,7 @@ impl Streams {
             measured: (0, 0),
             counted: fpdus(machine.counters()),
             shutdown: None,
-            vital: Vital::default(),
+            peer_progress: PeerProgress::default(),
             agreed: *terms.agreed,
             unheard: machine.is_unheard(),
         };
@@ -434,7 +441,7 @@ impl Streams {
         if result.is_err() {
             // A connection that epoll does not watch would never be read. The caller learns of the
             // failure from the result, so the sink is not called.
-            conn.told.sink = None;
+            conn.observer.sink = None;
             with_stream(engine, qp, now, &mut core, |machine, host| {
                 machine.handle_end(now, StreamEnd::Reset, 0, host);
             });
@@ -458,20 +465,21 @@ impl Streams {
             Some(first) => (first, Hold::new(agreed, last, now)),
             None => (last, None),
         };
-        let orphan = Orphan::new(connection, out, false, &LIMITS).held(hold);
-        self.adopt(&engine.counts().streams, orphan, now);
+        let left = LingeringConnection::new(connection, out, false, &LIMITS).held(hold);
+        self.adopt(&engine.counts().streams, left, now);
     }
 
     /// Takes over a connection that was given up before the peer replied to the start-up. If the
     /// peer accepts, sends the ready-to-receive indication and then closes the connection.
-    pub(crate) fn adopt_unanswered(
+    pub(crate) fn adopt_startup(
         &mut self,
         engine: &Device,
         connection: Connection,
-        unanswered: Unanswered,
+        pending_startup: PendingStartup,
     ) {
-        let orphan = Orphan::new(connection, Vec::new(), false, &LIMITS).asked(unanswered);
-        self.adopt(&engine.counts().streams, orphan, engine.now());
+        let left =
+            LingeringConnection::new(connection, Vec::new(), false, &LIMITS).asked(pending_startup);
+        self.adopt(&engine.counts().streams, left, engine.now());
     }
 
     /// Receives from connections that are ready, and tries again to deliver messages that wait for
@@ -494,9 +502,9 @@ impl Streams {
         }
         let mut count = 0;
         for one in &ready {
-            if Orphans::owns(one.key) {
-                let Self { watch, orphans, buffer, .. } = self;
-                orphans.handle_ready(watch, buffer, one, now);
+            if LingeringConnections::owns(one.key) {
+                let Self { watch, lingering, buffer, .. } = self;
+                lingering.handle_ready(watch, buffer, one, now);
                 count += 1;
                 continue;
             }

@@ -7,8 +7,8 @@
 //! request comes sooner, and would be rejected.
 //!
 //! So if no process of this host listens for the service of a request, the request waits here. The
-//! first check for a listener is after [`FIRST_LOOK_NANOS`], and each further check after twice as
-//! long, [`LOOKS`] checks in all. If the last check finds no listener either, the request is
+//! first check for a listener is after [`FIRST_TRY_NANOS`], and each further check after twice as
+//! long, [`TRIES`] checks in all. If the last check finds no listener either, the request is
 //! rejected, 127 ms after it came. By then the program would have listened if it intended to, and
 //! the requester has not repeated the request yet (after 0.5 s unless it chooses otherwise).
 //!
@@ -26,33 +26,33 @@ const MAX_EARLY: usize = 64;
 
 /// Time in nanoseconds from the arrival of a request to the first check for a listener: as long as
 /// a few system calls of a process that is about to listen.
-const FIRST_LOOK_NANOS: u64 = 1_000_000;
+const FIRST_TRY_NANOS: u64 = 1_000_000;
 
 /// The number of checks for a listener, after which a request is rejected.
-const LOOKS: u32 = 7;
+const TRIES: u32 = 7;
 
 /// A request that waits for a listener.
 #[derive(Debug)]
-pub(crate) struct Early {
+pub(crate) struct EarlyRequest {
     bytes: Box<[u8]>,
     meta: RxMeta,
     segment: u16,
     due: Time,
-    looks: u32,
+    tries: u32,
 }
 
 /// The result of an attempt to keep a request.
 #[derive(Debug)]
-pub(crate) enum Kept {
+pub(crate) enum EarlyOutcome {
     /// The request waits now.
     Here,
     /// The request waits now. This other request no longer does, and is to be rejected.
-    Instead(Early),
+    Instead(EarlyRequest),
     /// The request cannot wait, and is to be rejected.
     Not,
 }
 
-impl Early {
+impl EarlyRequest {
     /// Returns the address that the request came from, for the count of requests by address.
     fn source(&self) -> Source {
         source_of(&self.meta)
@@ -65,34 +65,34 @@ impl Early {
 
     /// Whether the last check for a listener has been made.
     pub(crate) fn is_late(&self) -> bool {
-        self.looks >= LOOKS
+        self.tries >= TRIES
     }
 }
 
 /// The requests that wait for a listener, in the order of arrival.
 #[derive(Debug, Default)]
-pub(crate) struct EarlyRequests(VecDeque<Early>);
+pub(crate) struct EarlyRequests(VecDeque<EarlyRequest>);
 
 impl EarlyRequests {
     /// Keeps a request until it is time for a check.
-    pub(crate) fn keep(&mut self, packet: &RxPacket<'_>, now: Time) -> Kept {
+    pub(crate) fn keep(&mut self, packet: &RxPacket<'_>, now: Time) -> EarlyOutcome {
         let &RxPacket { bytes, meta, segment } = packet;
-        let mut kept = Kept::Here;
+        let mut kept = EarlyOutcome::Here;
         if self.0.len() >= MAX_EARLY {
             kept = match self.displace(source_of(meta)) {
-                Some(early) => Kept::Instead(early),
-                None => return Kept::Not,
+                Some(early) => EarlyOutcome::Instead(early),
+                None => return EarlyOutcome::Not,
             };
         }
-        let due = now + FIRST_LOOK_NANOS;
-        let early = Early { bytes: bytes.into(), meta: *meta, segment, due, looks: 0 };
+        let due = now + FIRST_TRY_NANOS;
+        let early = EarlyRequest { bytes: bytes.into(), meta: *meta, segment, due, tries: 0 };
         self.0.push_back(early);
         kept
     }
 
     /// Removes and returns a request to make room for one more of `source`. `None` if `source`
     /// itself has the most requests, so that its new request is refused.
-    fn displace(&mut self, source: Source) -> Option<Early> {
+    fn displace(&mut self, source: Source) -> Option<EarlyRequest> {
         let mut shares = Shares::default();
         for (age, early) in (0..).zip(&self.0) {
             shares.add(early.source(), age, age as usize);
@@ -105,17 +105,17 @@ impl EarlyRequests {
     }
 
     /// Removes and returns the next request for which it is time to check.
-    pub(crate) fn take_due(&mut self, now: Time) -> Option<Early> {
+    pub(crate) fn take_due(&mut self, now: Time) -> Option<EarlyRequest> {
         let at = self.0.iter().position(|early| early.due <= now)?;
         let mut early = self.0.remove(at)?;
-        early.looks += 1;
+        early.tries += 1;
         Some(early)
     }
 
     /// Puts back a request that still has no listener. There is room, because the request was here
     /// before.
-    pub(crate) fn put_back(&mut self, mut early: Early, now: Time) {
-        early.due = now + (FIRST_LOOK_NANOS << early.looks);
+    pub(crate) fn put_back(&mut self, mut early: EarlyRequest, now: Time) {
+        early.due = now + (FIRST_TRY_NANOS << early.tries);
         self.0.push_back(early);
     }
 
@@ -146,20 +146,20 @@ mod tests {
     fn a_request_is_looked_at_seven_times_within_127_ms() {
         let (mut early, meta) = (EarlyRequests::default(), meta());
         let packet = RxPacket { bytes: &[1, 2, 3], meta: &meta, segment: 4 };
-        assert!(matches!(early.keep(&packet, Time(0)), Kept::Here));
-        let mut looks = Vec::new();
+        assert!(matches!(early.keep(&packet, Time(0)), EarlyOutcome::Here));
+        let mut tries = Vec::new();
         loop {
             let due = early.next_due().unwrap();
             assert!(early.take_due(Time(due.nanos() - 1)).is_none());
             let taken = early.take_due(due).unwrap();
             assert_eq!((taken.packet().bytes, taken.packet().segment), (&[1, 2, 3][..], 4));
-            looks.push(due.nanos() / 1_000_000);
+            tries.push(due.nanos() / 1_000_000);
             if taken.is_late() {
                 break;
             }
             early.put_back(taken, due);
         }
-        assert_eq!(looks, [1, 3, 7, 15, 31, 63, 127]);
+        assert_eq!(tries, [1, 3, 7, 15, 31, 63, 127]);
         assert_eq!(early.next_due(), None);
     }
 
@@ -167,7 +167,7 @@ mod tests {
     fn no_more_wait_than_there_is_room_for() {
         let (mut early, meta) = (EarlyRequests::default(), meta());
         let packet = RxPacket { bytes: &[], meta: &meta, segment: 0 };
-        let here = |_: &usize| matches!(early.keep(&packet, Time(0)), Kept::Here);
+        let here = |_: &usize| matches!(early.keep(&packet, Time(0)), EarlyOutcome::Here);
         assert_eq!((0..2 * MAX_EARLY).filter(here).count(), MAX_EARLY);
         // A request of another address takes the place of the oldest, and so does a second one. A
         // further request of the flooding address does not.
@@ -175,10 +175,10 @@ mod tests {
             let src = std::net::IpAddr::from([192, 0, 2, last]).into();
             let other = RxMeta { src, ..meta };
             let packet = RxPacket { bytes: &[last], meta: &other, segment: 0 };
-            let Kept::Instead(gone) = early.keep(&packet, Time(0)) else { panic!() };
+            let EarlyOutcome::Instead(gone) = early.keep(&packet, Time(0)) else { panic!() };
             assert_eq!(gone.packet().meta.src, meta.src);
         }
-        assert!(matches!(early.keep(&packet, Time(0)), Kept::Not));
+        assert!(matches!(early.keep(&packet, Time(0)), EarlyOutcome::Not));
         assert_eq!(early.0.len(), MAX_EARLY);
     }
 }

@@ -33,7 +33,7 @@ use vernic_wire::Packet;
 use vernic_wire::cm::{CmMessage, CommId, ServiceId};
 use vernic_wire::mad::{MAD_LEN, MadHeader, MgmtClass};
 
-use super::early::{Early, Kept};
+use super::early::{EarlyOutcome, EarlyRequest};
 use super::{CmShared, slot_of};
 use crate::counters::Counted;
 use crate::device::path::hash;
@@ -102,12 +102,12 @@ impl CmShared {
             if !self.is_answered_here(&whose, meta) {
                 let kept = lock(&self.early).keep(packet, now);
                 match kept {
-                    Kept::Here => return Ok(()),
-                    Kept::Instead(displaced) => {
+                    EarlyOutcome::Here => return Ok(()),
+                    EarlyOutcome::Instead(displaced) => {
                         self.device.counts().note(Counted::MadEarlyRefused);
                         return self.reject_early(table, &displaced, now);
                     }
-                    Kept::Not => self.device.counts().note(Counted::MadEarlyRefused),
+                    EarlyOutcome::Not => self.device.counts().note(Counted::MadEarlyRefused),
                 }
             }
             // An answer will be sent to this sender. A lookup now may find the sender's private
@@ -143,12 +143,12 @@ impl CmShared {
     }
 
     /// Checks whether a process listens by now for the requests that came too early.
-    pub(crate) fn look_for_early(&self, table: &mut QpTable, now: Time) {
+    pub(crate) fn retry_early(&self, table: &mut QpTable, now: Time) {
         // Bounded, because each round takes one request, and a request that is put back is due
         // later.
         loop {
             let Some(early) = lock(&self.early).take_due(now) else { return };
-            if let Err(reason) = self.look_again(table, early, now) {
+            if let Err(reason) = self.retry(table, early, now) {
                 self.device.counts().drop_packet(reason);
             }
         }
@@ -158,7 +158,7 @@ impl CmShared {
     fn reject_early(
         &self,
         table: &mut QpTable,
-        early: &Early,
+        early: &EarlyRequest,
         now: Time,
     ) -> Result<(), DropReason> {
         let packet = early.packet();
@@ -167,7 +167,7 @@ impl CmShared {
         self.give_mad(table, packet.meta, mad, now)
     }
 
-    fn look_again(&self, table: &mut QpTable, early: Early, now: Time) -> Result<(), DropReason> {
+    fn retry(&self, table: &mut QpTable, early: EarlyRequest, now: Time) -> Result<(), DropReason> {
         let packet = early.packet();
         let payload = Packet::parse(packet.transport()).map_err(reason_of)?.payload();
         let mad: &[u8; MAD_LEN] = payload.try_into().map_err(|_| DropReason::Length)?;
@@ -275,7 +275,7 @@ impl CmShared {
             let _ = self.device.slots().lookup(ip, any);
             found = Lookup::Here(process);
         }
-        lock(&self.neighbours).meet(path.remote, slot, found, self.device.now());
+        lock(&self.local_processes).note(path.remote, slot, found, self.device.now());
     }
 
     /// Returns the process of this host that has the address `ip` and made `id`, if it is known.

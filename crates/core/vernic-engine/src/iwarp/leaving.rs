@@ -3,7 +3,7 @@
 use vernic_io::tcp::Connection;
 
 use super::{Agreed, Handshake, Phase};
-use crate::streams::Unanswered;
+use crate::streams::PendingStartup;
 use crate::verbs::context::Context;
 
 impl Handshake {
@@ -27,10 +27,10 @@ impl Handshake {
             say_last(&context, connection, Some(agreed), Vec::new());
         } else if !context.is_orphan()
             && !context.is_closed()
-            && let Some(unanswered) = Unanswered::new(startup, context.now())
+            && let Some(pending_startup) = PendingStartup::new(startup, context.now())
         {
             let engine = context.engine();
-            engine.with_lane(|lane| lane.leave_unanswered(engine, connection, unanswered));
+            engine.with_lane(|lane| lane.leave_startup(engine, connection, pending_startup));
         }
     }
 }

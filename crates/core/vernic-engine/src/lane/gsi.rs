@@ -46,7 +46,7 @@ const TRIES: usize = 64;
 
 /// A waiting packet with a datagram for another process.
 #[derive(Debug)]
-struct Waiting {
+struct QueuedMad {
     bytes: Box<[u8]>,
     meta: RxMeta,
     segment: u16,
@@ -61,7 +61,7 @@ pub(crate) struct Gsi {
     /// The time at which the agent wants to be called.
     deadline: Option<Time>,
     psn: Psn,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<QueuedMad>,
     /// The time at which the waiting datagrams are tried again.
     again: Option<Time>,
 }
@@ -111,8 +111,8 @@ impl Gsi {
         }
         if self.deadline.is_some_and(|deadline| deadline <= now) {
             self.cm.handle_timeout(table, now);
-            self.cm.look_for_early(table, now);
-            self.cm.look_at_neighbours(now);
+            self.cm.retry_early(table, now);
+            self.cm.check_local_processes(now);
             self.pending = true;
         }
     }
@@ -202,7 +202,7 @@ impl Gsi {
                 Err(DropReason::MadOverflow) if self.waiting.len() < MAX_WAITING => {
                     let (bytes, meta) = (packet.bytes.into(), *packet.meta);
                     let until = now + PATIENCE_NANOS;
-                    let waiting = Waiting { bytes, meta, segment: packet.segment, until };
+                    let waiting = QueuedMad { bytes, meta, segment: packet.segment, until };
                     self.waiting.push_back(waiting);
                     self.again.get_or_insert(now + AGAIN_NANOS);
                 }
@@ -218,7 +218,7 @@ impl Gsi {
     fn hand_over_again(&mut self, engine: &Device, table: &mut QpTable, now: Time) {
         for _ in 0..self.waiting.len().min(TRIES) {
             let Some(waiting) = self.waiting.pop_front() else { break };
-            let Waiting { bytes, meta, segment, until } = &waiting;
+            let QueuedMad { bytes, meta, segment, until } = &waiting;
             let packet = RxPacket { bytes, meta, segment: *segment };
             match take(&self.cm, table, &packet, now) {
                 Err(DropReason::MadOverflow) if now < *until => self.waiting.push_back(waiting),

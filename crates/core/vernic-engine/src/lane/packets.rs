@@ -16,7 +16,7 @@ use crate::lane::silence::ReportedSilent;
 use crate::qp::machine::Machine;
 use crate::qp::state::QpInner;
 use crate::sched::Event;
-use crate::streams::Orphan;
+use crate::streams::LingeringConnection;
 
 /// RoCE, as the lane sees it.
 pub(crate) struct Packets {
@@ -100,7 +100,7 @@ impl WireProtocol for Packets {
     }
 
     /// Packets that a capture keeps go to its file.
-    fn leave(&mut self, lane: &mut LaneState, _device: &Device) -> Vec<Orphan> {
+    fn leave(&mut self, lane: &mut LaneState, _device: &Device) -> Vec<LingeringConnection> {
         lane.link.flush();
         Vec::new()
     }

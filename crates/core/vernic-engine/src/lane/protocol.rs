@@ -21,7 +21,7 @@ use crate::device::opened::Device;
 use crate::lane::core::LaneState;
 use crate::qp::machine::Machine;
 use crate::qp::state::QpInner;
-use crate::streams::{Orphan, Streams};
+use crate::streams::{LingeringConnection, Streams};
 
 /// A protocol that carries the work of queue pairs over a network: RoCE or iWARP.
 ///
@@ -79,13 +79,13 @@ pub(crate) trait WireProtocol: Send {
     fn step_aside(&mut self, lane: &mut LaneState, now: Time) -> bool;
 
     /// Ends because the device is closed. Returns the connections that have something to send yet.
-    fn close(&mut self, device: &Device) -> Vec<Orphan> {
+    fn close(&mut self, device: &Device) -> Vec<LingeringConnection> {
         let _ = device;
         Vec::new()
     }
 
     /// Ends because the process ends. Returns the connections that have something to send yet.
-    fn leave(&mut self, lane: &mut LaneState, device: &Device) -> Vec<Orphan>;
+    fn leave(&mut self, lane: &mut LaneState, device: &Device) -> Vec<LingeringConnection>;
 
     /// Returns the streams, for the handshakes of iWARP devices; `None` where there are packets.
     fn streams(&mut self) -> Option<&mut Streams> {
@@ -177,12 +177,12 @@ impl Lane {
     }
 
     /// See [`WireProtocol::close`].
-    pub(crate) fn close(&mut self, device: &Device) -> Vec<Orphan> {
+    pub(crate) fn close(&mut self, device: &Device) -> Vec<LingeringConnection> {
         self.protocol.close(device)
     }
 
     /// See [`WireProtocol::leave`].
-    pub(crate) fn leave(&mut self, device: &Device) -> Vec<Orphan> {
+    pub(crate) fn leave(&mut self, device: &Device) -> Vec<LingeringConnection> {
         self.protocol.leave(&mut self.state, device)
     }
 

@@ -14,7 +14,9 @@ use crate::lane::protocol::{Lane, WireProtocol};
 use crate::qp::machine::Machine;
 use crate::qp::state::QpInner;
 use crate::sched::Event;
-use crate::streams::{BindStreamError, HELD_NANOS, Orphan, StreamTerms, Streams, Unanswered};
+use crate::streams::{
+    BindStreamError, HELD_NANOS, LingeringConnection, PendingStartup, StreamTerms, Streams,
+};
 
 impl WireProtocol for Streams {
     fn machine(&self, init: QpInit) -> Machine {
@@ -45,7 +47,7 @@ impl WireProtocol for Streams {
     }
 
     fn fire_timers(&mut self, lane: &mut LaneState, device: &Device, now: Time) {
-        self.look_after(device, &mut lane.sched, now);
+        self.check_peers(device, &mut lane.sched, now);
         // A stream whose timer fired may have a connection to close.
         lane.fire_qp_timers(device, Event::Stream { again: true }, now, |_, _, _, _| {});
     }
@@ -69,14 +71,14 @@ impl WireProtocol for Streams {
         false
     }
 
-    fn close(&mut self, device: &Device) -> Vec<Orphan> {
-        self.take_orphans(device)
+    fn close(&mut self, device: &Device) -> Vec<LingeringConnection> {
+        self.take_connections(device)
     }
 
     /// No sink is called.
-    fn leave(&mut self, _lane: &mut LaneState, device: &Device) -> Vec<Orphan> {
+    fn leave(&mut self, _lane: &mut LaneState, device: &Device) -> Vec<LingeringConnection> {
         self.silence_sinks();
-        self.take_orphans(device)
+        self.take_connections(device)
     }
 
     fn streams(&mut self) -> Option<&mut Streams> {
@@ -118,14 +120,14 @@ impl Lane {
     }
 
     /// Takes over a connection that its owner has left before the peer's reply.
-    pub(crate) fn leave_unanswered(
+    pub(crate) fn leave_startup(
         &mut self,
         device: &Device,
         connection: Connection,
-        unanswered: Unanswered,
+        pending_startup: PendingStartup,
     ) {
         if let Some(streams) = self.streams() {
-            streams.adopt_unanswered(device, connection, unanswered);
+            streams.adopt_startup(device, connection, pending_startup);
         }
     }
 }

@@ -37,7 +37,7 @@
 //! control-path thread has announced in [`Engine::waiters`] that it waits for the lane. That thread
 //! withdraws its announcement (in place of H1) after it has released the lane and before H2. A call
 //! of communication management leaves its work to the holder in the same way ([`Engine::ring_cm`]).
-//! If it has a message to send, it then waits for the lane for a while (`agent/promise.rs`).
+//! If it has a message to send, it then waits for the lane for a while (`agent/flush.rs`).
 //!
 //! A holder leaves work behind on purpose when the bound of its call was reached, when a socket was
 //! full, and while timers run. The background thread does that work: see [`Engine::hand_over`].
@@ -55,7 +55,7 @@ use crate::device::opened::{Device, monotonic_ns};
 use crate::lane::protocol::{Lane, WireProtocol};
 use crate::policy::{AfterPoll, TABLE};
 use crate::qp::state::QpInner;
-use crate::streams::{EXIT_PATIENCE, settle_orphans};
+use crate::streams::{EXIT_PATIENCE, settle_lingering};
 use crate::support::events::{lock, try_lock};
 
 /// The number of times that a holder takes the lane again for doorbells, before it leaves them to
@@ -226,14 +226,14 @@ impl Engine {
     ///
     /// Returns false if the lane or the local peers are in use.
     pub(crate) fn last_progress(&self) -> bool {
-        let mut orphans = Vec::new();
+        let mut lingering = Vec::new();
         let mut is_done =
-            self.progress_inline() && self.run_inline(|lane, _| orphans = lane.leave(self));
+            self.progress_inline() && self.run_inline(|lane, _| lingering = lane.leave(self));
         if is_done {
             self.leave_port();
             self.slots().leave();
             is_done = self.try_close_neighbours();
-            settle_orphans(orphans, || self.now(), EXIT_PATIENCE);
+            settle_lingering(lingering, || self.now(), EXIT_PATIENCE);
         }
         is_done
     }

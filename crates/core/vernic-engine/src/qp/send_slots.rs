@@ -25,7 +25,7 @@ enum Kind {
 
 /// A position in the scatter list of one slot, to continue from without a search.
 #[derive(Clone, Copy, Debug, Default)]
-struct Place {
+struct ListSpan {
     slot: u32,
     cursor: SgCursor,
 }
@@ -42,8 +42,8 @@ pub(crate) struct SendSlots {
     paths: Box<[Option<TxPath>]>,
     max_sge: u32,
     max_inline: u32,
-    gathered: Place,
-    scattered: Place,
+    gathered: ListSpan,
+    scattered: ListSpan,
     /// The revocation token in messages of which the peer copies the payload; `None` without such.
     token: Option<RevocationToken>,
 }
@@ -59,8 +59,8 @@ impl SendSlots {
             paths: vec![None; paths].into(),
             max_sge: cap.max_send_sge,
             max_inline: cap.max_inline,
-            gathered: Place::default(),
-            scattered: Place::default(),
+            gathered: ListSpan::default(),
+            scattered: ListSpan::default(),
             token: None,
         }
     }
@@ -320,7 +320,7 @@ impl SendSlots {
     }
 }
 
-impl Place {
+impl ListSpan {
     #[inline]
     fn cursor_for(&mut self, slot: u32) -> &mut SgCursor {
         if self.slot != slot {

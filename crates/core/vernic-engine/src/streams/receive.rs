@@ -336,7 +336,7 @@ mod tests {
 
     use vernic_proto::QpState;
 
-    use crate::streams::holding::MAX_HELD_BYTES;
+    use crate::streams::held_messages::MAX_HELD_BYTES;
     use crate::streams::testing::{Fixture, send_fpdu};
     use crate::{EMPTY_WC, RecvWr, WcStatus};
 

@@ -79,7 +79,7 @@ impl Engine {
             return;
         }
         self.events().push(AsyncEvent { kind: EventKind::DeviceFatal, element: Element::Device });
-        self.cm.tell_removed();
+        self.cm.report_removed();
     }
 
     fn port_event(&self, port: &Port, kind: EventKind) {

@@ -12,7 +12,7 @@ use std::sync::{Arc, Weak};
 use crate::device::port::Port;
 use crate::error::CreateError;
 use crate::progress::engine::Engine;
-use crate::streams::{CLOSE_PATIENCE, settle_orphans};
+use crate::streams::{CLOSE_PATIENCE, settle_lingering};
 use crate::support::events::{CqId, EventQueue, lock};
 use crate::verbs::context::Context;
 
@@ -75,7 +75,7 @@ impl Engine {
     /// Closes the sockets, and moves all queue pairs to Error.
     fn release_lane(&self) {
         self.leave_port();
-        let (sockets, orphans) = self.with_lane(|lane| {
+        let (sockets, lingering) = self.with_lane(|lane| {
             self.answer_doorbells(lane);
             // The application has seen the messages that were received, so their ACKs are sent
             // before the sockets are closed; otherwise peers would wait for them.
@@ -88,7 +88,7 @@ impl Engine {
         // Dropped without the lane. Closing a descriptor may have to wait for a thread that forks,
         // because `vernic-io` lets no descriptor be opened or closed during a fork.
         drop(sockets);
-        settle_orphans(orphans, || self.now(), CLOSE_PATIENCE);
+        settle_lingering(lingering, || self.now(), CLOSE_PATIENCE);
     }
 
     /// Remembers a new channel, so that closing the device ends the waiting of threads on it.

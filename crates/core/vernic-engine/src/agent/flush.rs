@@ -41,15 +41,15 @@ const AGAIN: Duration = Duration::from_micros(60);
 
 /// The number of polls in a row that must find nothing before all sockets of a link count as empty.
 /// One poll may skip sockets that had no packets lately.
-const QUIET_LOOKS: u32 = 2;
+const QUIET_POLLS: u32 = 2;
 
 /// Largest number of batches that a call reads from the sockets. The datagram that it sent is in
 /// one of the first, and the call must not go on for as long as others send.
-const LOOKS_OF_A_CALL: u32 = 8;
+const POLLS_OF_A_CALL: u32 = 8;
 
 /// Largest number of batches that are read at the end of a process, when nothing new comes. It is
 /// more than the sockets hold.
-const LOOKS_AT_THE_END: u32 = 4096;
+const POLLS_AT_THE_END: u32 = 4096;
 
 /// How long a process that ends waits for its peers to answer its DREQs. It is long enough for so
 /// many repetitions that a path which loses one datagram in ten delivers one.
@@ -125,7 +125,7 @@ impl Engine {
         if sent_home.load(Ordering::Acquire) != before {
             // The messages went to a port that this process shares with others, so they may be in
             // its own sockets.
-            self.empty_sockets(until, LOOKS_OF_A_CALL);
+            self.empty_sockets(until, POLLS_OF_A_CALL);
         }
     }
 
@@ -136,7 +136,7 @@ impl Engine {
         let until = Instant::now() + PATIENCE;
         let aside = self.with_lane_until(until, |lane| lane.step_aside(self.now()));
         if aside == Some(true) {
-            self.empty_sockets(until, LOOKS_AT_THE_END);
+            self.empty_sockets(until, POLLS_AT_THE_END);
         }
     }
 
@@ -144,11 +144,11 @@ impl Engine {
     /// when the sockets are empty, after `batches` batches (because more may come all the time), or
     /// at `until`.
     fn empty_sockets(&self, until: Instant, batches: u32) {
-        let (mut looks, mut quiet) = (0, 0);
+        let (mut polls, mut quiet) = (0, 0);
         self.patiently(until, |lane| {
-            looks += 1;
+            polls += 1;
             quiet = if lane.empty_sockets(self, self.now()) { quiet + 1 } else { 0 };
-            quiet >= QUIET_LOOKS || looks >= batches
+            quiet >= QUIET_POLLS || polls >= batches
         });
     }
 

@@ -10,14 +10,15 @@
 //! Two cases delay this by up to a second each. If the peer may not be ready for the end of the
 //! connection, its sending half is closed only when the peer has answered ([`Hold`]). If the peer
 //! has not replied yet to the request for a connection, its reply is awaited first
-//! ([`Unanswered`]).
+//! ([`PendingStartup`]).
 //!
 //! ```text
 //!    Streams --remove, close, abandon--> Orphans -- the peer closed, or it is lost --> closed
 //!                                           \------ too long, too many bytes --------> reset
 //!                                            \----- too many connections: see `make_room`
 //! ```
-//! Called by the lane ([`Orphans`]), and when a device closes ([`settle`]). Limits: [`Limits`].
+//! Called by the lane ([`LingeringConnections`]), and when a device closes ([`settle`]). Limits:
+//! [`Limits`].
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -26,8 +27,8 @@ use vernic_io::tcp::{Connection, Interest, Ready, Received, Sent};
 use vernic_proto::Time;
 use vernic_proto::iwarp::{Agreed, Greeting};
 
+use super::pending_startup::{Answer, PendingStartup};
 use super::ready::Watch;
-use super::unanswered::{Answer, Unanswered};
 use crate::counters::StreamCounts;
 
 /// Bounds on what lingering connections may cost.
@@ -72,7 +73,7 @@ const REMIND_NANOS: u64 = 10_000_000;
 const CLOSE_PAUSE: Duration = Duration::from_millis(1);
 
 /// A lingering connection: it has no queue pair any more, but delivers what was sent.
-pub(crate) struct Orphan {
+pub(crate) struct LingeringConnection {
     connection: Connection,
     /// Bytes that the socket had no room for yet.
     out: Vec<u8>,
@@ -84,7 +85,7 @@ pub(crate) struct Orphan {
     bytes_left: u64,
     hold: Option<Hold>,
     /// The start-up that the peer has not replied to; `None` if the start-up is complete.
-    unanswered: Option<Unanswered>,
+    pending_startup: Option<PendingStartup>,
 }
 
 /// A delay before a connection that has sent everything is closed, because the peer has not
@@ -125,11 +126,11 @@ enum Step {
     Waits,
 }
 
-impl Orphan {
+impl LingeringConnection {
     pub(super) fn new(connection: Connection, out: Vec<u8>, ended: bool, limits: &Limits) -> Self {
         let bytes_left = limits.bytes;
-        let (is_shut, hold, unanswered) = Default::default();
-        Self { connection, out, is_shut, ended, bytes_left, hold, unanswered }
+        let (is_shut, hold, pending_startup) = Default::default();
+        Self { connection, out, is_shut, ended, bytes_left, hold, pending_startup }
     }
 
     /// Makes the end of the connection wait for an answer to the ready-to-receive indication.
@@ -138,8 +139,8 @@ impl Orphan {
     }
 
     /// Makes the connection wait for the peer's reply to the start-up.
-    pub(super) fn asked(self, unanswered: Unanswered) -> Self {
-        Self { unanswered: Some(unanswered), ..self }
+    pub(super) fn asked(self, pending_startup: PendingStartup) -> Self {
+        Self { pending_startup: Some(pending_startup), ..self }
     }
 
     /// Sends what is left, and discards what has come. Reads at most one buffer; more is left to
@@ -160,7 +161,7 @@ impl Orphan {
                 Received::Lost(_) => return Step::Useless,
             }
         }
-        if self.unanswered.is_none() {
+        if self.pending_startup.is_none() {
             self.wait_for_answer(heard > 0 || self.ended, now);
         } else if !self.wait_for_reply(&buffer[..heard], now) {
             return Step::Useless;
@@ -172,7 +173,7 @@ impl Orphan {
                 Sent::Lost(_) => return Step::Useless,
             }
         }
-        let waits = self.hold.is_some() || self.unanswered.is_some();
+        let waits = self.hold.is_some() || self.pending_startup.is_some();
         if self.out.is_empty() && !waits && !self.is_shut {
             self.is_shut = true;
             self.connection.shutdown();
@@ -182,8 +183,8 @@ impl Orphan {
 
     /// Handles bytes of the peer's reply. Returns false if there is nothing to send or to wait for.
     fn wait_for_reply(&mut self, bytes: &[u8], now: Time) -> bool {
-        let Some(unanswered) = &mut self.unanswered else { return true };
-        match unanswered.hear(bytes, self.ended, now) {
+        let Some(pending_startup) = &mut self.pending_startup else { return true };
+        match pending_startup.hear(bytes, self.ended, now) {
             Answer::NotYet => return true,
             Answer::Never => return false,
             Answer::Refused(last) => self.out = last,
@@ -192,7 +193,7 @@ impl Orphan {
                 self.hold = Hold::new(&agreed, Vec::new(), now);
             }
         }
-        self.unanswered = None;
+        self.pending_startup = None;
         true
     }
 
@@ -214,13 +215,13 @@ impl Orphan {
 
     /// Returns the time at which a connection that waits for the peer has something to do.
     fn deadline(&self) -> Option<Time> {
-        let reply = self.unanswered.as_ref().map(Unanswered::deadline);
+        let reply = self.pending_startup.as_ref().map(PendingStartup::deadline);
         reply.or_else(|| self.hold.as_ref().map(Hold::deadline))
     }
 
     /// Whether closing the connection now loses nothing that was sent.
     fn is_settled(&self) -> bool {
-        self.unanswered.is_some() || self.is_shut && self.connection.is_acknowledged()
+        self.pending_startup.is_some() || self.is_shut && self.connection.is_acknowledged()
     }
 
     fn wants(&self) -> Interest {
@@ -231,13 +232,13 @@ impl Orphan {
 /// A lingering connection that epoll watches.
 struct Watched {
     key: u64,
-    orphan: Orphan,
+    left: LingeringConnection,
     interest: Interest,
     until: Time,
 }
 
 /// The lingering connections of a device.
-pub(super) struct Orphans {
+pub(super) struct LingeringConnections {
     limits: Limits,
     next: u64,
     /// The connections, oldest first, so that keys and end times are in ascending order.
@@ -246,7 +247,7 @@ pub(super) struct Orphans {
     due: Option<Time>,
 }
 
-impl Orphans {
+impl LingeringConnections {
     pub(super) fn new(limits: Limits) -> Self {
         Self { limits, next: KEYS, list: VecDeque::new(), due: None }
     }
@@ -264,21 +265,21 @@ impl Orphans {
         buffer: &mut [u8],
         counts: &StreamCounts,
         watched: Option<(u64, Interest)>,
-        mut orphan: Orphan,
+        mut left: LingeringConnection,
         now: Time,
     ) {
         if let Some((key, interest)) = watched {
             watch.remove(key, interest);
         }
-        if orphan.go_on(buffer, now) != Step::Waits {
+        if left.go_on(buffer, now) != Step::Waits {
             return;
         }
-        let (key, interest) = (self.next, orphan.wants());
+        let (key, interest) = (self.next, left.wants());
         self.next += 1;
-        watch.rename(&orphan.connection, key, interest, watched.is_some());
+        watch.rename(&left.connection, key, interest, watched.is_some());
         let until = now + self.limits.nanos;
-        let one = Watched { key, orphan, interest, until };
-        self.due = [self.due, one.orphan.deadline()].into_iter().flatten().min();
+        let one = Watched { key, left, interest, until };
+        self.due = [self.due, one.left.deadline()].into_iter().flatten().min();
         self.list.push_back(one);
         if self.list.len() > self.limits.count {
             self.make_room(watch, counts);
@@ -293,12 +294,12 @@ impl Orphans {
     ///    the close, unless the peer sends something, which resets the connection;
     /// 3. the oldest, which is reset.
     fn make_room(&mut self, watch: &mut Watch, counts: &StreamCounts) {
-        let is_whole = |one: &Watched| one.orphan.is_shut;
-        let at = self.list.iter().position(|one| one.orphan.is_settled());
+        let is_whole = |one: &Watched| one.left.is_shut;
+        let at = self.list.iter().position(|one| one.left.is_settled());
         if let Some(at) = at.or_else(|| self.list.iter().position(is_whole)) {
-            if let Some(Watched { key, orphan, interest, .. }) = self.list.remove(at) {
+            if let Some(Watched { key, left, interest, .. }) = self.list.remove(at) {
                 watch.remove(key, interest);
-                counts.left_to_system.add(u64::from(!orphan.connection.is_acknowledged()));
+                counts.left_to_system.add(u64::from(!left.connection.is_acknowledged()));
             }
             return;
         }
@@ -307,11 +308,11 @@ impl Orphans {
 
     /// Gives up the oldest connection. Resets it unless its peer has acknowledged everything.
     fn give_up(&mut self, watch: &mut Watch, counts: &StreamCounts) {
-        let Some(Watched { key, orphan, interest, .. }) = self.list.pop_front() else { return };
+        let Some(Watched { key, left, interest, .. }) = self.list.pop_front() else { return };
         watch.remove(key, interest);
-        if !(orphan.is_shut && orphan.connection.is_acknowledged()) {
+        if !(left.is_shut && left.connection.is_acknowledged()) {
             counts.reset_unacknowledged.add(1);
-            orphan.connection.reset();
+            left.connection.reset();
         }
     }
 
@@ -331,14 +332,14 @@ impl Orphans {
     /// Continues the connection at index `at` of the list, and removes it if it is done. It is also
     /// done if it is `broken` and nothing more can be received.
     fn go_on(&mut self, watch: &mut Watch, buffer: &mut [u8], at: usize, broken: bool, now: Time) {
-        let Watched { key, orphan, interest, .. } = &mut self.list[at];
-        if orphan.go_on(buffer, now) == Step::Waits && !(orphan.ended && broken) {
-            let wants = orphan.wants();
+        let Watched { key, left, interest, .. } = &mut self.list[at];
+        if left.go_on(buffer, now) == Step::Waits && !(left.ended && broken) {
+            let wants = left.wants();
             if wants != *interest {
-                watch.change(&orphan.connection, *key, *interest, wants);
+                watch.change(&left.connection, *key, *interest, wants);
                 *interest = wants;
             }
-            self.due = [self.due, orphan.deadline()].into_iter().flatten().min();
+            self.due = [self.due, left.deadline()].into_iter().flatten().min();
             return;
         }
         watch.remove(*key, *interest);
@@ -359,11 +360,11 @@ impl Orphans {
         }
         if self.due.is_some_and(|due| due <= now) {
             for at in (0..self.list.len()).rev() {
-                if self.list[at].orphan.deadline().is_some_and(|deadline| deadline <= now) {
+                if self.list[at].left.deadline().is_some_and(|deadline| deadline <= now) {
                     self.go_on(watch, buffer, at, false, now);
                 }
             }
-            self.due = self.list.iter().filter_map(|one| one.orphan.deadline()).min();
+            self.due = self.list.iter().filter_map(|one| one.left.deadline()).min();
         }
     }
 
@@ -372,29 +373,33 @@ impl Orphans {
     }
 
     /// Removes all lingering connections, and returns them to be finished by [`settle`].
-    pub(super) fn take(&mut self) -> impl Iterator<Item = Orphan> + use<> {
-        std::mem::take(&mut self.list).into_iter().map(|one| one.orphan)
+    pub(super) fn take(&mut self) -> impl Iterator<Item = LingeringConnection> + use<> {
+        std::mem::take(&mut self.list).into_iter().map(|one| one.left)
     }
 }
 
 /// Waits until the peers have acknowledged what was sent to them, but at most for `patience`.
 /// Called when the device closes or its process ends. Bytes that were acknowledged are not lost by
 /// a reset.
-pub(crate) fn settle(mut orphans: Vec<Orphan>, clock: impl Fn() -> Time, patience: Duration) {
+pub(crate) fn settle(
+    mut lingering: Vec<LingeringConnection>,
+    clock: impl Fn() -> Time,
+    patience: Duration,
+) {
     let mut buffer = vec![0; 1 << 16];
     let until = Instant::now() + patience;
     loop {
-        orphans.retain_mut(|orphan| {
-            let waits = orphan.go_on(&mut buffer, clock()) == Step::Waits;
-            waits && !(orphan.is_shut && orphan.connection.is_acknowledged())
+        lingering.retain_mut(|left| {
+            let waits = left.go_on(&mut buffer, clock()) == Step::Waits;
+            waits && !(left.is_shut && left.connection.is_acknowledged())
         });
-        if orphans.is_empty() || Instant::now() >= until {
+        if lingering.is_empty() || Instant::now() >= until {
             break;
         }
         std::thread::sleep(CLOSE_PAUSE);
     }
-    if !orphans.is_empty() {
-        let count = orphans.len();
+    if !lingering.is_empty() {
+        let count = lingering.len();
         tracing::warn!(
             count,
             "connections are closed though their peers have not acknowledged all that was sent"
@@ -416,22 +421,22 @@ mod tests {
 
     struct Fixture {
         watch: Watch,
-        orphans: Orphans,
+        lingering: LingeringConnections,
         buffer: Vec<u8>,
         counts: StreamCounts,
         /// The start-up that the next connection waits for.
-        asked: Option<Unanswered>,
+        asked: Option<PendingStartup>,
     }
 
     impl Fixture {
         fn new() -> Self {
-            let (watch, orphans) = (Watch::new().unwrap(), Orphans::new(FEW));
+            let (watch, lingering) = (Watch::new().unwrap(), LingeringConnections::new(FEW));
             let (counts, asked) = Default::default();
-            Self { watch, orphans, buffer: vec![0; 1 << 16], counts, asked }
+            Self { watch, lingering, buffer: vec![0; 1 << 16], counts, asked }
         }
 
         /// Makes a lingering connection with bytes to send, and returns its peer.
-        fn orphan(&mut self, key: u64, out: &[u8], now: Time) -> TcpStream {
+        fn linger(&mut self, key: u64, out: &[u8], now: Time) -> TcpStream {
             let home = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
             let listener = Listener::bind(&home).unwrap();
             let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -442,10 +447,10 @@ mod tests {
                 std::thread::yield_now();
             };
             let interest = self.watch.add(&connection, key).unwrap();
-            let orphan = Orphan::new(connection, out.to_vec(), false, &FEW);
-            let orphan = Orphan { unanswered: self.asked.take(), ..orphan };
-            let Self { watch, orphans, buffer, counts, .. } = self;
-            orphans.adopt(watch, buffer, counts, Some((key, interest)), orphan, now);
+            let left = LingeringConnection::new(connection, out.to_vec(), false, &FEW);
+            let left = LingeringConnection { pending_startup: self.asked.take(), ..left };
+            let Self { watch, lingering, buffer, counts, .. } = self;
+            lingering.adopt(watch, buffer, counts, Some((key, interest)), left, now);
             peer
         }
 
@@ -453,13 +458,13 @@ mod tests {
         fn until(&mut self, count: usize) {
             let until = Instant::now() + Duration::from_secs(20);
             let mut ready = Vec::new();
-            while self.orphans.list.len() > count {
-                assert!(Instant::now() < until, "{} are left", self.orphans.list.len());
+            while self.lingering.list.len() > count {
+                assert!(Instant::now() < until, "{} are left", self.lingering.list.len());
                 self.watch.poll(true, &mut ready);
                 for one in ready.drain(..) {
-                    assert!(Orphans::owns(one.key));
-                    let Self { watch, orphans, buffer, .. } = self;
-                    orphans.handle_ready(watch, buffer, &one, Time(0));
+                    assert!(LingeringConnections::owns(one.key));
+                    let Self { watch, lingering, buffer, .. } = self;
+                    lingering.handle_ready(watch, buffer, &one, Time(0));
                 }
             }
         }
@@ -469,7 +474,7 @@ mod tests {
     fn all_arrives_though_the_peer_goes_on_sending_and_then_it_is_over() {
         let mut fixture = Fixture::new();
         let out = vec![7; 8 << 20];
-        let mut peer = fixture.orphan(5, &out, Time(0));
+        let mut peer = fixture.linger(5, &out, Time(0));
         let mut writer = peer.try_clone().unwrap();
         let thread = std::thread::spawn(move || {
             writer.write_all(&[1; 100_000]).unwrap();
@@ -479,22 +484,22 @@ mod tests {
         });
         fixture.until(0);
         assert!(thread.join().unwrap() == out);
-        assert_eq!(fixture.orphans.next_deadline(), None);
+        assert_eq!(fixture.lingering.next_deadline(), None);
     }
 
     #[test]
     fn one_that_sends_without_end_or_never_closes_is_given_up() {
         let mut fixture = Fixture::new();
-        let mut peer = fixture.orphan(5, b"end", Time(0));
+        let mut peer = fixture.linger(5, b"end", Time(0));
         let thread = std::thread::spawn(move || while peer.write_all(&[1; 1 << 16]).is_ok() {});
         fixture.until(0);
         thread.join().unwrap();
-        let _silent = fixture.orphan(6, b"end", Time(10));
-        let Fixture { watch, orphans, buffer, counts, .. } = &mut fixture;
-        orphans.handle_timeout(watch, buffer, counts, Time(1009));
-        assert_eq!(orphans.list.len(), 1);
-        orphans.handle_timeout(watch, buffer, counts, Time(1010));
-        assert!(orphans.list.is_empty());
+        let _silent = fixture.linger(6, b"end", Time(10));
+        let Fixture { watch, lingering, buffer, counts, .. } = &mut fixture;
+        lingering.handle_timeout(watch, buffer, counts, Time(1009));
+        assert_eq!(lingering.list.len(), 1);
+        lingering.handle_timeout(watch, buffer, counts, Time(1010));
+        assert!(lingering.list.is_empty());
     }
 
     /// More bytes than a socket takes while its peer reads nothing.
@@ -503,10 +508,10 @@ mod tests {
     #[test]
     fn of_too_many_one_goes_whose_peer_has_everything() {
         let mut fixture = Fixture::new();
-        let mut slow = fixture.orphan(1, &vec![7; MUCH], Time(1));
-        let quick: Vec<_> = (2..5).map(|n| fixture.orphan(n, b"end", Time(n))).collect();
+        let mut slow = fixture.linger(1, &vec![7; MUCH], Time(1));
+        let quick: Vec<_> = (2..5).map(|n| fixture.linger(n, b"end", Time(n))).collect();
         // The system determines which of these have been acknowledged by then.
-        let kept: Vec<_> = fixture.orphans.list.iter().map(|one| one.until).collect();
+        let kept: Vec<_> = fixture.lingering.list.iter().map(|one| one.until).collect();
         assert_eq!((kept.len(), kept[0]), (2, Time(1001)));
         assert_eq!(fixture.counts.snapshot().reset_unacknowledged, 0);
         // The bytes sent to these peers arrive, and the connections end without a reset.
@@ -523,14 +528,14 @@ mod tests {
     #[test]
     fn of_too_many_one_goes_that_a_peer_was_only_asked_for() {
         let mut fixture = Fixture::new();
-        let _slow = fixture.orphan(1, &vec![7; MUCH], Time(1));
+        let _slow = fixture.linger(1, &vec![7; MUCH], Time(1));
         let mut startup = Startup::initiate(StartupConfig::default(), &[], Time(2)).unwrap();
         startup.handle_sent(startup.transmit().len());
-        fixture.asked = Unanswered::new(startup, Time(2));
+        fixture.asked = PendingStartup::new(startup, Time(2));
         assert!(fixture.asked.is_some());
-        let _asked = fixture.orphan(2, b"", Time(2));
-        let _other = fixture.orphan(3, &vec![7; MUCH], Time(3));
-        let kept: Vec<_> = fixture.orphans.list.iter().map(|one| one.until).collect();
+        let _asked = fixture.linger(2, b"", Time(2));
+        let _other = fixture.linger(3, &vec![7; MUCH], Time(3));
+        let kept: Vec<_> = fixture.lingering.list.iter().map(|one| one.until).collect();
         assert_eq!(kept, [Time(1001), Time(1003)]);
         assert_eq!(fixture.counts.snapshot().reset_unacknowledged, 0);
     }
@@ -539,8 +544,8 @@ mod tests {
     fn of_too_many_that_their_sockets_do_not_have_whole_the_oldest_is_reset_and_counted() {
         let mut fixture = Fixture::new();
         let mut peers: Vec<_> =
-            (0..3).map(|n| fixture.orphan(n, &vec![7; MUCH], Time(n))).collect();
-        let kept: Vec<_> = fixture.orphans.list.iter().map(|one| one.until).collect();
+            (0..3).map(|n| fixture.linger(n, &vec![7; MUCH], Time(n))).collect();
+        let kept: Vec<_> = fixture.lingering.list.iter().map(|one| one.until).collect();
         assert_eq!(kept, [Time(1001), Time(1002)]);
         let counts = fixture.counts.snapshot();
         assert_eq!((counts.reset_unacknowledged, counts.left_to_system), (1, 0));
@@ -551,13 +556,13 @@ mod tests {
     fn a_device_that_closes_waits_until_its_peers_have_what_they_were_sent() {
         let mut fixture = Fixture::new();
         let out = vec![7; 8 << 20];
-        let mut peer = fixture.orphan(5, &out, Time(0));
+        let mut peer = fixture.linger(5, &out, Time(0));
         let thread = std::thread::spawn(move || {
             let mut all = Vec::new();
             peer.read_to_end(&mut all).unwrap();
             all
         });
-        settle(fixture.orphans.take().collect(), || Time(0), CLOSE_PATIENCE);
+        settle(fixture.lingering.take().collect(), || Time(0), CLOSE_PATIENCE);
         assert!(thread.join().unwrap() == out);
     }
 }

@@ -5,7 +5,7 @@
 //! connection before it gets the initiator's ready-to-receive indication. So the connection waits
 //! for the reply for a second, which is far longer than a reply travels. If the peer's application
 //! has not decided by then, there is no point in waiting longer. A lingering connection
-//! (`orphan.rs`) owns the start-up, and sends what has to be sent after the reply.
+//! (`lingering.rs`) owns the start-up, and sends what has to be sent after the reply.
 
 use vernic_proto::Time;
 use vernic_proto::iwarp::{Agreed, Startup, StartupState, StreamEnd};
@@ -25,12 +25,12 @@ pub(super) enum Answer {
 }
 
 /// A start-up with a request that was sent and not answered.
-pub(crate) struct Unanswered {
+pub(crate) struct PendingStartup {
     startup: Startup,
     until: Time,
 }
 
-impl Unanswered {
+impl PendingStartup {
     /// Returns an initiator's start-up that only waits for the reply; `None` for any other
     /// start-up.
     pub(crate) fn new(startup: Startup, now: Time) -> Option<Self> {

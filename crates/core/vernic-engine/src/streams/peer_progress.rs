@@ -23,24 +23,24 @@ use crate::support::events::lock;
 
 /// The number of checks during the time after which a peer is given up. So the end of a peer is
 /// noticed late by at most a quarter of that time.
-const LOOKS: u64 = 4;
+const CHECKS: u64 = 4;
 
 /// What is known of how long a peer has not acknowledged data.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Vital {
+pub(super) struct PeerProgress {
     /// The time of the first of the last checks in a row that found unacknowledged data.
     silent_since: Option<Time>,
     is_gone: bool,
 }
 
-impl Vital {
+impl PeerProgress {
     /// Whether the peer was given up.
     pub(super) fn is_gone(&self) -> bool {
         self.is_gone
     }
 
     /// Takes what the kernel reports. Returns whether the peer has not answered for too long.
-    fn look(&mut self, vitals: Vitals, now: Time, timeout: u64) -> bool {
+    fn check(&mut self, vitals: Vitals, now: Time, timeout: u64) -> bool {
         let silent = vitals.silent.as_nanos().min(u128::from(u64::MAX)) as u64;
         // If an answer came after the first check, the data that is unacknowledged now was sent
         // later.
@@ -66,12 +66,12 @@ impl Streams {
         // If the kernel refuses keep-alive, which no known kernel does, the connection is still
         // checked here.
         let _ = connection.keep_alive(Duration::from_nanos(timeout));
-        self.look_at.get_or_insert(now + timeout / LOOKS);
+        self.check_at.get_or_insert(now + timeout / CHECKS);
     }
 
-    /// Returns the latest time at which [`look_after`](Self::look_after) must be called.
+    /// Returns the latest time at which [`check_peers`](Self::check_peers) must be called.
     pub(crate) fn next_deadline(&self) -> Option<Time> {
-        [self.look_at, self.orphans.next_deadline()].into_iter().flatten().min()
+        [self.check_at, self.lingering.next_deadline()].into_iter().flatten().min()
     }
 
     /// Returns the queue pair numbers of connections with peers that have been silent for too long.
@@ -79,25 +79,25 @@ impl Streams {
         let timeout = timeout(engine);
         let is_gone = |conn: &mut Conn| {
             let vitals = conn.connection.vitals();
-            !conn.ended && vitals.is_ok_and(|vitals| conn.vital.look(vitals, now, timeout))
+            !conn.ended && vitals.is_ok_and(|vitals| conn.peer_progress.check(vitals, now, timeout))
         };
         let gone =
             self.connections.iter_mut().filter_map(|(key, conn)| is_gone(conn).then_some(*key));
         let gone = gone.collect();
-        self.look_at = (!self.connections.is_empty()).then(|| now + timeout / LOOKS);
+        self.check_at = (!self.connections.is_empty()).then(|| now + timeout / CHECKS);
         gone
     }
 }
 
 impl Streams {
     /// Gives up peers that do not answer, and lingering connections with no time left.
-    pub(crate) fn look_after(&mut self, engine: &Device, sched: &mut Scheduler, now: Time) {
+    pub(crate) fn check_peers(&mut self, engine: &Device, sched: &mut Scheduler, now: Time) {
         if self.next_deadline().is_none_or(|next| next > now) {
             return;
         }
-        let Self { watch, orphans, look_at, buffer, .. } = self;
-        orphans.handle_timeout(watch, buffer, &engine.counts().streams, now);
-        if look_at.is_none_or(|next| next > now) {
+        let Self { watch, lingering, check_at, buffer, .. } = self;
+        lingering.handle_timeout(watch, buffer, &engine.counts().streams, now);
+        if check_at.is_none_or(|next| next > now) {
             return;
         }
         for key in self.find_gone(engine, now) {
@@ -119,27 +119,27 @@ mod tests {
 
     #[test]
     fn a_peer_is_gone_that_leaves_one_question_without_an_answer_for_too_long() {
-        let (mut vital, second) = (Vital::default(), 1_000_000_000);
-        let mut look = |at: u64, waits, silent_s| {
+        let (mut peer_progress, second) = (PeerProgress::default(), 1_000_000_000);
+        let mut check = |at: u64, waits, silent_s| {
             let vitals = Vitals { waits, silent: Duration::from_secs(silent_s) };
-            vital.look(vitals, Time(at * second), 10 * second)
+            peer_progress.check(vitals, Time(at * second), 10 * second)
         };
         // The peer has been silent for long, but only because nothing was sent to it.
-        assert!(!look(100, false, 99));
-        assert!(!look(101, true, 100));
-        assert!(!look(110, true, 109));
-        assert!(look(111, true, 110));
+        assert!(!check(100, false, 99));
+        assert!(!check(101, true, 100));
+        assert!(!check(110, true, 109));
+        assert!(check(111, true, 110));
         // The peer answers and is sent data again, so it was not silent all the time.
-        let mut vital = Vital::default();
-        let mut look = |at: u64, waits, silent_s| {
+        let mut peer_progress = PeerProgress::default();
+        let mut check = |at: u64, waits, silent_s| {
             let vitals = Vitals { waits, silent: Duration::from_secs(silent_s) };
-            vital.look(vitals, Time(at * second), 10 * second)
+            peer_progress.check(vitals, Time(at * second), 10 * second)
         };
         for at in (0..100).step_by(9) {
-            assert!(!look(at, true, 8), "{at}");
+            assert!(!check(at, true, 8), "{at}");
         }
-        assert!(!look(100, false, 9));
-        assert!(!look(109, true, 18));
-        assert!(!look(118, true, 27));
+        assert!(!check(100, false, 9));
+        assert!(!check(109, true, 18));
+        assert!(!check(118, true, 27));
     }
 }

@@ -43,7 +43,7 @@ const GRACE_NANOS: u64 = 2_000_000;
 
 /// A process of this host, or of another host, that has connections with this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Neighbour {
+struct LocalProcess {
     /// The address of the process in these connections.
     at: Gid,
     slot: Slot,
@@ -55,16 +55,16 @@ struct Neighbour {
 
 /// The processes that have connections with this process and are, or may be, of this host.
 #[derive(Debug, Default)]
-pub(super) struct Neighbours {
-    all: Vec<Neighbour>,
+pub(super) struct LocalProcesses {
+    all: Vec<LocalProcess>,
     /// The time of the next check; `None` if there is nothing to check.
     due: Option<Time>,
 }
 
-impl Neighbours {
+impl LocalProcesses {
     /// Notes that a connection has its other end at the address `at`, in the process with `slot`.
     /// `found` is the result of a lookup of that process.
-    pub(super) fn meet(&mut self, at: Gid, slot: Slot, found: Lookup, now: Time) {
+    pub(super) fn note(&mut self, at: Gid, slot: Slot, found: Lookup, now: Time) {
         let is_sure = match found {
             Lookup::Here(process) if process.pid != std::process::id() => true,
             Lookup::Here(_) | Lookup::NotHere => return,
@@ -72,7 +72,7 @@ impl Neighbours {
         };
         match self.all.iter_mut().find(|known| known.at == at && known.slot == slot) {
             Some(known) => known.is_sure |= is_sure,
-            None => self.all.push(Neighbour { at, slot, is_sure, is_missed: false }),
+            None => self.all.push(LocalProcess { at, slot, is_sure, is_missed: false }),
         }
         self.due.get_or_insert(now + LOOK_NANOS);
     }
@@ -89,7 +89,7 @@ impl Neighbours {
     }
 
     /// Checks all processes. Removes those that are gone, and returns them.
-    fn look(&mut self, slots: &SlotTable) -> HashSet<(Gid, Slot)> {
+    fn check(&mut self, slots: &SlotTable) -> HashSet<(Gid, Slot)> {
         let mut gone = HashSet::new();
         self.all.retain_mut(|known| {
             if known.is_sure {
@@ -113,12 +113,12 @@ impl Neighbours {
 impl CmShared {
     /// If it is time for a check, ends the connections with processes that are gone. For the thread
     /// that has the lane.
-    pub(crate) fn look_at_neighbours(&self, now: Time) {
-        let mut neighbours = lock(&self.neighbours);
-        if neighbours.due.is_none_or(|due| due > now) {
+    pub(crate) fn check_local_processes(&self, now: Time) {
+        let mut local_processes = lock(&self.local_processes);
+        if local_processes.due.is_none_or(|due| due > now) {
             return;
         }
-        let gone = neighbours.look(self.device.slots());
+        let gone = local_processes.check(self.device.slots());
         let mut state = lock(&self.state);
         let Some(machine) = &mut state.machine else { return };
         if !gone.is_empty() {
@@ -126,9 +126,9 @@ impl CmShared {
         }
         let met: HashSet<_> =
             machine.peers().map(|(path, id)| (path.remote, slot_of(id))).collect();
-        neighbours.all.retain(|known| met.contains(&(known.at, known.slot)));
-        neighbours.due = neighbours.pause().map(|pause| now + pause);
-        state.tell();
+        local_processes.all.retain(|known| met.contains(&(known.at, known.slot)));
+        local_processes.due = local_processes.pause().map(|pause| now + pause);
+        state.report_events();
     }
 }
 
@@ -146,20 +146,20 @@ mod tests {
         let here = |pid| Lookup::Here(PeerProcess { pid, private_port: 1, intake: None });
         let at = Gid::from_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let slot = |number: u32| slot_of(vernic_wire::cm::CommId(number << 22));
-        let mut neighbours = Neighbours::default();
-        neighbours.meet(at, slot(1), here(std::process::id()), Time(0));
-        neighbours.meet(at, slot(2), Lookup::NotHere, Time(0));
-        assert_eq!(neighbours.due(), None, "this process, and another host");
-        neighbours.meet(at, slot(3), Lookup::Pending, Time(0));
-        assert_eq!(neighbours.due(), Some(Time(LOOK_NANOS)));
-        neighbours.meet(at, slot(4), Lookup::Asked, Time(1));
-        neighbours.meet(at, slot(4), here(1), Time(2));
-        assert_eq!(neighbours.due(), Some(Time(LOOK_NANOS)));
+        let mut local_processes = LocalProcesses::default();
+        local_processes.note(at, slot(1), here(std::process::id()), Time(0));
+        local_processes.note(at, slot(2), Lookup::NotHere, Time(0));
+        assert_eq!(local_processes.due(), None, "this process, and another host");
+        local_processes.note(at, slot(3), Lookup::Pending, Time(0));
+        assert_eq!(local_processes.due(), Some(Time(LOOK_NANOS)));
+        local_processes.note(at, slot(4), Lookup::Asked, Time(1));
+        local_processes.note(at, slot(4), here(1), Time(2));
+        assert_eq!(local_processes.due(), Some(Time(LOOK_NANOS)));
         // The slots of all these processes are free, but messages of the last one may still be in
         // our sockets.
-        assert_eq!(neighbours.look(&slots), HashSet::new());
-        assert_eq!((neighbours.all.len(), neighbours.pause()), (1, Some(GRACE_NANOS)));
-        assert_eq!(neighbours.look(&slots), HashSet::from([(at, slot(4))]));
-        assert_eq!((neighbours.all.len(), neighbours.pause()), (0, None));
+        assert_eq!(local_processes.check(&slots), HashSet::new());
+        assert_eq!((local_processes.all.len(), local_processes.pause()), (1, Some(GRACE_NANOS)));
+        assert_eq!(local_processes.check(&slots), HashSet::from([(at, slot(4))]));
+        assert_eq!((local_processes.all.len(), local_processes.pause()), (0, None));
     }
 }

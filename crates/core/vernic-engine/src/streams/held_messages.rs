@@ -17,7 +17,7 @@ pub(super) const MAX_HELD_BYTES: usize =
 
 /// The bytes of one connection's waiting message, with the peer's address and the order of arrival.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Held {
+pub(super) struct HeldMessage {
     source: Source,
     age: u64,
     bytes: usize,
@@ -25,13 +25,13 @@ pub(super) struct Held {
 
 /// The bytes that all waiting messages of a device hold, by the peer's address.
 #[derive(Debug, Default)]
-pub(super) struct Holding {
+pub(super) struct HeldMessages {
     shares: Shares<u32>,
     bytes: usize,
     next_age: u64,
 }
 
-impl Holding {
+impl HeldMessages {
     /// Updates the record of a connection after its waiting bytes have changed.
     pub(super) fn update(&mut self, key: u32, conn: &mut Conn) {
         let before = conn.holds;
@@ -50,12 +50,12 @@ impl Holding {
         let age = before.map_or(self.next_age, |before| before.age);
         self.shares.add(source, age, key);
         self.bytes += bytes;
-        conn.holds = Some(Held { source, age, bytes });
+        conn.holds = Some(HeldMessage { source, age, bytes });
     }
 
     /// Removes a connection from the record.
     pub(super) fn forget(&mut self, conn: &mut Conn) {
-        if let Some(Held { source, age, bytes }) = conn.holds.take() {
+        if let Some(HeldMessage { source, age, bytes }) = conn.holds.take() {
             self.shares.remove(source, age);
             self.bytes -= bytes;
         }
