@@ -4,11 +4,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use vernic_engine::fuzzing::ticket_message;
+use vernic_engine::fuzzing::grant_message;
 use vernic_io::fuzzing;
 
 fuzz_target!(|bytes: &[u8]| {
-    for parser in [fuzzing::slot_message, fuzzing::handoff_head, ticket_message] {
+    for parser in [fuzzing::slot_message, fuzzing::handoff_head, grant_message] {
         if let Some(understood) = parser(bytes) {
             // Reserved bytes may be lost the first time, nothing the second.
             assert_eq!(parser(&understood).as_deref(), Some(&understood[..]));

@@ -2,9 +2,9 @@
 //!
 //! Exists in builds with `--cfg fuzzing` only, which `cargo fuzz` sets; no part of the API.
 
-use crate::local::messages::Told;
+use crate::local::messages::GrantMessage;
 
-/// What neighbours tell each other about tickets: what was understood, put into bytes again.
-pub fn ticket_message(bytes: &[u8]) -> Option<Vec<u8>> {
-    Told::parse(bytes).map(|told| told.emit())
+/// Parses a message about grants between local peers, and emits it again.
+pub fn grant_message(bytes: &[u8]) -> Option<Vec<u8>> {
+    GrantMessage::parse(bytes).map(|message| message.emit())
 }

@@ -1,11 +1,11 @@
 //! The lane: receiving, sending, timers, acknowledgements, and QP1.
 
-pub(crate) mod consent;
 mod control;
 pub(crate) mod core;
+pub(crate) mod grant_requests;
 mod groups;
 pub(crate) mod gsi;
-pub(crate) mod neighbours;
+pub(crate) mod local_peers;
 pub(crate) mod packets;
 mod plan;
 pub(crate) mod protocol;

@@ -2,5 +2,5 @@
 
 pub(crate) mod background;
 pub(crate) mod engine;
-mod neighbours;
+mod local_peers;
 mod peers;

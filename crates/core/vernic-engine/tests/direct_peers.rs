@@ -91,12 +91,12 @@ fn an_initiator_that_is_killed_inside_keeps_no_memory() {
 }
 
 #[test]
-fn a_visitor_that_is_stopped_inside_is_cut_off_and_writes_no_more_than_a_piece_when_it_goes_on() {
+fn a_grantee_that_is_stopped_inside_is_cut_off_and_writes_no_more_than_a_piece_when_it_goes_on() {
     let name = "a_visitor_that_is_stopped_inside_is_cut_off_and_writes_no_more_than_a_piece_when_it_goes_on";
     if runs_alone(name) {
         return;
     }
-    // What it copies between two looks at its gates.
+    // What it copies between two checks of its revocation words.
     const PIECE: usize = 16 << 10;
     for _ in 0..50 {
         let mut t = Rig::new("mapped");

@@ -1,4 +1,4 @@
-//! Bytes that are put into a neighbour's memory outside of the send queue.
+//! Bytes that are put into a local peer's memory outside of the send queue.
 //!
 //! The tests start this program again as the other process; what that one does is in
 //! [`the_other_process`], line by line as it is told.
@@ -138,7 +138,7 @@ impl Rig {
         assert_eq!(self.end.wait(1)[0].status, WcStatus::Success);
     }
 
-    /// Until the other process has been met, and has answered: by packets or not.
+    /// Until the other process is connected, and has answered: by packets or not.
     fn until_granted(&self) {
         let since = Instant::now();
         while self.end.context.counters().direct.writes == 0 {
@@ -198,7 +198,7 @@ fn nothing_is_placed_where_it_was_not_permitted() {
     assert_eq!(range_refused(), 1);
     t.put(BYTES as u64 - 8, &[1; 8]);
     assert_eq!(t.ask("dereg"), "gone");
-    // At first by the gate, then for lack of a ticket, which it is told to give up.
+    // At first by the revocation word, then for lack of a grant, which it is notified to give up.
     for _ in 0..1000 {
         assert_eq!(t.place(0, b"after"), Placed::Not);
     }

@@ -145,7 +145,7 @@ fn two_processes_exchange_data_while_one_of_them_makes_no_call() {
 fn a_killed_peer_is_retry_exceeded_with_an_explanation_that_names_it() {
     let mut other = Other::start("victim");
     let mut config = test_config();
-    // A neighbour's end is told at once.
+    // The end of a local peer is noticed at once.
     config.set("same_host", "off").unwrap();
     // So is that of another process of this host, a little later.
     config.set("live_peer_timeout_s", "0").unwrap();

@@ -12,7 +12,7 @@ use super::Count;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
     /// The peer has not granted access, or not yet.
-    NoTicket,
+    NoGrant,
     /// The grant does not cover the range or the operation.
     Range,
     /// The peer has revoked the grant, by clearing a revocation word.
@@ -169,7 +169,7 @@ impl DirectCounts {
             reads: self.reads.value(),
             atomics: self.atomics.value(),
             bytes: self.bytes.value(),
-            refused_no_ticket: refused(Refusal::NoTicket),
+            refused_no_ticket: refused(Refusal::NoGrant),
             refused_range: refused(Refusal::Range),
             refused_closed: refused(Refusal::Closed),
             refused_not_permitted: refused(Refusal::NotPermitted),

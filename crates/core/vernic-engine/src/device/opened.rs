@@ -28,7 +28,7 @@ use crate::device::listing::DeviceInfo;
 use crate::device::port::Port;
 use crate::device::transport::TransportRules;
 use crate::error::PathError;
-use crate::local::control::NearControl;
+use crate::local::control::LocalControl;
 use crate::local::watch::PeerWatch;
 use crate::policy::Cells;
 use crate::support::events::{AsyncEvent, CqId, EventQueue};
@@ -46,7 +46,7 @@ pub(crate) struct Device {
     xrcds: FileObjects,
     counters: Counters,
     slots: Arc<SlotTable>,
-    near: Option<NearControl>,
+    local: Option<LocalControl>,
     watch: PeerWatch,
     policy: Cells,
     waker: Waker,
@@ -109,11 +109,11 @@ impl Device {
         (slots, waker): (Arc<SlotTable>, Waker),
     ) -> Self {
         let shares = info.transport.rules().uses_gids();
-        let near = shares.then(|| NearControl::new(&config, &slots)).flatten();
+        let local = shares.then(|| LocalControl::new(&config, &slots)).flatten();
         Self {
             counters: Counters::default(),
             slots,
-            near,
+            local,
             watch: PeerWatch::default(),
             policy: Cells::default(),
             waker,
@@ -233,8 +233,8 @@ impl Device {
 
     /// Returns the processes of this host that memory is shared with.
     #[inline]
-    pub(crate) fn near(&self) -> Option<&NearControl> {
-        self.near.as_ref()
+    pub(crate) fn local(&self) -> Option<&LocalControl> {
+        self.local.as_ref()
     }
 
     /// Returns the processes of this host that queue pairs are connected to.

@@ -98,7 +98,7 @@ impl Device {
         resolved.location = PeerLocation::Here(self.host_process(&process));
         if !self.config().force_wire {
             resolved.path = resolved.path.to_process(process.id());
-            self.want_neighbour(Slot::of(peer), process.pid);
+            self.want_local_peer(Slot::of(peer), process.pid);
         }
         let path = &resolved.path;
         tracing::debug!(%own, %peer, pid = process.pid, %path, "peer is on this host");

@@ -38,25 +38,25 @@ impl Device {
 
     /// Plans to connect to the process `pid` of this host, unless that was done. The slot's own
     /// socket says that the process has `slot`.
-    pub(crate) fn want_neighbour(&self, slot: Slot, pid: u32) {
-        let Some(near) = &self.near() else { return };
-        let mut wanted = lock(&near.wanted);
+    pub(crate) fn want_local_peer(&self, slot: Slot, pid: u32) {
+        let Some(local) = &self.local() else { return };
+        let mut wanted = lock(&local.wanted);
         if wanted.contains(&(slot, pid)) || wanted.len() == MAX_WANTED {
             return;
         }
         wanted.push((slot, pid));
-        near.ring();
+        local.ring();
         drop(wanted);
         self.waker().wake();
     }
 
     /// Whether the process `pid`, which has `slot`, is a local peer. Must not be called while
     /// holding the lane.
-    pub(crate) fn is_neighbour(&self, slot: Slot, pid: u32) -> bool {
-        let Some(near) = &self.near() else { return false };
-        let hood = lock(&near.hood);
-        let known = hood.as_ref().and_then(|hood| hood.find(slot));
-        known.is_some_and(|neighbour| neighbour.pid() == pid)
+    pub(crate) fn is_local_peer(&self, slot: Slot, pid: u32) -> bool {
+        let Some(local) = &self.local() else { return false };
+        let peers = lock(&local.peers);
+        let known = peers.as_ref().and_then(|peers| peers.find(slot));
+        known.is_some_and(|local_peer| local_peer.pid() == pid)
     }
 }
 

@@ -18,7 +18,7 @@ use crate::error::{CreateError, McastError};
 use crate::lane::core::LaneState;
 use crate::lane::protocol::{Lane, WireProtocol};
 use crate::lane::udp_backpressure::UdpBackpressure;
-use crate::local::rings::Near;
+use crate::local::rings::LocalRings;
 use crate::qp::state::QpInner;
 use crate::qp::table::QpTable;
 use crate::qp::xrc::XrcSrq;
@@ -127,7 +127,7 @@ impl Lane {
     /// Handles a batch from the sockets. Returns whether there was nothing, and no datagram waits
     /// for another process.
     pub(crate) fn empty_sockets(&mut self, device: &Device, now: Time) -> bool {
-        self.near.link_had(1);
+        self.rings.link_had(1);
         let received = self.receive(device, now);
         let LaneState { gsi, table, .. } = &mut self.state;
         gsi.fire_timers(device, table, now);
@@ -183,26 +183,26 @@ impl LaneState {
 impl LaneState {
     /// Returns the rings of local peers, to be asked.
     #[inline]
-    pub(crate) fn near(&self) -> &Near {
-        &self.near
+    pub(crate) fn rings(&self) -> &LocalRings {
+        &self.rings
     }
 
     /// Takes the processes that are to be connected to, and the local peers that are to be
     /// expelled.
     pub(crate) fn take_near_work(&mut self) -> (Vec<(Slot, u32)>, Vec<NeighbourId>) {
-        (self.near.take_found(), self.near.take_broken())
+        (self.rings.take_found(), self.rings.take_broken())
     }
 
     /// Notes that this process answered on the slot's own socket.
     pub(crate) fn set_owner(&mut self, slot: Slot, pid: u32) {
-        self.near.set_owner(slot, pid);
+        self.rings.set_owner(slot, pid);
     }
 
     /// Ends access to and from local peers, and returns their rings, which the caller drops.
-    pub(crate) fn leave_neighbours(&mut self, memory: &Memory) -> Near {
-        self.guests.close(memory);
+    pub(crate) fn leave_neighbours(&mut self, memory: &Memory) -> LocalRings {
+        self.direct_peers.close(memory);
         self.table.iter().for_each(|qp| lock(&qp.core).side.peer.end_grants());
-        std::mem::replace(&mut self.near, Near::new())
+        std::mem::replace(&mut self.rings, LocalRings::new())
     }
 }
 
@@ -253,8 +253,8 @@ impl LaneState {
         &mut self.sched
     }
 
-    pub(crate) fn near_mut(&mut self) -> &mut Near {
-        &mut self.near
+    pub(crate) fn rings_mut(&mut self) -> &mut LocalRings {
+        &mut self.rings
     }
 
     /// Hands packets to QP1.

@@ -23,8 +23,8 @@ use crate::device::opened::Device;
 use crate::lane::groups::Groups;
 use crate::lane::gsi::Gsi;
 use crate::lane::udp_backpressure::{self, UdpBackpressure};
-use crate::local::guests::Guests;
-use crate::local::rings::Near;
+use crate::local::direct_peers::DirectPeers;
+use crate::local::rings::LocalRings;
 use crate::qp::state::{QpCore, QpInner};
 use crate::qp::table::QpTable;
 use crate::qp::xrc::SrqTable;
@@ -58,14 +58,14 @@ pub(crate) struct LaneState {
     pub(super) sched: Scheduler,
     pub(super) udp_backpressure: UdpBackpressure,
     /// Rings that are shared with processes of this host.
-    pub(super) near: Near,
+    pub(super) rings: LocalRings,
     /// The receiver page of this process, which says how much is in flight to it.
     pub(super) intake: Option<Arc<Intake>>,
     pub(super) groups: Groups,
     pub(super) gsi: Gsi,
     /// Local peers that access memory of this process without packets, or whose memory this process
     /// so accesses.
-    pub(super) guests: Guests,
+    pub(super) direct_peers: DirectPeers,
 }
 
 impl LaneState {
@@ -77,11 +77,11 @@ impl LaneState {
             srqs: SrqTable::default(),
             sched: Scheduler::new(now),
             udp_backpressure: UdpBackpressure::new(device.config().pace),
-            near: Near::new(),
+            rings: LocalRings::new(),
             intake: device.slots().intake().cloned(),
             groups: Groups::default(),
             gsi: Gsi::new(cm),
-            guests: Guests::default(),
+            direct_peers: DirectPeers::default(),
         }
     }
 
@@ -92,7 +92,7 @@ impl LaneState {
         if self.tx.is_blocked() {
             return Some(now + RETRY_NANOS);
         }
-        if self.sched.has_ready() || self.gsi.is_pending() || self.near.is_pending() {
+        if self.sched.has_ready() || self.gsi.is_pending() || self.rings.is_pending() {
             return Some(now);
         }
         let link = self.link.deadline().map(|Nanos(n)| Time(n));
@@ -101,10 +101,10 @@ impl LaneState {
         let batching = (!self.tx.is_empty()).then(|| now + patience);
         let backpressured = self.sched.has_backpressured().then(|| {
             let pause =
-                if self.near.is_stuck(now) { STUCK_NANOS } else { udp_backpressure::RETRY_NANOS };
+                if self.rings.is_stuck(now) { STUCK_NANOS } else { udp_backpressure::RETRY_NANOS };
             now + pause
         });
-        let (mads, wake) = (self.gsi.deadline(), self.near.wake_at());
+        let (mads, wake) = (self.gsi.deadline(), self.rings.wake_at());
         let blocked = self.tx.is_any_blocked().then(|| now + RETRY_NANOS);
         [queue_pairs, batching, link, backpressured, mads, wake, blocked]
             .into_iter()
@@ -119,9 +119,9 @@ impl LaneState {
         device: &Device,
         event: Event,
         now: Time,
-        mut expired: impl FnMut(&mut Near, &mut Scheduler, &Arc<QpInner>, &mut QpCore),
+        mut expired: impl FnMut(&mut LocalRings, &mut Scheduler, &Arc<QpInner>, &mut QpCore),
     ) {
-        let Self { sched, table, near, .. } = self;
+        let Self { sched, table, rings, .. } = self;
         if !sched.has_timer(now) {
             return;
         }
@@ -138,7 +138,7 @@ impl LaneState {
                     machine.handle_timeout(now, host);
                 });
                 device.counts().timer_fired(&before, core.machine.counters());
-                expired(near, sched, qp, &mut core);
+                expired(rings, sched, qp, &mut core);
             }
             sched.after(device, qp, &mut core, event, now);
         }

@@ -21,8 +21,8 @@ use crate::device::opened::Device;
 use crate::lane::core::LaneState;
 use crate::lane::groups::Groups;
 use crate::lane::packets::Packets;
-use crate::local::pull::{BYTES_PER_LOOK, Lender, Named, Pull};
-use crate::local::rings::Origin;
+use crate::local::rendezvous::{BYTES_PER_POLL, Rendezvous, RendezvousRecord, SenderMemory};
+use crate::local::rings::RingSource;
 use crate::qp::source::Sender;
 use crate::qp::state::{QpCore, QpInner};
 use crate::qp::table::QpTable;
@@ -45,21 +45,22 @@ impl Packets {
         engine: &Device,
         now: Time,
     ) -> usize {
-        let near = lane.receive_near(engine, now);
-        if !lane.near.is_time_for_link(near, now) {
-            return near;
+        let from_rings = lane.receive_rings(engine, now);
+        if !lane.rings.is_time_for_link(from_rings, now) {
+            return from_rings;
         }
         let count = lane.link.recv(Nanos(now.nanos()), &mut self.rx);
-        lane.near.link_had(count);
+        lane.rings.link_had(count);
         if count == 0 {
             if let Some(intake) = &lane.intake {
                 intake.settle(&mut self.intake_seen, now.nanos());
             }
-            return near;
+            return from_rings;
         }
         lane.sched.count_received(count);
         let LaneState { link, table, srqs, sched, groups, gsi, .. } = lane;
-        let (locked, mads, paced, via, lender, pulled) = (None, Vec::new(), 0, None, None, 0);
+        let (locked, mads, paced, via, sender_memory, pulled) =
+            (None, Vec::new(), 0, None, None, 0);
         let mut noted = None;
         let mut demux = Demux {
             engine,
@@ -72,7 +73,7 @@ impl Packets {
             mads,
             paced,
             via,
-            lender,
+            sender_memory,
             pulled,
             accepted: 0,
         };
@@ -101,18 +102,18 @@ impl Packets {
         if let Some(intake) = lane.intake.as_ref().filter(|_| paced != 0) {
             intake.take(paced);
         }
-        near + count
+        from_rings + count
     }
 }
 
 impl LaneState {
     /// Receives from the rings, and handles their packets; returns how many there were.
     #[inline]
-    fn receive_near(&mut self, engine: &Device, now: Time) -> usize {
+    fn receive_rings(&mut self, engine: &Device, now: Time) -> usize {
         let mut count = 0;
-        for nth in 0..self.near.len() {
-            if let Some(place) = self.near.news_of(nth) {
-                count += self.receive_ring(engine, place, NEAR_BYTES, now);
+        for nth in 0..self.rings.len() {
+            if let Some(index) = self.rings.news_of(nth) {
+                count += self.receive_ring(engine, index, RING_BYTES, now);
             }
         }
         count
@@ -120,17 +121,17 @@ impl LaneState {
 
     /// Receives what is left in the ring of a local peer that is gone.
     pub(crate) fn receive_rest(&mut self, engine: &Device, id: NeighbourId, now: Time) {
-        if self.near.peer(id).is_some() {
+        if self.rings.peer(id).is_some() {
             self.receive_ring(engine, id.place() as u16, u64::from(MAX_RING_BYTES), now);
         }
     }
 
     /// Receives up to `bytes` from the ring of one local peer.
-    fn receive_ring(&mut self, engine: &Device, place: u16, bytes: u64, now: Time) -> usize {
-        let Self { near, guests, table, srqs, sched, groups, .. } = self;
-        let (mut buffer, mut count, mut total, mut broken) = (near.take_buffer(), 0, 0, None);
-        let Some((reader, via)) = near.reading(place) else { return 0 };
-        let lender = guests.lender(via.id());
+    fn receive_ring(&mut self, engine: &Device, index: u16, bytes: u64, now: Time) -> usize {
+        let Self { rings, direct_peers, table, srqs, sched, groups, .. } = self;
+        let (mut buffer, mut count, mut total, mut broken) = (rings.take_buffer(), 0, 0, None);
+        let Some((reader, via)) = rings.reading(index) else { return 0 };
+        let sender_memory = direct_peers.sender_memory(via.id());
         let (locked, mads, paced, via, pulled) = (None, Vec::new(), 0, Some(via), 0);
         let mut demux = Demux {
             engine,
@@ -143,19 +144,19 @@ impl LaneState {
             mads,
             paced,
             via,
-            lender,
+            sender_memory,
             pulled,
             accepted: 0,
         };
-        let is_rest = bytes > NEAR_BYTES;
-        while reader.unreleased() < bytes && (is_rest || demux.pulled < BYTES_PER_LOOK) {
+        let is_rest = bytes > RING_BYTES;
+        while reader.unreleased() < bytes && (is_rest || demux.pulled < BYTES_PER_POLL) {
             match reader.next(&mut buffer) {
                 Ok(Some(len)) => {
                     count += 1;
                     total += len as u64;
                     let packet = rx_packet(&buffer, len, reader.origin());
                     let handled = match reader.is_run() {
-                        false => demux.handle_near(&packet),
+                        false => demux.handle_from_ring(&packet),
                         true => demux.handle_run(&packet),
                     };
                     if let Err(reason) = handled {
@@ -172,12 +173,12 @@ impl LaneState {
         demux.unlock();
         drop(demux);
         reader.release();
-        near.give_buffer(buffer);
+        rings.give_buffer(buffer);
         sched.count_received(count);
         engine.counts().add(Counted::NearRxPacket, count as u64);
         engine.counts().add(Counted::NearRxByte, total);
         if let Some(error) = broken {
-            near.break_off(place, &error);
+            rings.break_off(index, &error);
         }
         count
     }
@@ -185,7 +186,7 @@ impl LaneState {
 
 /// Bytes that one call takes from a ring: few enough to stay in the second-level cache, and to keep
 /// no other ring waiting.
-const NEAR_BYTES: u64 = 64 * 1024;
+const RING_BYTES: u64 = 64 * 1024;
 
 /// The queue pair whose lock is held between two packets.
 struct LockedQp<'a> {
@@ -210,9 +211,9 @@ struct Demux<'a, 'p> {
     /// The cost, as [`Intake::cost`] has it, of the packets that are subject to UDP backpressure.
     paced: u64,
     /// The local peer whose ring the packets come from.
-    via: Option<Origin<'a>>,
+    via: Option<RingSource<'a>>,
     /// The memory of that peer, if bytes are copied out of it.
-    lender: Option<&'a Lender>,
+    sender_memory: Option<&'a SenderMemory>,
     /// Bytes that were copied out of that memory, or were to be.
     pulled: u64,
     /// Packets that machines took as the next of their sequence.
@@ -254,7 +255,7 @@ impl<'a, 'p> Demux<'a, 'p> {
     /// Handles a packet out of a ring. No packets of QP1 or of a multicast group come out of a
     /// ring: they go by UDP.
     #[inline]
-    fn handle_near(&mut self, packet: &RxPacket<'_>) -> Result<(), DropReason> {
+    fn handle_from_ring(&mut self, packet: &RxPacket<'_>) -> Result<(), DropReason> {
         let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
         self.deliver(parsed.dest_qpn(), packet, &parsed, None)
     }
@@ -264,17 +265,17 @@ impl<'a, 'p> Demux<'a, 'p> {
     fn handle_run(&mut self, packet: &RxPacket<'_>) -> Result<(), DropReason> {
         let counters = &self.engine.counts();
         let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
-        let named = Named::parse(parsed.payload());
+        let record = RendezvousRecord::parse(parsed.payload());
         // Only what a peer that is gone left in its ring may name more bytes than one poll copies;
         // the rest is refused.
-        let may = parsed.info().is_request() && self.pulled < BYTES_PER_LOOK;
-        let (Some(named), Some(lender), true) = (named, self.lender, may) else {
+        let may = parsed.info().is_request() && self.pulled < BYTES_PER_POLL;
+        let (Some(record), Some(sender_memory), true) = (record, self.sender_memory, may) else {
             counters.note(Counted::NearPullRefused);
             return Err(DropReason::RunRefused);
         };
-        self.pulled += u64::from(named.run.length);
-        let pull = Pull { named: &named, lender };
-        let result = self.deliver(parsed.dest_qpn(), packet, &parsed, Some(pull));
+        self.pulled += u64::from(record.run.length);
+        let rendezvous = Rendezvous { record: &record, sender_memory };
+        let result = self.deliver(parsed.dest_qpn(), packet, &parsed, Some(rendezvous));
         if result == Err(DropReason::RunRefused) {
             counters.note(Counted::NearPullRefused);
         }
@@ -288,7 +289,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         qpn: Qpn,
         packet: &RxPacket<'_>,
         parsed: &Packet<'_>,
-        pull: Option<Pull<'_>>,
+        rendezvous: Option<Rendezvous<'_>>,
     ) -> Result<(), DropReason> {
         if self.locked.as_ref().is_none_or(|locked| locked.qp.qpn() != qpn) {
             let qp = self.table.find(qpn).ok_or(DropReason::UnknownQpn)?;
@@ -300,7 +301,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         let is_request = parsed.info().is_request();
         *requests |= is_request;
         let mut sender = Sender::Peer;
-        let run = pull.map(|pull| pull.named.run);
+        let run = rendezvous.map(|rendezvous| rendezvous.record.run);
         let mut meta = RxMeta { grh: None, ecn: packet.meta.traffic_class & 3, sl: 0, run };
         if qp.service() == Service::Ud {
             // Queue pairs of other services receive from their peers alone, which were checked
@@ -332,15 +333,16 @@ impl<'a, 'p> Demux<'a, 'p> {
             }
         }
         let (engine, srqs, now) = (self.engine, Some(self.srqs), self.now);
-        let disposition = qp.with_pull(engine, (srqs, pull), now, core, |machine, host| {
-            machine.handle_packet(now, parsed, &meta, host)
-        });
+        let disposition =
+            qp.with_rendezvous(engine, (srqs, rendezvous), now, core, |machine, host| {
+                machine.handle_packet(now, parsed, &meta, host)
+            });
         if sender != Sender::Peer && disposition == Disposition::Accepted {
             core.side.peer.learn_port(sender, is_request, packet.meta.flow, qp.qpn());
         }
         // A packet that the machine did not take says nothing of where the peer is.
         if !matches!(disposition, Disposition::Drop(_)) && qp.service() != Service::Ud {
-            let via = self.via.as_ref().map(Origin::id);
+            let via = self.via.as_ref().map(RingSource::id);
             if core.side.peer.note_arrival(is_request, via) {
                 choose_response_route(engine, core, self.via.as_mut());
             }
@@ -425,7 +427,7 @@ fn identify(
 /// Responses take the request's route, if it leads to the process that the queue pair is connected
 /// to. The check is needed because a packet of a local peer may name any queue pair.
 #[cold]
-fn choose_response_route(engine: &Device, core: &mut QpCore, via: Option<&mut Origin<'_>>) {
+fn choose_response_route(engine: &Device, core: &mut QpCore, via: Option<&mut RingSource<'_>>) {
     let QpCore { machine, side } = core;
     side.peer.answer_through(None);
     let (Some(via), Some(path)) = (via, side.peer.path()) else { return };

@@ -8,8 +8,8 @@ use vernic_wire::Qpn;
 
 use crate::device::opened::Device;
 use crate::lane::udp_backpressure::{Reservation, UdpBackpressure};
-use crate::local::guests::Guests;
-use crate::local::rings::{Near, RingOut};
+use crate::local::direct_peers::DirectPeers;
+use crate::local::rings::{LocalRings, RingOut};
 use crate::local::route::DatagramRoute;
 use crate::qp::host::QpHost;
 
@@ -17,8 +17,8 @@ use crate::qp::host::QpHost;
 pub(super) struct Sinks<'a> {
     pub(super) tx: &'a mut TxLanes,
     pub(super) udp_backpressure: &'a mut UdpBackpressure,
-    pub(super) near: &'a mut Near,
-    pub(super) guests: &'a Guests,
+    pub(super) rings: &'a mut LocalRings,
+    pub(super) direct_peers: &'a DirectPeers,
 }
 
 /// Space for a packet.
@@ -102,21 +102,21 @@ impl<'r, 'a> Datagrams<'r, 'a> {
     /// Chooses the route of the next packet: the ring of a local peer, the wire, or to wait.
     #[inline]
     fn choose(&mut self, path: &TxPath, dest: Qpn, is_peer_gone: bool) -> DatagramRoute {
-        let Sinks { udp_backpressure, near, .. } = &mut *self.sinks;
-        if near.is_empty() || is_peer_gone {
+        let Sinks { udp_backpressure, rings, .. } = &mut *self.sinks;
+        if rings.is_empty() || is_peer_gone {
             return DatagramRoute::Wire;
         }
         let slots = &self.device.slots();
         let route =
-            near.datagram_route(path, dest, self.now, || udp_backpressure.is_idle(path, slots));
+            rings.datagram_route(path, dest, self.now, || udp_backpressure.is_idle(path, slots));
         match route {
-            DatagramRoute::Ring(id) if !near.has_writer(id) => DatagramRoute::Wire,
+            DatagramRoute::Ring(id) if !rings.has_writer(id) => DatagramRoute::Wire,
             route => route,
         }
     }
 
     fn ring_room(&mut self, path: TxPath, id: NeighbourId) -> Room<'_> {
-        let Some(ring) = self.sinks.near.out(id, self.now) else { return Room::Later };
+        let Some(ring) = self.sinks.rings.out(id, self.now) else { return Room::Later };
         match ring.into_room() {
             Some((room, is_lost)) => {
                 self.next = Next::Ring(path, id, is_lost);
@@ -181,7 +181,7 @@ impl PacketSink for Datagrams<'_, '_> {
                 }
             }
             Next::Ring(path, id, is_lost) => {
-                if let Some(ring) = self.sinks.near.out(id, self.now) {
+                if let Some(ring) = self.sinks.rings.out(id, self.now) {
                     ring.push_one(&path, sent.len, is_lost, self.device.counts());
                 }
             }

@@ -6,8 +6,8 @@ use vernic_wire::{AckTimeout, Service};
 use super::plan::{self, Direct, TurnPart};
 use super::sinks::{Datagrams, PacketSink, Room, Sinks};
 use crate::counters::Counted;
-use crate::local::pull::LIMITS;
-use crate::local::rings::Near;
+use crate::local::rendezvous::LIMITS;
+use crate::local::rings::LocalRings;
 use crate::local::route::RequestRoute;
 use crate::qp::direct;
 use crate::qp::host::QpHost;
@@ -43,7 +43,7 @@ pub(super) fn run(
             continue;
         }
         let part = if part == TurnPart::Requests {
-            let direct = directly(machine, host, sinks.near, now);
+            let direct = directly(machine, host, sinks.rings, now);
             if direct == Direct::Did {
                 did = did.and(TurnResult::Wrote);
             }
@@ -89,7 +89,7 @@ fn along_route(
         TurnPart::Requests | TurnPart::Probe => route.request_ring(),
         TurnPart::Responses => route.answer_ring(),
     };
-    if let Some(mut ring) = ring.and_then(|id| sinks.near.out(id, now)) {
+    if let Some(mut ring) = ring.and_then(|id| sinks.rings.out(id, now)) {
         if machine.attr().timeout == AckTimeout::INFINITE {
             ring.wait_for_ever();
         }
@@ -154,12 +154,12 @@ fn write(
 /// (infinite timeout), or could not be repaired (a retry count of 0).
 #[inline]
 fn switches(machine: &mut Qp, host: &mut QpHost<'_>, sinks: &Sinks<'_>) -> bool {
-    let near = &sinks.near;
-    if near.is_empty() || host.side.peer.route().requests() != RequestRoute::Wire {
+    let rings = &sinks.rings;
+    if rings.is_empty() || host.side.peer.route().requests() != RequestRoute::Wire {
         return false;
     }
     let Some(path) = host.side.peer.path() else { return false };
-    let Some(id) = near.neighbour_of(path, machine.attr().dest_qpn) else { return false };
+    let Some(id) = rings.peer_of(path, machine.attr().dest_qpn) else { return false };
     if machine.has_unacknowledged() {
         let attr = machine.attr();
         let is_repaired = attr.timeout != AckTimeout::INFINITE && attr.retry_cnt != 0;
@@ -167,8 +167,8 @@ fn switches(machine: &mut Qp, host: &mut QpHost<'_>, sinks: &Sinks<'_>) -> bool 
     }
     tracing::debug!(qpn = %host.qp.qpn(), neighbour = %id, "packets go through memory from now on");
     let is_rc = host.qp.qp_type() == QpType::Rc;
-    let guest = sinks.guests.get(id).filter(|_| is_rc).cloned();
-    host.side.peer.switch_to(id, guest);
+    let peer = sinks.direct_peers.get(id).filter(|_| is_rc).cloned();
+    host.side.peer.switch_to(id, peer);
     false
 }
 
@@ -176,21 +176,21 @@ fn switches(machine: &mut Qp, host: &mut QpHost<'_>, sinks: &Sinks<'_>) -> bool 
 /// through a ring, to a local peer that copies the payload by itself.
 #[inline]
 fn runs(machine: &Qp, host: &QpHost<'_>) -> Option<RunLimits> {
-    let guest = host.side.peer.tickets().guest().filter(|_| host.side.peer.route().is_ring())?;
-    if guest.pulls() {
+    let peer = host.side.peer.grants().peer().filter(|_| host.side.peer.route().is_ring())?;
+    if peer.supports_rendezvous() {
         return Some(LIMITS);
     }
     if machine.next_send_bytes() >= LIMITS.min_bytes {
-        guest.want_pulls(host.engine.memory());
+        peer.want_rendezvous(host.engine.memory());
     }
     None
 }
 
 /// Carries out requests that need no packets (direct access).
 #[inline]
-fn directly(machine: &mut Qp, host: &mut QpHost<'_>, near: &mut Near, now: Time) -> Direct {
+fn directly(machine: &mut Qp, host: &mut QpHost<'_>, rings: &mut LocalRings, now: Time) -> Direct {
     let (turn, bytes) = direct::turn(machine, host, now);
-    near.spend(bytes as usize);
+    rings.spend(bytes as usize);
     match turn {
         direct::Turn::Packets => Direct::Packets,
         direct::Turn::Wait => Direct::Waits,

@@ -30,7 +30,7 @@ impl Packets {
     /// Sends what is ready, up to [`BATCHES_PER_CALL`] batches.
     pub(super) fn transmit_ready(&mut self, lane: &mut LaneState, engine: &Device, now: Time) {
         lane.sched.retry_backpressured();
-        lane.near.begin();
+        lane.rings.begin();
         for _ in 0..BATCHES_PER_CALL {
             if !lane.tx.is_blocked() {
                 lane.gsi.fill(lane.tx.first());
@@ -53,7 +53,7 @@ impl Packets {
     ) {
         let (mut alone, mut in_flight) = (false, 0);
         if lane.tx.has_room() {
-            lane.near.begin();
+            lane.rings.begin();
             let mut core = lock(&qp.core);
             in_flight = core.machine.packets().map_or(0, |machine| machine.requests_in_flight());
             let did = lane.give_turn(engine, qp, &mut core, true, now);
@@ -100,7 +100,7 @@ impl LaneState {
         self.sched.admit_waiting(now);
         // Bounded by the batch and by what goes to rings: a queue pair that wrote nothing does not
         // come back.
-        while self.tx.has_room() && !self.near.is_done() {
+        while self.tx.has_room() && !self.rings.is_done() {
             if !self.sched.has_ready() {
                 self.sched.admit_waiting(now);
             }
@@ -129,10 +129,10 @@ impl LaneState {
             };
         let admitted = self.sched.admits(qp, core, now);
         let parts = plan::parts(order, admitted, posted && !rides);
-        let Self { tx, udp_backpressure, near, guests, srqs, .. } = self;
+        let Self { tx, udp_backpressure, rings, direct_peers, srqs, .. } = self;
         let did = qp.with_lane_host(engine, Some(srqs), now, core, |machine, host| {
             let Some(machine) = machine.packets() else { return TurnResult::Nothing };
-            let mut sinks = Sinks { tx, udp_backpressure, near, guests };
+            let mut sinks = Sinks { tx, udp_backpressure, rings, direct_peers };
             turn::run(machine, host, &mut sinks, parts, now)
         });
         let did = if posted && did == TurnResult::Nothing { TurnResult::Wrote } else { did };
@@ -256,7 +256,7 @@ mod tests {
         // flight.
         for round in 0..1000 {
             if round == MET {
-                context.engine().serve_neighbours();
+                context.engine().serve_local_peers();
             }
             post_writes(&qp, 1);
             let is_shared = matches!(qp.route(), Route::SharedMemory { .. });

@@ -18,32 +18,32 @@ pub(crate) const MAX_WANTED: usize = 1 << Slot::BITS;
 
 /// The state of a device's local peers that the threads of the device share.
 #[derive(Debug)]
-pub(crate) struct NearControl {
+pub(crate) struct LocalControl {
     /// The local peers; `None` once the device is closed.
-    pub(crate) hood: Mutex<Option<Neighbourhood>>,
+    pub(crate) peers: Mutex<Option<Neighbourhood>>,
     /// The counters of all local connections, kept when the device was closed.
     pub(crate) past: Mutex<NeighbourCounters>,
     raw_fd: RawFd,
     alarm: Alarm,
     pub(crate) wanted: Mutex<Vec<(Slot, u32)>>,
-    /// Whether `Engine::serve_neighbours` has something to do: `wanted` has an entry, or the lane
+    /// Whether `Engine::serve_local_peers` has something to do: `wanted` has an entry, or the lane
     /// has work for it.
     pub(crate) rung: AtomicBool,
 }
 
-impl NearControl {
+impl LocalControl {
     /// Sets up the listening side of a device's local connections. Returns `None` if the settings
     /// or the system do not allow shared memory: packets then go by UDP.
     pub(crate) fn new(config: &Config, slots: &Arc<SlotTable>) -> Option<Self> {
         if !config.shares_memory() {
             return None;
         }
-        let hood =
+        let peers =
             Neighbourhood::new(slots.clone(), config.ring_bytes).inspect_err(log_unshared).ok()?;
-        let (raw_fd, alarm) = (hood.raw_fd(), hood.alarm());
-        let (hood, past) = (Mutex::new(Some(hood)), Mutex::default());
+        let (raw_fd, alarm) = (peers.raw_fd(), peers.alarm());
+        let (peers, past) = (Mutex::new(Some(peers)), Mutex::default());
         let (wanted, rung) = (Mutex::default(), AtomicBool::new(false));
-        Some(Self { hood, past, raw_fd, alarm, wanted, rung })
+        Some(Self { peers, past, raw_fd, alarm, wanted, rung })
     }
 
     /// Returns the descriptor that becomes readable when a local peer sends a message or a new peer
@@ -59,29 +59,29 @@ impl NearControl {
     }
 
     pub(crate) fn counters(&self) -> NeighbourCounters {
-        let hood = lock(&self.hood);
-        hood.as_ref().map_or_else(|| *lock(&self.past), Neighbourhood::counters)
+        let peers = lock(&self.peers);
+        peers.as_ref().map_or_else(|| *lock(&self.past), Neighbourhood::counters)
     }
 
     /// Returns the same as [`counters`](Self::counters) without waiting; `None` if another thread
     /// has one of the two locks.
     pub(crate) fn try_counters(&self) -> Option<NeighbourCounters> {
-        let (hood, past) = (try_lock(&self.hood)?, try_lock(&self.past)?);
-        Some(hood.as_ref().map_or(*past, Neighbourhood::counters))
+        let (peers, past) = (try_lock(&self.peers)?, try_lock(&self.past)?);
+        Some(peers.as_ref().map_or(*past, Neighbourhood::counters))
     }
 
     /// Returns the reason why no memory is shared with the process that has this slot; `None` if no
     /// reason is known. Must not be called while holding the lane, because this waits for a lock.
     pub(crate) fn hindrance(&self, slot: Slot) -> Option<Hindrance> {
-        lock(&self.hood).as_ref()?.hindrance(slot)
+        lock(&self.peers).as_ref()?.hindrance(slot)
     }
 
-    /// Notes that `Engine::serve_neighbours` has something to do.
+    /// Notes that `Engine::serve_local_peers` has something to do.
     pub(crate) fn ring(&self) {
         self.rung.store(true, Ordering::Release);
     }
 
-    /// Whether `Engine::serve_neighbours` has something to do although no descriptor is readable.
+    /// Whether `Engine::serve_local_peers` has something to do although no descriptor is readable.
     pub(crate) fn is_rung(&self) -> bool {
         self.rung.load(Ordering::Acquire)
     }

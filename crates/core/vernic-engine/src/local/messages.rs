@@ -2,20 +2,20 @@
 //!
 //! ```text
 //!   initiator                                            target
-//!   ASK    {its QPN, target's QPN, R_Key}   ---------->  connected? state? the responder's checks
-//!          <------- GATES + file (before the offer, if the asker says that it does not have them)
-//!          <------- OFFER {range, rights, gates, where} + file of the memory, if it lies in one
+//!   REQUEST {its QPN, target's QPN, R_Key}  ---------->  connected? state? the responder's checks
+//!          <------- REVOCATION_FILE (before the offer, if the asker does not have it)
+//!          <------- OFFER {range, rights, tokens, where} + file of the memory, if it lies in one
 //!          <------- DENY  {why}
-//!          <------- ENDED (later, of regions whose file came along; the gates say which)
+//!          <------- REVOKED (later, of regions whose file came along; the words say which)
 //! ```
 //!
-//! "Gates" are revocation words. Two more messages are about large SENDs that the receiver copies
-//! out of the sender's memory (`pull.rs`). They are sent once per pair of processes:
+//! Two more messages are about large SENDs that the receiver copies
+//! out of the sender's memory (`rendezvous.rs`). They are sent once per pair of processes:
 //!
 //! ```text
 //!   sender                                               receiver
-//!   LEND   {its liveness word} + file of its gates  ------->  can it read the liveness word?
-//!          <------- PULLS {whether it can}; sent again when it cannot any more
+//!   RENDEZVOUS_OFFER {liveness word} + revocation file  ---->  can it read the liveness word?
+//!          <------- RENDEZVOUS_REPLY {whether it can}; sent again when it cannot any more
 //! ```
 //!
 //! The numbers of a message are in the byte order of this host. A message that is cut off, has an
@@ -40,30 +40,30 @@ pub(crate) enum Denial {
 
 /// A message about grants between local peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Told {
-    /// A grant request: asks to access memory by `rkey` for the queue pair `asker`. `has_gates`
+pub(crate) enum GrantMessage {
+    /// A grant request: asks to access memory by `rkey` for the queue pair `asker`. `has_words`
     /// says whether the asker has the target's revocation words.
-    Ask { asker: Qpn, target: Qpn, rkey: Rkey, has_gates: bool },
+    Request { asker: Qpn, target: Qpn, rkey: Rkey, has_words: bool },
     /// The sender's revocation words. Their file comes with this message.
-    Gates,
+    RevocationFile,
     /// The positive answer to a grant request.
-    Offer { asker: Qpn, rkey: Rkey, offer: Offer },
+    Offer { asker: Qpn, rkey: Rkey, offer: GrantOffer },
     /// The negative answer to a grant request.
     Deny { asker: Qpn, rkey: Rkey, why: Denial },
     /// A notice that memory which was granted as a file was revoked. The receiver looks at the
     /// revocation words of its grants and unmaps what was revoked.
-    Ended,
+    Revoked,
     /// An offer that the receiver of this message copies the payload of SENDs out of the sender's
     /// memory. The file of the sender's revocation words comes with this message.
-    Lend { liveness: LivenessWord },
-    /// The answer to `Lend`: whether the process that sends this answer can copy from the other
-    /// process's memory.
-    Pulls { can: bool },
+    RendezvousOffer { liveness: LivenessWord },
+    /// The answer to `RendezvousOffer`: whether the process that sends this answer can copy from
+    /// the other process's memory.
+    RendezvousReply { can: bool },
 }
 
 /// The contents of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Offer {
+pub(crate) struct GrantOffer {
     /// The address of the first byte, as work requests give it.
     pub(crate) iova: u64,
     pub(crate) len: u64,
@@ -80,13 +80,13 @@ pub(crate) struct Offer {
 }
 
 const MAGIC: [u8; 4] = *b"tk\0\x02";
-const ASK: u32 = 1;
-const GATES: u32 = 2;
+const REQUEST: u32 = 1;
+const REVOCATION_FILE: u32 = 2;
 const OFFER: u32 = 3;
 const DENY: u32 = 4;
-const LEND: u32 = 5;
-const PULLS: u32 = 6;
-const ENDED: u32 = 7;
+const RENDEZVOUS_OFFER: u32 = 5;
+const RENDEZVOUS_REPLY: u32 = 6;
+const REVOKED: u32 = 7;
 
 /// A reader of the numbers in a message, from front to back.
 struct Reader<'a>(&'a [u8]);
@@ -108,7 +108,7 @@ impl Reader<'_> {
     fn qpn(&mut self) -> Option<Qpn> {
         self.u32().filter(|&qpn| qpn <= Qpn::MULTICAST.value()).map(Qpn::new)
     }
-    fn pass(&mut self) -> Option<RevocationToken> {
+    fn token(&mut self) -> Option<RevocationToken> {
         Some(RevocationToken {
             number: self.u32()?,
             value: self.u64().filter(|&value| value != 0)?,
@@ -116,17 +116,17 @@ impl Reader<'_> {
     }
 }
 
-impl Told {
+impl GrantMessage {
     pub(crate) fn emit(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         let mut push = |numbers: &[u32]| numbers.iter().for_each(|n| bytes.extend(n.to_ne_bytes()));
         match self {
-            Self::Ask { asker, target, rkey, has_gates } => {
-                let has_gates = u32::from(*has_gates);
-                push(&[ASK, asker.value(), target.value(), rkey.value(), has_gates]);
+            Self::Request { asker, target, rkey, has_words } => {
+                let has_words = u32::from(*has_words);
+                push(&[REQUEST, asker.value(), target.value(), rkey.value(), has_words]);
             }
-            Self::Gates => push(&[GATES]),
-            Self::Ended => push(&[ENDED]),
+            Self::RevocationFile => push(&[REVOCATION_FILE]),
+            Self::Revoked => push(&[REVOKED]),
             Self::Offer { asker, rkey, offer } => {
                 let mapped = u32::from(offer.is_mapped);
                 push(&[OFFER, asker.value(), rkey.value(), offer.access.bits(), mapped]);
@@ -134,36 +134,36 @@ impl Told {
                 for number in [offer.iova, offer.len, offer.at, addr, value] {
                     bytes.extend(number.to_ne_bytes());
                 }
-                for pass in [offer.key, offer.qp] {
-                    bytes.extend(pass.number.to_ne_bytes());
-                    bytes.extend(pass.value.to_ne_bytes());
+                for token in [offer.key, offer.qp] {
+                    bytes.extend(token.number.to_ne_bytes());
+                    bytes.extend(token.value.to_ne_bytes());
                 }
             }
             Self::Deny { asker, rkey, why } => {
                 push(&[DENY, asker.value(), rkey.value(), *why as u32]);
             }
-            Self::Lend { liveness: LivenessWord { addr, value } } => {
-                push(&[LEND]);
+            Self::RendezvousOffer { liveness: LivenessWord { addr, value } } => {
+                push(&[RENDEZVOUS_OFFER]);
                 [addr, value].iter().for_each(|number| bytes.extend(number.to_ne_bytes()));
             }
-            Self::Pulls { can } => push(&[PULLS, u32::from(*can)]),
+            Self::RendezvousReply { can } => push(&[RENDEZVOUS_REPLY, u32::from(*can)]),
         }
         bytes
     }
 
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader(bytes.strip_prefix(&MAGIC)?);
-        let told = match reader.u32()? {
-            ASK => {
+        let message = match reader.u32()? {
+            REQUEST => {
                 let (asker, target) = (reader.qpn()?, reader.qpn()?);
-                let (rkey, has_gates) = (Rkey(reader.u32()?), reader.bool()?);
-                Self::Ask { asker, target, rkey, has_gates }
+                let (rkey, has_words) = (Rkey(reader.u32()?), reader.bool()?);
+                Self::Request { asker, target, rkey, has_words }
             }
-            GATES => Self::Gates,
-            ENDED => Self::Ended,
+            REVOCATION_FILE => Self::RevocationFile,
+            REVOKED => Self::Revoked,
             OFFER => {
                 let (asker, rkey) = (reader.qpn()?, Rkey(reader.u32()?));
-                Self::Offer { asker, rkey, offer: Offer::parse(&mut reader)? }
+                Self::Offer { asker, rkey, offer: GrantOffer::parse(&mut reader)? }
             }
             DENY => {
                 let (asker, rkey) = (reader.qpn()?, Rkey(reader.u32()?));
@@ -175,23 +175,23 @@ impl Told {
                 };
                 Self::Deny { asker, rkey, why }
             }
-            LEND => {
-                Self::Lend { liveness: LivenessWord { addr: reader.u64()?, value: reader.u64()? } }
-            }
-            PULLS => Self::Pulls { can: reader.bool()? },
+            RENDEZVOUS_OFFER => Self::RendezvousOffer {
+                liveness: LivenessWord { addr: reader.u64()?, value: reader.u64()? },
+            },
+            RENDEZVOUS_REPLY => Self::RendezvousReply { can: reader.bool()? },
             _ => return None,
         };
-        reader.0.is_empty().then_some(told)
+        reader.0.is_empty().then_some(message)
     }
 }
 
-impl Offer {
+impl GrantOffer {
     fn parse(reader: &mut Reader<'_>) -> Option<Self> {
         let access = Access::from_bits(reader.u32()?)?;
         let is_mapped = reader.bool()?;
         let (iova, len, at) = (reader.u64()?, reader.u64()?, reader.u64()?);
         let liveness = LivenessWord { addr: reader.u64()?, value: reader.u64()? };
-        let (key, qp) = (reader.pass()?, reader.pass()?);
+        let (key, qp) = (reader.token()?, reader.token()?);
         // The range may end with the last byte of the address space, so only the last byte's
         // address must not overflow.
         iova.checked_add(len.checked_sub(1)?)?;
@@ -199,7 +199,7 @@ impl Offer {
     }
 }
 
-impl Offer {
+impl GrantOffer {
     /// Returns the offset at which `len` bytes at address `addr` begin in the granted range.
     /// Returns `None` if the range does not cover all of them, or may not be written.
     pub(crate) fn place_write(&self, addr: u64, len: u32) -> Option<u64> {
@@ -218,8 +218,8 @@ impl Offer {
 mod tests {
     use super::*;
 
-    fn offer() -> Offer {
-        Offer {
+    fn offer() -> GrantOffer {
+        GrantOffer {
             iova: 0x7000,
             len: 100,
             access: Access::REMOTE_WRITE | Access::REMOTE_READ,
@@ -231,49 +231,49 @@ mod tests {
         }
     }
 
-    fn every_kind() -> Vec<Told> {
+    fn every_kind() -> Vec<GrantMessage> {
         let (asker, target, rkey) = (Qpn::new(0x40_0011), Qpn::new(0x80_0022), Rkey(0xFFFF_FF01));
         let mut all = vec![
-            Told::Ask { asker, target, rkey, has_gates: false },
-            Told::Ask { asker, target, rkey, has_gates: true },
-            Told::Gates,
-            Told::Ended,
-            Told::Offer { asker, rkey, offer: offer() },
-            Told::Offer { asker, rkey, offer: Offer { is_mapped: false, ..offer() } },
-            Told::Lend { liveness: offer().liveness },
-            Told::Pulls { can: false },
-            Told::Pulls { can: true },
+            GrantMessage::Request { asker, target, rkey, has_words: false },
+            GrantMessage::Request { asker, target, rkey, has_words: true },
+            GrantMessage::RevocationFile,
+            GrantMessage::Revoked,
+            GrantMessage::Offer { asker, rkey, offer: offer() },
+            GrantMessage::Offer { asker, rkey, offer: GrantOffer { is_mapped: false, ..offer() } },
+            GrantMessage::RendezvousOffer { liveness: offer().liveness },
+            GrantMessage::RendezvousReply { can: false },
+            GrantMessage::RendezvousReply { can: true },
         ];
         for why in [Denial::NotConnected, Denial::Refused, Denial::Unreachable] {
-            all.push(Told::Deny { asker, rkey, why });
+            all.push(GrantMessage::Deny { asker, rkey, why });
         }
         all
     }
 
     #[test]
     fn what_is_told_is_understood_and_nothing_shorter_or_longer_is() {
-        for told in every_kind() {
-            let mut bytes = told.emit();
-            assert_eq!(Told::parse(&bytes), Some(told.clone()));
+        for message in every_kind() {
+            let mut bytes = message.emit();
+            assert_eq!(GrantMessage::parse(&bytes), Some(message.clone()));
             for len in 0..bytes.len() {
-                assert_eq!(Told::parse(&bytes[..len]), None, "{told:?} cut to {len}");
+                assert_eq!(GrantMessage::parse(&bytes[..len]), None, "{message:?} cut to {len}");
             }
             bytes.push(0);
-            assert_eq!(Told::parse(&bytes), None);
+            assert_eq!(GrantMessage::parse(&bytes), None);
         }
-        assert_eq!(Told::parse(&[MAGIC.as_slice(), &9_u32.to_ne_bytes()].concat()), None);
+        assert_eq!(GrantMessage::parse(&[MAGIC.as_slice(), &9_u32.to_ne_bytes()].concat()), None);
     }
 
     #[test]
     fn offers_that_cannot_be_meant_are_not_understood() {
-        let refused = |offer: Offer| {
-            let told = Told::Offer { asker: Qpn::new(1), rkey: Rkey(2), offer };
-            Told::parse(&told.emit()).is_none()
+        let refused = |offer: GrantOffer| {
+            let message = GrantMessage::Offer { asker: Qpn::new(1), rkey: Rkey(2), offer };
+            GrantMessage::parse(&message.emit()).is_none()
         };
-        assert!(!refused(Offer { iova: u64::MAX - 99, ..offer() }));
-        assert!(refused(Offer { iova: u64::MAX - 98, ..offer() }));
-        assert!(refused(Offer { len: 0, ..offer() }));
-        assert!(refused(Offer { key: RevocationToken { number: 1, value: 0 }, ..offer() }));
-        assert!(refused(Offer { access: Access::from_bits_retain(1 << 31), ..offer() }));
+        assert!(!refused(GrantOffer { iova: u64::MAX - 99, ..offer() }));
+        assert!(refused(GrantOffer { iova: u64::MAX - 98, ..offer() }));
+        assert!(refused(GrantOffer { len: 0, ..offer() }));
+        assert!(refused(GrantOffer { key: RevocationToken { number: 1, value: 0 }, ..offer() }));
+        assert!(refused(GrantOffer { access: Access::from_bits_retain(1 << 31), ..offer() }));
     }
 }

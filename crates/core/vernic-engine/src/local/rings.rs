@@ -1,9 +1,9 @@
 //! Packets to and from processes of this host, through rings of shared memory: the lane's side.
 //!
-//! [`Near`] owns this process's ends of the rings of all local peers (`vernic_io::neighbour`), and
-//! knows which process has which process slot. `lane/neighbours.rs` connects and disconnects the
-//! peers. `tx.rs` writes the requests and responses of a queue pair either into the batch of the
-//! link or, through [`RingOut`], into a ring. `rx.rs` reads the rings.
+//! [`LocalRings`] owns this process's ends of the rings of all local peers
+//! (`vernic_io::neighbour`), and knows which process has which process slot. `lane/local_peers.rs`
+//! connects and disconnects the peers. `tx.rs` writes the requests and responses of a queue pair
+//! either into the batch of the link or, through [`RingOut`], into a ring. `rx.rs` reads the rings.
 //!
 //! # When the route changes
 //!
@@ -23,7 +23,7 @@
 //! user of the host may send by the link.
 //!
 //! Large SENDs of RC take one record of a ring for many packets. The receiver copies the payload
-//! out of the sender's memory (`pull.rs`).
+//! out of the sender's memory (`rendezvous.rs`).
 //!
 //! # When the peer does not read
 //!
@@ -50,7 +50,7 @@ use vernic_proto::Time;
 use vernic_wire::Qpn;
 
 use super::route::DatagramRoute;
-use super::stage::Stage;
+use super::staging::StagingBuffer;
 use crate::counters::{Counted, Counters};
 
 /// How long a queue pair waits for room in a full ring before packets to the ring are lost. It is
@@ -87,8 +87,8 @@ const SLOTS: usize = 1 << Slot::BITS;
 
 /// A local peer as the lane sees it.
 #[derive(Debug)]
-pub(crate) struct Peer {
-    neighbour: Arc<Neighbour>,
+pub(crate) struct PeerRings {
+    local_peer: Arc<Neighbour>,
     /// The ring from the peer; `None` once it is broken.
     reader: Option<RingReader>,
     /// The ring to the peer; `None` until the peer has said that it reads the ring, and once the
@@ -105,18 +105,18 @@ pub(crate) struct Peer {
 
 /// The local peer from which the packets of a ring come, while the ring is read.
 #[derive(Debug)]
-pub(crate) struct Origin<'a> {
-    neighbour: &'a Neighbour,
+pub(crate) struct RingSource<'a> {
+    local_peer: &'a Neighbour,
     /// The process slots that the peer says it has.
     slots: &'a [Slot],
     owners: &'a [Option<u32>],
     found: &'a mut Vec<(Slot, u32)>,
 }
 
-impl Origin<'_> {
+impl RingSource<'_> {
     #[inline]
     pub(crate) fn id(&self) -> NeighbourId {
-        self.neighbour.id()
+        self.local_peer.id()
     }
 
     /// Whether the peer has the process slot of the queue pair `peer`. The peer's own statement is
@@ -124,7 +124,7 @@ impl Origin<'_> {
     pub(crate) fn has(&self, peer: Qpn) -> bool {
         let slot = Slot::of(peer);
         let owner = self.owners[usize::from(slot.value())];
-        owner.is_none_or(|owner| owner == self.neighbour.pid()) && self.slots.contains(&slot)
+        owner.is_none_or(|owner| owner == self.local_peer.pid()) && self.slots.contains(&slot)
     }
 
     /// Notes that the process slot of the queue pair `peer` belongs to the process `pid` of this
@@ -134,10 +134,10 @@ impl Origin<'_> {
     }
 }
 
-impl Peer {
+impl PeerRings {
     /// Returns the id of the peer's process; 0 if the process cannot be seen.
     pub(crate) fn pid(&self) -> u32 {
-        self.neighbour.pid()
+        self.local_peer.pid()
     }
 
     /// Returns the slots that the peer says it has.
@@ -166,15 +166,15 @@ impl Peer {
 
     #[cold]
     fn break_off(&mut self, error: &RingBroken) -> NeighbourId {
-        tracing::warn!(pid = self.neighbour.pid(), %error, "a process of this host is cut off");
+        tracing::warn!(pid = self.local_peer.pid(), %error, "a process of this host is cut off");
         (self.reader, self.writer) = (None, None);
-        self.neighbour.id()
+        self.local_peer.id()
     }
 }
 
 /// Faults of local peers that the background thread has to handle.
 #[derive(Debug, Default)]
-struct Trouble {
+struct RingFaults {
     /// Peers that broke the protocol of the ring, to be disconnected by the background thread.
     broken: Vec<NeighbourId>,
     /// The time of the next try to wake sleeping peers that could not be woken; `None` if there are
@@ -184,43 +184,43 @@ struct Trouble {
 
 /// The rings of all local peers, from the lane's side; see the head of this module.
 #[derive(Debug)]
-pub(crate) struct Near {
-    /// The peers, by [`NeighbourId::place`].
-    peers: Vec<Option<Peer>>,
+pub(crate) struct LocalRings {
+    /// The peers, by [`NeighbourId::index`].
+    peers: Vec<Option<PeerRings>>,
     /// The indices of `peers` that are in use.
-    places: Vec<u16>,
+    indices: Vec<u16>,
     by_slot: Box<[Option<NeighbourId>]>,
     /// For each process slot the id of the process that has it, as the kernel reported it: as the
     /// sender of an answer from the slot's socket.
     owners: Box<[Option<u32>]>,
     buffer: Option<Box<PacketBuffer>>,
     /// The staging buffer: packets are built here before they are copied to a ring.
-    stage: Stage,
-    trouble: Trouble,
+    staging: StagingBuffer,
+    faults: RingFaults,
     /// Processes of this host, with their slots, that a path leads to. The background thread
     /// connects to them.
     found: Vec<(Slot, u32)>,
     /// When the last packet came out of a ring.
     last_packet: Option<Time>,
-    looked_at_link: Time,
+    polled_link_at: Time,
     link_is_busy: bool,
     /// Bytes that the present call of the lane may still write to rings.
     budget: usize,
 }
 
-impl Near {
+impl LocalRings {
     pub(crate) fn new() -> Self {
         Self {
             peers: Vec::new(),
-            places: Vec::with_capacity(MAX_NEIGHBOURS),
+            indices: Vec::with_capacity(MAX_NEIGHBOURS),
             by_slot: vec![None; SLOTS].into_boxed_slice(),
             owners: vec![None; SLOTS].into_boxed_slice(),
             buffer: None,
-            stage: Stage::new(),
-            trouble: Trouble::default(),
+            staging: StagingBuffer::new(),
+            faults: RingFaults::default(),
             found: Vec::new(),
             last_packet: None,
-            looked_at_link: Time(0),
+            polled_link_at: Time(0),
             link_is_busy: false,
             budget: 0,
         }
@@ -229,17 +229,17 @@ impl Near {
     /// Whether there is no local peer.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.indices.is_empty()
     }
 
     /// Whether the background thread has something to do: peers to connect to, or to disconnect.
     pub(crate) fn is_pending(&self) -> bool {
-        !self.trouble.broken.is_empty() || !self.found.is_empty()
+        !self.faults.broken.is_empty() || !self.found.is_empty()
     }
 
     /// Takes the list of peers that broke the protocol of the ring, to disconnect them.
     pub(crate) fn take_broken(&mut self) -> Vec<NeighbourId> {
-        std::mem::take(&mut self.trouble.broken)
+        std::mem::take(&mut self.faults.broken)
     }
 
     /// Takes the processes of this host that a path was found to lead to, to be connected to.
@@ -254,43 +254,43 @@ impl Near {
 
     /// Returns when to try again to wake a peer that could not be woken.
     pub(crate) fn wake_at(&self) -> Option<Time> {
-        self.trouble.wake_at
+        self.faults.wake_at
     }
 
     /// Tries again to wake sleeping peers that could not be woken, if it is time.
     #[inline]
     pub(crate) fn wake_again(&mut self, now: Time) {
-        if self.trouble.wake_at.is_some_and(|at| at <= now) {
+        if self.faults.wake_at.is_some_and(|at| at <= now) {
             let writers = self.peers.iter_mut().flatten().filter_map(|peer| peer.writer.as_mut());
             let asleep = writers.map(RingWriter::wake_again).filter(|is_awake| !is_awake).count();
-            self.trouble.wake_at = (asleep != 0).then(|| now + WAKE_NANOS);
+            self.faults.wake_at = (asleep != 0).then(|| now + WAKE_NANOS);
         }
     }
 
-    pub(crate) fn peer(&self, id: NeighbourId) -> Option<&Peer> {
-        self.peers.get(id.place())?.as_ref().filter(|peer| peer.neighbour.id() == id)
+    pub(crate) fn peer(&self, id: NeighbourId) -> Option<&PeerRings> {
+        self.peers.get(id.place())?.as_ref().filter(|peer| peer.local_peer.id() == id)
     }
 
-    fn peer_mut(&mut self, id: NeighbourId) -> Option<&mut Peer> {
-        self.peers.get_mut(id.place())?.as_mut().filter(|peer| peer.neighbour.id() == id)
+    fn peer_mut(&mut self, id: NeighbourId) -> Option<&mut PeerRings> {
+        self.peers.get_mut(id.place())?.as_mut().filter(|peer| peer.local_peer.id() == id)
     }
 
-    fn peer_at(&mut self, place: u16) -> Option<&mut Peer> {
-        self.peers.get_mut(usize::from(place))?.as_mut()
+    fn peer_at(&mut self, index: u16) -> Option<&mut PeerRings> {
+        self.peers.get_mut(usize::from(index))?.as_mut()
     }
 
     /// Returns the number of local peers.
     #[inline]
     pub(crate) fn len(&self) -> usize {
-        self.places.len()
+        self.indices.len()
     }
 
     /// Returns the index of the peer that is the `nth` in the list, if the peer has sent something.
     #[inline]
     pub(crate) fn news_of(&self, nth: usize) -> Option<u16> {
-        let place = *self.places.get(nth)?;
-        let reader = self.peers.get(usize::from(place))?.as_ref()?.reader.as_ref()?;
-        reader.has_news().then_some(place)
+        let index = *self.indices.get(nth)?;
+        let reader = self.peers.get(usize::from(index))?.as_ref()?.reader.as_ref()?;
+        reader.has_news().then_some(index)
     }
 
     /// Notes that a peer reads its ring, which can be written from now on.
@@ -310,24 +310,25 @@ impl Near {
     /// Closes the rings of all peers, as if each were broken.
     #[cfg(test)]
     pub(crate) fn break_all(&mut self) {
-        self.places.clone().iter().for_each(|&at| self.break_off(at, &RingBroken::Position));
+        self.indices.clone().iter().for_each(|&at| self.break_off(at, &RingBroken::Position));
     }
 
     /// Returns the ring of the peer at an index, to be read, and where its packets come from.
     #[inline]
-    pub(crate) fn reading(&mut self, place: u16) -> Option<(&mut RingReader, Origin<'_>)> {
+    pub(crate) fn reading(&mut self, index: u16) -> Option<(&mut RingReader, RingSource<'_>)> {
         let Self { peers, owners, found, .. } = self;
-        let Peer { neighbour, reader, slots, .. } = peers.get_mut(usize::from(place))?.as_mut()?;
-        Some((reader.as_mut()?, Origin { neighbour, slots, owners, found }))
+        let PeerRings { local_peer, reader, slots, .. } =
+            peers.get_mut(usize::from(index))?.as_mut()?;
+        Some((reader.as_mut()?, RingSource { local_peer, slots, owners, found }))
     }
 
     /// Returns the local peer that has the queue pair `peer`, if `path` leads to a process of this
     /// host and there is a ring to write to.
     #[inline]
-    pub(crate) fn neighbour_of(&self, path: &TxPath, peer: Qpn) -> Option<NeighbourId> {
+    pub(crate) fn peer_of(&self, path: &TxPath, peer: Qpn) -> Option<NeighbourId> {
         // A path that does not lead to this host may lead to a queue pair of another host with the
         // same slot.
-        if self.places.is_empty() || !path.is_local() {
+        if self.indices.is_empty() || !path.is_local() {
             return None;
         }
         let id = self.by_slot[usize::from(Slot::of(peer).value())]?;
@@ -345,7 +346,7 @@ impl Near {
         now: Time,
         is_idle: impl FnOnce() -> bool,
     ) -> DatagramRoute {
-        let Some(id) = self.neighbour_of(path, peer) else { return DatagramRoute::Wire };
+        let Some(id) = self.peer_of(path, peer) else { return DatagramRoute::Wire };
         let Some(peer) = self.peer_mut(id) else { return DatagramRoute::Wire };
         if peer.datagrams || peer.begins_datagrams(now, is_idle) {
             DatagramRoute::Ring(id)
@@ -382,12 +383,12 @@ impl Near {
     /// Returns the ring to a peer, to write to; `None` if the peer is gone.
     #[inline]
     pub(crate) fn out<'a>(&'a mut self, id: NeighbourId, now: Time) -> Option<RingOut<'a>> {
-        let Self { peers, stage, trouble, budget, .. } = self;
-        let peer = peers.get_mut(id.place())?.as_mut().filter(|p| p.neighbour.id() == id)?;
+        let Self { peers, staging, faults, budget, .. } = self;
+        let peer = peers.get_mut(id.place())?.as_mut().filter(|p| p.local_peer.id() == id)?;
         peer.writer.is_some().then_some(RingOut {
             peer,
-            stage,
-            trouble,
+            staging,
+            faults,
             budget,
             now,
             waits: false,
@@ -406,10 +407,10 @@ impl Near {
         }
         let Some(last) = self.last_packet else { return true };
         let is_time = self.link_is_busy
-            || now.since(self.looked_at_link) >= LINK_NANOS
+            || now.since(self.polled_link_at) >= LINK_NANOS
             || now.since(last) > BUSY_NANOS;
         if is_time {
-            self.looked_at_link = now;
+            self.polled_link_at = now;
         }
         is_time
     }
@@ -436,10 +437,10 @@ impl Near {
     /// Stops using a peer's rings because the peer broke their protocol, and notes that the
     /// background thread has to disconnect the peer.
     #[cold]
-    pub(crate) fn break_off(&mut self, place: u16, error: &RingBroken) {
-        if let Some(peer) = self.peer_at(place) {
+    pub(crate) fn break_off(&mut self, index: u16, error: &RingBroken) {
+        if let Some(peer) = self.peer_at(index) {
             let id = peer.break_off(error);
-            self.trouble.broken.push(id);
+            self.faults.broken.push(id);
         }
     }
 
@@ -455,13 +456,13 @@ impl Near {
         self.buffer = Some(buffer);
     }
 
-    pub(crate) fn meet(&mut self, neighbour: Arc<Neighbour>, reader: RingReader) {
-        let place = neighbour.id().place();
-        if self.peers.len() <= place {
-            self.peers.resize_with(place + 1, || None);
+    pub(crate) fn connect(&mut self, local_peer: Arc<Neighbour>, reader: RingReader) {
+        let index = local_peer.id().place();
+        if self.peers.len() <= index {
+            self.peers.resize_with(index + 1, || None);
         }
-        self.peers[place] = Some(Peer {
-            neighbour,
+        self.peers[index] = Some(PeerRings {
+            local_peer,
             reader: Some(reader),
             writer: None,
             slots: Vec::new(),
@@ -469,17 +470,18 @@ impl Near {
             drains_since: None,
             full_since: None,
         });
-        self.places.push(place as u16);
+        self.indices.push(index as u16);
     }
 
     /// Removes a peer that is gone, or whose ring was read to its end, and returns it with its
     /// rings.
-    pub(crate) fn part(&mut self, id: NeighbourId) -> Option<Peer> {
+    pub(crate) fn disconnect(&mut self, id: NeighbourId) -> Option<PeerRings> {
         self.peer(id)?;
         let peer = self.peers.get_mut(id.place())?.take();
-        self.places.retain(|&place| usize::from(place) != id.place());
+        self.indices.retain(|&index| usize::from(index) != id.place());
         self.by_slot.iter_mut().for_each(|known| *known = known.filter(|known| *known != id));
-        for (pid, &slot) in peer.iter().flat_map(|p| p.slots.iter().map(|s| (p.neighbour.pid(), s)))
+        for (pid, &slot) in
+            peer.iter().flat_map(|p| p.slots.iter().map(|s| (p.local_peer.pid(), s)))
         {
             // The slot's next owner is looked up again. An owner that the kernel reported before
             // this peer's end is kept.
@@ -499,7 +501,7 @@ impl Near {
 
     pub(crate) fn set_slots(&mut self, id: NeighbourId, slots: Vec<Slot>) {
         let Some(peer) = self.peer_mut(id) else { return };
-        let pid = peer.neighbour.pid();
+        let pid = peer.local_peer.pid();
         let before = std::mem::replace(&mut peer.slots, slots.clone());
         for slot in before.into_iter().chain(slots) {
             // Only slots that the kernel says are the peer's change, however many the peer claims.
@@ -514,17 +516,18 @@ impl Near {
     fn map(&mut self, slot: Slot) {
         let at = usize::from(slot.value());
         let owner = self.owners[at];
-        let has = |peer: &&Peer| Some(peer.neighbour.pid()) == owner && peer.slots.contains(&slot);
+        let has =
+            |peer: &&PeerRings| Some(peer.local_peer.pid()) == owner && peer.slots.contains(&slot);
         let found = self.peers.iter().flatten().find(has);
-        self.by_slot[at] = found.map(|peer| peer.neighbour.id());
+        self.by_slot[at] = found.map(|peer| peer.local_peer.id());
     }
 }
 
 /// The ring to a local peer, while the packets of one turn of a queue pair are written to it.
 pub(crate) struct RingOut<'a> {
-    peer: &'a mut Peer,
-    stage: &'a mut Stage,
-    trouble: &'a mut Trouble,
+    peer: &'a mut PeerRings,
+    staging: &'a mut StagingBuffer,
+    faults: &'a mut RingFaults,
     budget: &'a mut usize,
     now: Time,
     /// Whether no packet may be lost, however long the ring stays full.
@@ -541,7 +544,7 @@ impl<'a> RingOut<'a> {
     /// lost. The packet is sent by [`push_one`](Self::push_one).
     pub(crate) fn into_room(mut self) -> Option<(&'a mut [u8], bool)> {
         self.room()?;
-        Some((self.stage.room(), self.drops))
+        Some((self.staging.room(), self.drops))
     }
 
     /// Sends the packet that was written to the space of [`into_room`](Self::into_room), or counts
@@ -570,11 +573,11 @@ impl RingOut<'_> {
     #[inline]
     fn has_room(&mut self) -> bool {
         let Some(writer) = &mut self.peer.writer else { return false };
-        match writer.has_room(self.stage.record_bytes()) {
+        match writer.has_room(self.staging.record_bytes()) {
             Ok(free) => free,
             Err(error) => {
                 let id = self.peer.break_off(&error);
-                self.trouble.broken.push(id);
+                self.faults.broken.push(id);
                 false
             }
         }
@@ -594,7 +597,7 @@ impl RingOut<'_> {
             }
             self.drops = true;
         }
-        Some(self.stage.room())
+        Some(self.staging.room())
     }
 
     /// Sends the packet that was written to the space of [`room`](Self::room), or counts it as
@@ -606,8 +609,8 @@ impl RingOut<'_> {
         } else {
             self.packets += 1;
             self.bytes += len as u64;
-            if self.stage.push(path, len, is_run) {
-                self.stage.flush(self.peer.writer.as_mut());
+            if self.staging.push(path, len, is_run) {
+                self.staging.flush(self.peer.writer.as_mut());
             }
         }
     }
@@ -621,11 +624,11 @@ impl RingOut<'_> {
         if self.packets == 0 {
             return;
         }
-        self.stage.flush(self.peer.writer.as_mut());
+        self.staging.flush(self.peer.writer.as_mut());
         if let Some(writer) = &mut self.peer.writer
             && !writer.publish()
         {
-            self.trouble.wake_at.get_or_insert(self.now + WAKE_NANOS);
+            self.faults.wake_at.get_or_insert(self.now + WAKE_NANOS);
         }
         *self.budget = self.budget.saturating_sub(self.bytes as usize);
         counters.add(Counted::NearTxPacket, self.packets);

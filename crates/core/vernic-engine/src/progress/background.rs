@@ -23,7 +23,7 @@ use vernic_io::{Sleeper, StatusSocket};
 use vernic_proto::Time;
 
 use crate::lane::protocol::Lane;
-use crate::local::control::NearControl;
+use crate::local::control::LocalControl;
 use crate::policy::{self, Event, Next, TABLE};
 use crate::progress::engine::{Engine, sleep_briefly};
 use crate::support::threads;
@@ -162,8 +162,8 @@ impl Background {
     /// sockets.
     fn pause(&mut self, nanos: u64) {
         if self.watches != Watches::Beside {
-            let near = self.engine.near().map(NearControl::raw_fd);
-            self.sleeper.watch(self.watched_fds.poll_fds().chain(near));
+            let local = self.engine.local().map(LocalControl::raw_fd);
+            self.sleeper.watch(self.watched_fds.poll_fds().chain(local));
             self.watches = Watches::Beside;
         }
         let woken = self.sleeper.sleep(Some(Duration::from_nanos(nanos)));
@@ -196,8 +196,8 @@ impl Background {
     /// another thread wakes this one.
     fn sleep(&mut self) {
         let woken = self.sleeper.sleep(self.timeout);
-        if let Some(near) = &self.engine.near() {
-            near.alarm().awake();
+        if let Some(local) = &self.engine.local() {
+            local.alarm().awake();
         }
         self.engine.policy().forget_plan();
         self.handle_wake_up(woken.by_fd);
@@ -245,8 +245,8 @@ impl Background {
         lane.transmit_all(&engine, now);
         let due = [self.policy.polls_by(now), self.processes_due, engine.alarms().due()];
         let next = due.into_iter().chain([lane.next_work(now, 0)]).flatten().min();
-        if let Some(near) = engine.near().filter(|_| lane.near().is_pending()) {
-            near.ring();
+        if let Some(local) = engine.local().filter(|_| lane.rings().is_pending()) {
+            local.ring();
         }
         let serves = engine.is_asked_for_processes();
         let rests = received == 0 && !serves && next.is_none_or(|next| next > now);
@@ -258,8 +258,8 @@ impl Background {
                 engine.policy().watch(generation);
                 self.fds.clear();
                 lane.add_fds(&mut self.fds);
-                let near = engine.near().map(NearControl::raw_fd);
-                let beside = self.watched_fds.poll_fds().chain(near);
+                let local = engine.local().map(LocalControl::raw_fd);
+                let beside = self.watched_fds.poll_fds().chain(local);
                 self.sleeper.watch(self.fds.iter().copied().chain(beside));
             }
             // The lane is still held: a later holder compares its work with this plan.
@@ -279,10 +279,10 @@ impl Background {
     /// send. Returns false, and takes the announcement back, if a peer has sent something
     /// meanwhile. `vernic_io::neighbour` has the peer's half of the proof that no packet is missed.
     fn may_sleep(&self, lane: &Lane) -> bool {
-        let Some(near) = &self.engine.near() else { return true };
-        near.alarm().announce();
-        if lane.near().has_news() {
-            near.alarm().awake();
+        let Some(local) = &self.engine.local() else { return true };
+        local.alarm().announce();
+        if lane.rings().has_news() {
+            local.alarm().awake();
             return false;
         }
         true
@@ -299,13 +299,13 @@ impl Engine {
     /// Whether [`serve_processes`](Self::serve_processes) has something to do although no
     /// descriptor is readable: another thread has left work for it.
     fn is_asked_for_processes(&self) -> bool {
-        self.watch().is_rung() || self.near().is_some_and(NearControl::is_rung)
+        self.watch().is_rung() || self.local().is_some_and(LocalControl::is_rung)
     }
 
     /// Serves the local peers, and checks which processes of this host are gone. Returns the latest
     /// time for the next call.
     fn serve_processes(&self) -> Option<Time> {
-        let near = self.serve_neighbours();
-        [near, self.check_peers()].into_iter().flatten().min()
+        let local = self.serve_local_peers();
+        [local, self.check_peers()].into_iter().flatten().min()
     }
 }

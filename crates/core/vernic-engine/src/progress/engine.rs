@@ -232,7 +232,7 @@ impl Engine {
         if is_done {
             self.leave_port();
             self.slots().leave();
-            is_done = self.try_close_neighbours();
+            is_done = self.try_close_local_peers();
             settle_lingering(lingering, || self.now(), EXIT_PATIENCE);
         }
         is_done
@@ -358,15 +358,15 @@ impl Engine {
     /// socket for a steered flow. Every holder calls it before it releases the lane.
     #[inline]
     pub(crate) fn hand_over(&self, lane: &Lane, now: Time) {
-        let near = self.near().filter(|_| lane.near().is_pending());
-        if let Some(near) = near {
-            near.ring();
+        let local = self.local().filter(|_| lane.rings().is_pending());
+        if let Some(local) = local {
+            local.ring();
         }
         let Some(plan) = self.policy().plan() else { return };
         let blind = lane.link().poll_generation() != self.policy().watched();
         let late =
             || lane.next_work(now, self.patience()).is_some_and(|next| plan.is_late_for(next));
-        if near.is_some() || blind || late() {
+        if local.is_some() || blind || late() {
             // One wake-up is enough: the background thread makes a new plan when it is awake.
             self.policy().forget_plan();
             self.waker().wake();

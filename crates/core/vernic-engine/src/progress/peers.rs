@@ -43,14 +43,14 @@ impl Engine {
             return self.watch().due();
         }
         if self.watch().take_stale() {
-            self.forget_strangers();
+            self.forget_unused();
         }
         let (all, added) = self.watch().take_due();
         let all = self.identify(all, now);
         // A local peer is not checked: its connection hangs up when it ends.
         let watched: Vec<_> = all
             .into_iter()
-            .filter(|known| known.pid().is_some_and(|pid| !self.is_neighbour(known.slot(), pid)))
+            .filter(|known| known.pid().is_some_and(|pid| !self.is_local_peer(known.slot(), pid)))
             .collect();
         // If there is no descriptor left to ask with, the next poll asks again.
         let vacant = self.slots().vacant(watched.iter().map(WatchedPeer::slot)).unwrap_or_default();
@@ -87,7 +87,7 @@ impl Engine {
     }
 
     /// Removes from the list the processes that no queue pair is connected to any more.
-    fn forget_strangers(&self) {
+    fn forget_unused(&self) {
         let added = self.watch().additions();
         let used: HashSet<_> = self.with_lane(|lane| {
             let connected = |qp: &Arc<QpInner>| {

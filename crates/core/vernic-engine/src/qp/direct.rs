@@ -3,7 +3,7 @@
 //!
 //! Called by the lane in a queue pair's turn. A request that cannot be carried out for certain
 //! takes packets, so that the responder finds every error and reports it as for any packet. The
-//! permission to access memory is a grant (`tickets.rs`, `consent.rs`).
+//! permission to access memory is a grant (`grants.rs`, `grant_requests.rs`).
 //!
 //! A long request is carried out in parts of at most [`PART_BYTES`]. Each part is one access, which
 //! checks the revocation words of the grant (`vernic_mem`), so the owner of the memory never waits
@@ -27,8 +27,8 @@ use vernic_proto::{After, AtomicOp, Direct, DirectOp, Qp, Time};
 use vernic_wire::Qpn;
 
 use crate::counters::{DirectCounts, Refusal};
-use crate::local::guest::Guest;
-use crate::local::tickets::Consent;
+use crate::local::direct_peer::DirectPeer;
+use crate::local::grants::GrantState;
 use crate::qp::host::QpHost;
 use crate::qp::send_slots::SendSlots;
 
@@ -87,7 +87,7 @@ fn refuse(counts: &DirectCounts, why: Refusal) -> Step {
 #[inline]
 pub(crate) fn turn(machine: &mut Qp, host: &mut QpHost<'_>, now: Time) -> (Turn, u32) {
     let mut spent = 0;
-    if host.side.peer.tickets().guest().is_none() {
+    if host.side.peer.grants().peer().is_none() {
         // The peer may have gone in the middle of a request.
         machine.refuse_direct();
         return (Turn::Packets, spent);
@@ -125,54 +125,54 @@ fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time)
     let (engine, pd, own) = (host.engine, host.qp.pd(), host.qp.qpn());
     let counts = &engine.counts().direct;
     let rkey = direct.remote.rkey;
-    let (tickets, slots) = (host.side.peer.tickets_mut(), &mut host.side.slots);
-    let Some((guest, consent)) = tickets.find(rkey) else { return Step::Packets };
-    let ticket = match consent {
-        Some(Consent::Ticket(ticket)) => ticket,
+    let (grants, slots) = (host.side.peer.grants_mut(), &mut host.side.slots);
+    let Some((peer, state)) = grants.find(rkey) else { return Step::Packets };
+    let grant = match state {
+        Some(GrantState::Granted(grant)) => grant,
         None => {
-            guest.ask(own, dest, rkey);
-            return refuse(counts, Refusal::NoTicket);
+            peer.ask(own, dest, rkey);
+            return refuse(counts, Refusal::NoGrant);
         }
-        Some(Consent::No { .. } | Consent::Never) => return refuse(counts, Refusal::NoTicket),
+        Some(GrantState::No { .. } | GrantState::Never) => return refuse(counts, Refusal::NoGrant),
     };
-    let Some(at) = ticket.place(direct) else { return refuse(counts, Refusal::Range) };
-    if matches!(direct.op, DirectOp::Atomic(_)) && !ticket.reach.has_word(at) {
+    let Some(at) = grant.place(direct) else { return refuse(counts, Refusal::Range) };
+    if matches!(direct.op, DirectOp::Atomic(_)) && !grant.region.has_word(at) {
         return refuse(counts, Refusal::Range);
     }
     if direct.after != After::Nothing {
         let worth = direct.after == After::OneSided || direct.length >= WORTH_WAITING;
         return if worth { Step::Wait } else { Step::Packets };
     }
-    let by_kernel = matches!(*ticket.reach, PeerRegion::ByKernel(_));
-    if by_kernel && guest.is_forbidden.load(Ordering::Relaxed) {
+    let by_kernel = matches!(*grant.region, PeerRegion::ByKernel(_));
+    if by_kernel && peer.is_forbidden.load(Ordering::Relaxed) {
         // The kernel has refused to access this process with another key, and would refuse this
         // key, too.
-        tickets.end(rkey, true);
+        grants.end(rkey, true);
         return refuse(counts, Refusal::NotPermitted);
     }
-    if !is_there(guest, now) {
+    if !is_there(peer, now) {
         return refuse(counts, Refusal::Unreachable);
     }
-    let (key, qp) = (ticket.offer.key, ticket.offer.qp);
-    let Some(visit) = ticket.gates.begin_access(guest.neighbour.inside(), key, qp) else {
-        tickets.end(rkey, false);
+    let (key, qp) = (grant.offer.key, grant.offer.qp);
+    let Some(access) = grant.words.begin_access(peer.local_peer.inside(), key, qp) else {
+        grants.end(rkey, false);
         return refuse(counts, Refusal::Closed);
     };
-    let to = (&*ticket.reach, at + u64::from(direct.done));
-    let done = carry_out((engine.memory(), pd), slots, direct, part, to, || visit.is_valid());
-    drop(visit);
+    let to = (&*grant.region, at + u64::from(direct.done));
+    let done = carry_out((engine.memory(), pd), slots, direct, part, to, || access.is_valid());
+    drop(access);
     if let Err(fault) = done {
         let why = why_of(&fault);
         match why {
             // The fault is in this request's local memory, so another request with the key may
             // succeed.
             Refusal::Local => {}
-            Refusal::Closed => tickets.end(rkey, false),
+            Refusal::Closed => grants.end(rkey, false),
             _ => {
-                let pid = guest.neighbour.pid();
+                let pid = peer.local_peer.pid();
                 tracing::debug!(qpn = %own, %rkey, pid, ?fault, "requests with this key take packets");
-                guest.is_forbidden.fetch_or(why == Refusal::NotPermitted, Ordering::Relaxed);
-                tickets.end(rkey, true);
+                peer.is_forbidden.fetch_or(why == Refusal::NotPermitted, Ordering::Relaxed);
+                grants.end(rkey, true);
             }
         }
         return refuse(counts, why);
@@ -184,13 +184,13 @@ fn step(host: &mut QpHost<'_>, direct: &Direct, part: u32, dest: Qpn, now: Time)
 /// Whether the process that gave the grant still runs. Asks the kernel if the last check is older
 /// than [`LOOK_NANOS`].
 #[inline]
-pub(crate) fn is_there(guest: &Guest, now: Time) -> bool {
-    let looked = Time(guest.looked.load(Ordering::Relaxed));
-    if now.since(looked) < LOOK_NANOS {
+pub(crate) fn is_there(peer: &DirectPeer, now: Time) -> bool {
+    let checked_at = Time(peer.checked_at.load(Ordering::Relaxed));
+    if now.since(checked_at) < LOOK_NANOS {
         return true;
     }
-    guest.looked.store(now.nanos(), Ordering::Relaxed);
-    !guest.neighbour.has_hung_up()
+    peer.checked_at.store(now.nanos(), Ordering::Relaxed);
+    !peer.local_peer.has_hung_up()
 }
 
 /// Copies the part, or carries out the atomic, and stops when `holds` says that the grant was

@@ -17,7 +17,7 @@ use vernic_wire::{Qpn, Rkey, Srqn};
 use crate::counters::Counted;
 use crate::device::opened::Device;
 use crate::device::opened::window_index;
-use crate::local::pull::{Pull, Unpulled};
+use crate::local::rendezvous::{Rendezvous, RendezvousError};
 use crate::qp::completions::Wc;
 use crate::qp::state::{QpInner, QpSide};
 use crate::qp::xrc::SrqTable;
@@ -29,7 +29,7 @@ pub(crate) struct QpHost<'a> {
     /// The XRC shared receive queues by number; `None` if the caller does not run the lane.
     pub(super) srqs: Option<&'a SrqTable>,
     /// The run that is being received, if the packet is a rendezvous record.
-    pub(super) pull: Option<Pull<'a>>,
+    pub(super) rendezvous: Option<Rendezvous<'a>>,
     /// The time of the completions of this call: when the batch of packets was begun.
     pub(super) now: Time,
     pub(crate) qp: &'a QpInner,
@@ -270,31 +270,33 @@ impl Host for QpHost<'_> {
         buf: &mut [u8],
     ) -> Result<Option<usize>, AccessFault> {
         let (memory, pd, qpn) = (&self.engine.memory(), self.qp.pd(), self.qp.qpn());
-        let named = self.side.slots.name((memory, pd), qpn, slot, offset, run).map_err(fault)?;
-        Ok(named.and_then(|named| named.emit(buf)))
+        let record = self.side.slots.name((memory, pd), qpn, slot, offset, run).map_err(fault)?;
+        Ok(record.and_then(|record| record.emit(buf)))
     }
 
     fn pull_recv(&mut self, offset: u64, run: Run) -> Result<(), PullFault> {
-        let Some(Pull { named, lender }) = self.pull else { return Err(PullFault::Unreachable) };
+        let Some(Rendezvous { record, sender_memory }) = self.rendezvous else {
+            return Err(PullFault::Unreachable);
+        };
         let (memory, counters) = (&self.engine.memory(), &self.engine.counts());
         let (pd, sges, cursor) = self.side.filling.list(self.qp.receives());
-        let pulled = lender.pull(named, |from| memory.pull(pd, sges, cursor, offset, from));
+        let pulled = sender_memory.pull(record, |from| memory.pull(pd, sges, cursor, offset, from));
         match pulled {
             Ok(()) => {
                 counters.note(Counted::NearPulledRun);
                 counters.add(Counted::NearPulledByte, u64::from(run.length));
                 Ok(())
             }
-            Err(Unpulled::Withdrawn) => Err(PullFault::Withdrawn),
-            Err(Unpulled::Fault(PeerCopyError::Local(error))) => {
+            Err(RendezvousError::Withdrawn) => Err(PullFault::Withdrawn),
+            Err(RendezvousError::Fault(PeerCopyError::Local(error))) => {
                 Err(PullFault::Local(fault(error)))
             }
-            Err(Unpulled::Fault(PeerCopyError::Peer(error))) => {
+            Err(RendezvousError::Fault(PeerCopyError::Peer(error))) => {
                 counters.note(Counted::NearPullRefused);
-                lender.refuse(&error);
+                sender_memory.refuse(&error);
                 Err(PullFault::Unreachable)
             }
-            Err(Unpulled::Fault(PeerCopyError::Revoked)) => Err(PullFault::Withdrawn),
+            Err(RendezvousError::Fault(PeerCopyError::Revoked)) => Err(PullFault::Withdrawn),
         }
     }
 

@@ -15,9 +15,9 @@ use crate::config::Config;
 use crate::device::explanation::LivePeer;
 use crate::device::opened::Device;
 use crate::device::path::Resolved;
-use crate::local::guest::Guest;
+use crate::local::direct_peer::DirectPeer;
+use crate::local::grants::QpGrants;
 use crate::local::route::QpRoute;
-use crate::local::tickets::QpTickets;
 use crate::local::watch::{HostProcess, PeerLocation};
 use crate::qp::source::{Sender, Source};
 
@@ -36,7 +36,7 @@ pub(crate) struct QpPeer {
     /// The routes of packets: by the wire or through memory.
     route: QpRoute,
     /// The grants of a peer on this host.
-    tickets: QpTickets,
+    grants: QpGrants,
     /// The time at which a packet of the peer was last taken.
     heard: Option<Time>,
 }
@@ -45,7 +45,7 @@ impl QpPeer {
     /// Sets the path to a peer that was not heard yet. Grants of the local peer on the last path
     /// are of no use any more. The caller ends the grants that were given to that peer here.
     pub(super) fn connect(&mut self, resolved: &Resolved) {
-        self.tickets.connect(None);
+        self.grants.connect(None);
         self.path = Some(resolved.path);
         self.route = QpRoute::default();
         self.process = resolved.location.process().cloned();
@@ -78,7 +78,7 @@ impl QpPeer {
             }
             (_, None) => self.path = Some(resolved.path),
         }
-        self.tickets.renew();
+        self.grants.renew();
         self.heard = None;
     }
 
@@ -209,12 +209,12 @@ impl QpPeer {
         self.route.answer_through(ring);
     }
 
-    /// Sends requests through the ring to this local peer from now on. If the peer is a `guest`,
+    /// Sends requests through the ring to this local peer from now on. If the peer is a `peer`,
     /// its memory may be accessed without packets.
-    pub(crate) fn switch_to(&mut self, id: NeighbourId, guest: Option<Arc<Guest>>) {
+    pub(crate) fn switch_to(&mut self, id: NeighbourId, peer: Option<Arc<DirectPeer>>) {
         self.route.switch_to(id);
-        if guest.is_some() {
-            self.tickets.connect(guest);
+        if peer.is_some() {
+            self.grants.connect(peer);
         }
     }
 
@@ -222,24 +222,24 @@ impl QpPeer {
     pub(crate) fn lose(&mut self, id: NeighbourId) -> bool {
         let used = self.route.uses(id);
         self.route.bar();
-        self.tickets.connect(None);
+        self.grants.connect(None);
         used
     }
 
     /// Forgets the local peer and its grants, when this device disconnects from local peers.
     pub(crate) fn end_grants(&mut self) {
-        self.tickets.connect(None);
+        self.grants.connect(None);
     }
 
     /// Returns the grants of a peer on this host.
     #[inline]
-    pub(crate) fn tickets(&self) -> &QpTickets {
-        &self.tickets
+    pub(crate) fn grants(&self) -> &QpGrants {
+        &self.grants
     }
 
     /// Returns the grants of a peer on this host, for a request that uses one or asks for one.
     #[inline]
-    pub(crate) fn tickets_mut(&mut self) -> &mut QpTickets {
-        &mut self.tickets
+    pub(crate) fn grants_mut(&mut self) -> &mut QpGrants {
+        &mut self.grants
     }
 }

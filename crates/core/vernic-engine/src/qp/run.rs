@@ -7,7 +7,7 @@ use vernic_proto::{AttrMask, Cause, Host, QpAttr, QpState, Time};
 
 use crate::device::explanation::Explanation;
 use crate::device::opened::Device;
-use crate::local::pull::Pull;
+use crate::local::rendezvous::Rendezvous;
 use crate::qp::host::QpHost;
 use crate::qp::machine::Machine;
 use crate::qp::state::{QpCore, QpInner, takes_requests};
@@ -69,21 +69,21 @@ impl QpInner {
         core: &mut QpCore,
         f: impl FnOnce(&mut Machine, &mut QpHost<'_>) -> T,
     ) -> T {
-        self.with_pull(engine, (srqs, None), now, core, f)
+        self.with_rendezvous(engine, (srqs, None), now, core, f)
     }
 
     /// Runs `f` as [`with_lane_host`](Self::with_lane_host) does, for a packet that may be a
     /// rendezvous record, which stands for several packets.
     #[inline]
-    pub(crate) fn with_pull<T>(
+    pub(crate) fn with_rendezvous<T>(
         &self,
         engine: &Device,
-        (srqs, pull): (Option<&SrqTable>, Option<Pull<'_>>),
+        (srqs, rendezvous): (Option<&SrqTable>, Option<Rendezvous<'_>>),
         now: Time,
         core: &mut QpCore,
         f: impl FnOnce(&mut Machine, &mut QpHost<'_>) -> T,
     ) -> T {
-        let mut host = QpHost { engine, srqs, pull, now, qp: self, side: &mut core.side };
+        let mut host = QpHost { engine, srqs, rendezvous, now, qp: self, side: &mut core.side };
         let result = f(&mut core.machine, &mut host);
         if core.side.has_lost_completion() {
             self.fail_for_cq(engine, now, core);
@@ -102,7 +102,7 @@ impl QpInner {
         }
         let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
         let mut host =
-            QpHost { engine, srqs: None, pull: None, now, qp: self, side: &mut core.side };
+            QpHost { engine, srqs: None, rendezvous: None, now, qp: self, side: &mut core.side };
         host.event(vernic_proto::QpEvent::Fatal);
         // Error can be entered from every state.
         let _ = core.machine.modify(&attr, AttrMask::STATE, now, &mut host);

@@ -13,7 +13,7 @@ use vernic_proto::{Run, SendOp};
 use vernic_wire::{Qpn, Service};
 
 use crate::device::limits::MAX_MSG_BYTES;
-use crate::local::pull::{MAX_PIECES, Named};
+use crate::local::rendezvous::{MAX_PIECES, RendezvousRecord};
 use crate::qp::cap::QpCap;
 use crate::qp::payload::{Payload, SendRefusal};
 
@@ -209,14 +209,14 @@ impl SendSlots {
         slot: u32,
         offset: u32,
         run: Run,
-    ) -> Result<Option<Named>, AccessError> {
+    ) -> Result<Option<RendezvousRecord>, AccessError> {
         self.token = self.token.or_else(|| memory.send_token(own));
         let Some(token) = self.token else { return Ok(None) };
         let Some((sges, cursor)) = self.gather_list(slot) else { return Ok(None) };
         let mut pieces = [PeerPiece::default(); MAX_PIECES];
         let (offset, length) = (u64::from(offset), u64::from(run.length));
         let count = memory.locate(pd, sges, cursor, offset, length, &mut pieces)?;
-        Ok(count.map(|count| Named::new(run, token, pieces, count)))
+        Ok(count.map(|count| RendezvousRecord::new(run, token, pieces, count)))
     }
 
     /// Revokes the access of queue pair `own`'s peer to messages that it has not copied yet: the

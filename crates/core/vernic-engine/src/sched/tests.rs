@@ -124,7 +124,7 @@ fn queue_pairs_in_error_flush_though_their_budget_is_full() {
 }
 
 #[test]
-fn queue_pairs_whose_neighbour_is_gone_leave_nothing_of_theirs_in_flight() {
+fn queue_pairs_whose_local_peer_is_gone_leave_nothing_of_theirs_in_flight() {
     let mut config = Config::default();
     config.set("same_host", "on").unwrap();
     let context = Context::open(Some("lo"), config).unwrap();
@@ -141,13 +141,13 @@ fn queue_pairs_whose_neighbour_is_gone_leave_nothing_of_theirs_in_flight() {
             left -= cq.poll(&mut [EMPTY_WC; 64]).unwrap();
         }
         assert!(qps.iter().all(|qp| is_shared(qp) == (round == 1)));
-        context.engine().serve_neighbours();
+        context.engine().serve_local_peers();
     }
     post(&qps);
     assert_ne!(totals(&context).0, 0);
     let engine = context.engine();
-    engine.with_lane(|lane| lane.near_mut().break_all());
-    engine.serve_neighbours();
+    engine.with_lane(|lane| lane.rings_mut().break_all());
+    engine.serve_local_peers();
     assert_eq!(totals(&context), (0, 0));
     assert!(qps.iter().all(|qp| qp.state() == QpState::Error));
 }

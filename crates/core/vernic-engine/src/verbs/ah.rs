@@ -177,7 +177,7 @@ impl Ah {
         let slot = Slot::of(qpn);
         let (peer, life) = match answer {
             Lookup::Here(process) => {
-                engine.want_neighbour(slot, process.pid);
+                engine.want_local_peer(slot, process.pid);
                 (Peer::LocalProcess(process.id()), ANSWER_LIFE_MS)
             }
             Lookup::NotHere => (Peer::Remote, ANSWER_LIFE_MS),

@@ -47,7 +47,7 @@ impl Context {
         self.stop_background();
         engine.release_lane();
         engine.memory().revoke_all();
-        engine.close_neighbours();
+        engine.close_local_peers();
         engine.slots().close();
         engine.ports().iter().for_each(|port| _ = port.set_up(false));
         let channels = std::mem::take(&mut *lock(engine.channels()));

@@ -320,8 +320,8 @@ impl Context {
         }
         total.cm += engine.cm.try_counters()?;
         total.link += engine.try_link_counters()?;
-        if let Some(near) = &engine.near() {
-            total.neighbours += near.try_counters()?;
+        if let Some(local) = &engine.local() {
+            total.neighbours += local.try_counters()?;
         }
         Some(total)
     }

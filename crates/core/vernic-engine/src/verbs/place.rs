@@ -14,7 +14,7 @@ use vernic_proto::{DirectOp, QpState, Remote, Time};
 use vernic_wire::Qpn;
 
 use crate::counters::Refusal;
-use crate::local::tickets::Consent;
+use crate::local::grants::GrantState;
 use crate::progress::engine::Engine;
 use crate::qp::direct::is_there;
 use crate::qp::state::QpCore;
@@ -74,33 +74,33 @@ fn place(
     let counts = &engine.counts().direct;
     let attr = core.machine.attr();
     let (state, target) = (attr.state, attr.dest_qpn);
-    let (tickets, rkey) = (core.side.peer.tickets_mut(), to.rkey);
+    let (grants, rkey) = (core.side.peer.grants_mut(), to.rkey);
     if state != QpState::Rts {
         return Placed::Not;
     }
-    let Some((guest, consent)) = tickets.find(rkey) else { return Placed::Not };
-    let ticket = match consent {
-        Some(Consent::Ticket(ticket)) => ticket,
+    let Some((peer, state)) = grants.find(rkey) else { return Placed::Not };
+    let grant = match state {
+        Some(GrantState::Granted(grant)) => grant,
         None => {
-            guest.ask(own, target, rkey);
+            peer.ask(own, target, rkey);
             return Placed::Not;
         }
-        Some(Consent::No { .. } | Consent::Never) => return Placed::Not,
+        Some(GrantState::No { .. } | GrantState::Never) => return Placed::Not,
     };
-    if !matches!(*ticket.reach, PeerRegion::Mapped(_)) {
+    if !matches!(*grant.region, PeerRegion::Mapped(_)) {
         return Placed::Not;
     }
-    let Some(start) = ticket.offer.place_write(to.addr, len) else {
+    let Some(start) = grant.offer.place_write(to.addr, len) else {
         counts.note_refusal(Refusal::Range);
         return Placed::Not;
     };
-    if !is_there(guest, now) {
+    if !is_there(peer, now) {
         counts.note_refusal(Refusal::Unreachable);
         return Placed::Not;
     }
-    let (key, qp) = (ticket.offer.key, ticket.offer.qp);
-    let Some(visit) = ticket.gates.begin_access(guest.neighbour.inside(), key, qp) else {
-        tickets.end(rkey, false);
+    let (key, qp) = (grant.offer.key, grant.offer.qp);
+    let Some(access) = grant.words.begin_access(peer.local_peer.inside(), key, qp) else {
+        grants.end(rkey, false);
         counts.note_refusal(Refusal::Closed);
         return Placed::Not;
     };
@@ -109,14 +109,14 @@ fn place(
         let bytes = &bytes[..bytes.len().min((len - done) as usize)];
         for piece in bytes.chunks(PIECE) {
             let at = start + u64::from(done);
-            is_whole = is_whole && visit.is_valid() && ticket.reach.write(at, piece).is_ok();
+            is_whole = is_whole && access.is_valid() && grant.region.write(at, piece).is_ok();
             done += piece.len() as u32;
         }
     });
-    is_whole &= visit.is_valid() && done == len;
-    drop(visit);
+    is_whole &= access.is_valid() && done == len;
+    drop(access);
     if !is_whole {
-        tickets.end(rkey, false);
+        grants.end(rkey, false);
         counts.note_refusal(Refusal::Closed);
         return Placed::Cut;
     }

@@ -8,7 +8,7 @@ use vernic_mem::Access;
 use vernic_wire::Service;
 
 use crate::config::Config;
-use crate::local::rings::{Near, Peer};
+use crate::local::rings::{LocalRings, PeerRings};
 use crate::local::route::RequestRoute;
 use crate::progress::engine::Engine;
 use crate::qp::state::QpInner;
@@ -137,7 +137,7 @@ impl Engine {
             () if !self.rules().uses_gids() => Some(WhyWire::Iwarp),
             () if !config.same_host || config.force_wire => Some(WhyWire::Settings),
             () if config.watches_packets() => Some(WhyWire::Watched),
-            () => self.near().is_none().then_some(WhyWire::NoMemory),
+            () => self.local().is_none().then_some(WhyWire::NoMemory),
         }
     }
 
@@ -145,7 +145,7 @@ impl Engine {
         match self.why_wire() {
             Some(why) => Route::Wire(why),
             None if qp.service() == Service::Ud => Route::Wire(WhyWire::Datagrams),
-            None => self.told(self.with_lane(|lane| near_route(lane.near(), qp)), qp),
+            None => self.told(self.with_lane(|lane| local_route(lane.rings(), qp)), qp),
         }
     }
 
@@ -153,7 +153,7 @@ impl Engine {
     /// connected, if that is known.
     fn told(&self, route: Route, qp: &QpInner) -> Route {
         let peer = lock(&qp.core).machine.attr().dest_qpn;
-        let hindrance = || self.near()?.hindrance(Slot::of(peer));
+        let hindrance = || self.local()?.hindrance(Slot::of(peer));
         match route {
             Route::Wire(WhyWire::NotMet) => {
                 Route::Wire(hindrance().map_or(WhyWire::NotMet, WhyWire::Hindered))
@@ -163,12 +163,12 @@ impl Engine {
     }
 }
 
-fn near_route(near: &Near, qp: &QpInner) -> Route {
+fn local_route(rings: &LocalRings, qp: &QpInner) -> Route {
     let core = lock(&qp.core);
     let Some(path) = core.side.peer.path() else { return Route::Wire(WhyWire::NotConnected) };
-    let shared = |id| near.peer(id).map(Peer::pid);
+    let shared = |id| rings.peer(id).map(PeerRings::pid);
     let dest = core.machine.attr().dest_qpn;
-    let known = near.neighbour_of(path, dest);
+    let known = rings.peer_of(path, dest);
     match core.side.peer.route().requests() {
         RequestRoute::Ring(id) => {
             shared(id).map_or(Route::Wire(WhyWire::Gone), |pid| Route::SharedMemory { pid })
@@ -178,7 +178,7 @@ fn near_route(near: &Near, qp: &QpInner) -> Route {
         RequestRoute::Wire if known.is_none() => Route::Wire(WhyWire::NotMet),
         // UC changes to the ring when the peer has taken all that was sent to it by UDP: see the
         // head of `local/rings.rs`.
-        RequestRoute::Wire => match known.and_then(|id| near.peer(id)) {
+        RequestRoute::Wire => match known.and_then(|id| rings.peer(id)) {
             Some(peer) if qp.service() == Service::Uc && peer.takes_datagrams() => {
                 Route::SharedMemory { pid: peer.pid() }
             }

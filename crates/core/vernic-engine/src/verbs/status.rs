@@ -17,7 +17,7 @@ use vernic_proto::QpAttr;
 use crate::counters::DeviceCounters;
 use crate::device::alarms::Offender;
 use crate::device::transport::Transport;
-use crate::local::control::NearControl;
+use crate::local::control::LocalControl;
 use crate::progress::engine::Engine;
 use crate::qp::state::QpInner;
 use crate::support::events::lock;
@@ -69,7 +69,7 @@ impl Engine {
         let mut total = self.own_counters();
         total.cm += self.cm.counters();
         total.link += self.with_lane(|lane| lane.link().counters());
-        total.neighbours += self.near().map(NearControl::counters).unwrap_or_default();
+        total.neighbours += self.local().map(LocalControl::counters).unwrap_or_default();
         total
     }
 

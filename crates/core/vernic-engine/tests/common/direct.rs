@@ -240,7 +240,7 @@ impl There {
                 filter_system_calls(libc::SYS_process_vm_readv, libc::EPERM, true);
                 "forbidden".to_owned()
             }
-            // Once it has met its peer, takes all descriptors that it may have.
+            // Once it has connected to its peer, takes all descriptors that it may have.
             "starve" => {
                 let since = Instant::now();
                 while self.end.context.counters().neighbours.met == 0 {
@@ -290,7 +290,7 @@ impl There {
         self.buffer.write_at(0, &vec![0xA5; BYTES]).unwrap();
         std::thread::sleep(Duration::from_millis(50));
         let quiet = self.bytes(0, BYTES).iter().all(|&byte| byte == 0xA5);
-        // The patience with a visitor that is stopped is a second.
+        // The patience with a grantee that is stopped is a second.
         let soon = took < Duration::from_secs(10);
         format!("quiet {quiet} soon {soon}")
     }

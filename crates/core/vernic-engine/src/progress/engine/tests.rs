@@ -221,16 +221,16 @@ fn what_the_control_path_leaves_to_send_is_not_left_lying() {
 }
 
 #[test]
-fn serving_the_neighbours_takes_no_lane_while_nothing_happens() {
+fn serving_the_local_peers_takes_no_lane_while_nothing_happens() {
     let context = open_without_background();
     let engine = context.engine();
     // Handles what happened while the device was opened.
-    engine.serve_neighbours();
+    engine.serve_local_peers();
     let (done, wait) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         engine.with_lane(|_| {
             scope.spawn(move || {
-                engine.serve_neighbours();
+                engine.serve_local_peers();
                 done.send(()).unwrap();
             });
             wait.recv_timeout(Duration::from_secs(20)).expect("it waits for the lane");

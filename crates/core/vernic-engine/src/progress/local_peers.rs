@@ -2,11 +2,11 @@
 //! peer is a process of this host and user that this process shares rings with.
 //!
 //! A thread that finds that the peer of a queue pair is a process of this host adds that process to
-//! a list (`Device::want_neighbour`) and wakes the background thread. Only the background thread
-//! serves the connections of local peers ([`Engine::serve_neighbours`]) and passes their events to
+//! a list (`Device::want_local_peer`) and wakes the background thread. Only the background thread
+//! serves the connections of local peers ([`Engine::serve_local_peers`]) and passes their events to
 //! the lane. No thread waits for a connection.
 //!
-//! Lock order: the local peers (`hood`), then the lane.
+//! Lock order: the local peers (`peers`), then the lane.
 
 use std::sync::atomic::Ordering;
 
@@ -14,7 +14,7 @@ use vernic_io::Nanos;
 use vernic_io::neighbour::Neighbourhood;
 use vernic_proto::Time;
 
-use crate::local::control::NearControl;
+use crate::local::control::LocalControl;
 use crate::progress::engine::Engine;
 use crate::support::events::{lock, try_lock};
 
@@ -22,10 +22,10 @@ impl Engine {
     /// Makes this process reachable for local peers by all its process slots. Called after a queue
     /// pair was created, perhaps in a new slot.
     pub(crate) fn follow_slots(&self) {
-        if let Some(near) = &self.near()
-            && let Some(hood) = &mut *lock(&near.hood)
+        if let Some(local) = &self.local()
+            && let Some(peers) = &mut *lock(&local.peers)
         {
-            hood.follow_slots(Nanos(self.now().nanos()));
+            peers.follow_slots(Nanos(self.now().nanos()));
         }
     }
 
@@ -35,58 +35,60 @@ impl Engine {
     ///
     /// It takes the lane only if something has happened, because threads that poll cannot have the
     /// lane meanwhile.
-    pub(crate) fn serve_neighbours(&self) -> Option<Time> {
-        let near = self.near()?;
-        let mut hood = lock(&near.hood);
+    pub(crate) fn serve_local_peers(&self) -> Option<Time> {
+        let local = self.local()?;
+        let mut peers = lock(&local.peers);
         // A thread that leaves work for this method in the lane sets `rung` before it releases the
         // lane.
-        let rung = near.rung.swap(false, Ordering::AcqRel);
-        let hood = hood.as_mut()?;
+        let rung = local.rung.swap(false, Ordering::AcqRel);
+        let peers = peers.as_mut()?;
         let now = Nanos(self.now().nanos());
         let mut events = Vec::new();
-        hood.serve(now, &mut events);
+        peers.serve(now, &mut events);
         let (mut wanted, mut broken) = (Vec::new(), Vec::new());
         if rung {
-            wanted = std::mem::take(&mut *lock(&near.wanted));
+            wanted = std::mem::take(&mut *lock(&local.wanted));
             let (found, expelled) = self.with_lane(|lane| lane.take_near_work());
             wanted.extend(found);
             broken = expelled;
         }
-        wanted.iter().for_each(|&(slot, pid)| hood.meet(slot, pid, now, &mut events));
-        broken.iter().for_each(|&id| hood.expel(id, &mut events));
+        wanted.iter().for_each(|&(slot, pid)| peers.meet(slot, pid, now, &mut events));
+        broken.iter().for_each(|&id| peers.expel(id, &mut events));
         if !events.is_empty() || !wanted.is_empty() {
             self.with_lane(|lane| {
                 wanted.iter().for_each(|&(slot, pid)| lane.set_owner(slot, pid));
                 let now = self.now();
-                events.drain(..).for_each(|event| lane.handle_neighbour(self, event, now));
+                events.drain(..).for_each(|event| lane.handle_local_peer(self, event, now));
             });
         }
-        hood.deadline(now).map(|at| Time(at.0))
+        peers.deadline(now).map(|at| Time(at.0))
     }
 
     /// Disconnects from all local peers, with the notice that this process leaves in order, because
     /// the device is closed.
-    pub(crate) fn close_neighbours(&self) {
-        if let Some(near) = &self.near() {
-            let hood = lock(&near.hood).take();
-            self.leave(near, hood);
+    pub(crate) fn close_local_peers(&self) {
+        if let Some(local) = &self.local() {
+            let peers = lock(&local.peers).take();
+            self.leave(local, peers);
         }
     }
 
-    /// Does what [`close_neighbours`](Self::close_neighbours) does, but never waits for a lock on
+    /// Does what [`close_local_peers`](Self::close_local_peers) does, but never waits for a lock on
     /// the local peers; called when the process ends. Returns false if the lock is taken: by
     /// another thread, or by this thread itself, which was interrupted while it served them.
-    pub(crate) fn try_close_neighbours(&self) -> bool {
-        let Some(near) = &self.near() else { return true };
-        let Some(hood) = try_lock(&near.hood).map(|mut hood| hood.take()) else { return false };
-        self.leave(near, hood);
+    pub(crate) fn try_close_local_peers(&self) -> bool {
+        let Some(local) = &self.local() else { return true };
+        let Some(peers) = try_lock(&local.peers).map(|mut peers| peers.take()) else {
+            return false;
+        };
+        self.leave(local, peers);
         true
     }
 
-    fn leave(&self, near: &NearControl, hood: Option<Neighbourhood>) {
-        if let Some(mut hood) = hood {
-            hood.close(&mut Vec::new());
-            *lock(&near.past) = hood.counters();
+    fn leave(&self, local: &LocalControl, peers: Option<Neighbourhood>) {
+        if let Some(mut peers) = peers {
+            peers.close(&mut Vec::new());
+            *lock(&local.past) = peers.counters();
         }
         let gone = self.with_lane(|lane| lane.leave_neighbours(self.memory()));
         drop(gone);

@@ -18,15 +18,15 @@ use vernic_wire::{Qpn, Rkey};
 
 use crate::device::opened::Device;
 use crate::lane::core::LaneState;
-use crate::local::guests::writes;
-use crate::local::messages::{Denial, Offer, Told};
-use crate::local::tickets::{Consent, Ticket};
+use crate::local::direct_peers::writes;
+use crate::local::grants::{GrantState, PeerGrant};
+use crate::local::messages::{Denial, GrantMessage, GrantOffer};
 use crate::qp::state::{QpCore, QpInner, takes_requests};
 use crate::support::events::lock;
 
 impl LaneState {
     /// Handles a message of a local peer about grants.
-    pub(crate) fn handle_told(
+    pub(crate) fn handle_grant_message(
         &mut self,
         engine: &Device,
         from: NeighbourId,
@@ -37,32 +37,36 @@ impl LaneState {
             // A peer that gets no answer asks less and less often.
             return;
         }
-        let understood = match Told::parse(bytes) {
-            Some(Told::Ask { asker, target, rkey, has_gates }) => {
-                let consent = self.consent(engine, from, (asker, target), rkey, has_gates);
-                self.tell_consent(engine, from, (asker, rkey), consent)
+        let understood = match GrantMessage::parse(bytes) {
+            Some(GrantMessage::Request { asker, target, rkey, has_words }) => {
+                let answer = self.decide_grant(engine, from, (asker, target), rkey, has_words);
+                self.answer_grant_request(engine, from, (asker, rkey), answer)
             }
-            Some(Told::Gates) => self.take_gates(from, file),
+            Some(GrantMessage::RevocationFile) => self.take_words(from, file),
             // Either the grant has ended already, which an earlier message said, or the file of
             // revocation words was lost. The file is asked for with the key, when the key is asked
             // for again.
-            Some(Told::Offer { asker, offer, .. }) if !self.is_let(from, offer.key) => {
+            Some(GrantMessage::Offer { asker, offer, .. })
+                if !self.is_token_valid(from, offer.key) =>
+            {
                 self.is_asked_by(from, asker)
             }
-            Some(Told::Offer { asker, rkey, offer }) => {
-                let consent = self.accept(engine, from, &offer, file);
-                self.note_answer(from, asker, rkey, consent)
+            Some(GrantMessage::Offer { asker, rkey, offer }) => {
+                let answer = self.accept_offer(engine, from, &offer, file);
+                self.note_answer(from, asker, rkey, answer)
             }
-            Some(Told::Deny { asker, rkey, why }) => {
+            Some(GrantMessage::Deny { asker, rkey, why }) => {
                 tracing::debug!(qpn = %asker, %rkey, ?why, "a process of this host grants no access");
                 // The key is asked for again after a while: what is in the way may go.
                 self.is_asked_by(from, asker)
             }
-            Some(Told::Ended) => self.let_go(from),
-            Some(Told::Lend { liveness }) => self.borrow(from, liveness, file),
-            Some(Told::Pulls { can }) => {
+            Some(GrantMessage::Revoked) => self.drop_revoked(from),
+            Some(GrantMessage::RendezvousOffer { liveness }) => {
+                self.accept_rendezvous(from, liveness, file)
+            }
+            Some(GrantMessage::RendezvousReply { can }) => {
                 tracing::debug!(neighbour = %from, can, "large SENDs by one copy");
-                self.guests.get(from).is_some_and(|guest| guest.note_pulls(can))
+                self.direct_peers.get(from).is_some_and(|peer| peer.note_rendezvous_reply(can))
             }
             None => false,
         };
@@ -72,16 +76,16 @@ impl LaneState {
     }
 
     /// Decides whether the peer that asks may have access; returns what is granted.
-    fn consent(
+    fn decide_grant(
         &mut self,
         engine: &Device,
         from: NeighbourId,
         (asker, target): (Qpn, Qpn),
         rkey: Rkey,
-        has_gates: bool,
+        has_words: bool,
     ) -> Result<(Grant, Access), Denial> {
-        let host = self.guests.find(from).ok_or(Denial::NotConnected)?;
-        let visitor = host.welcome(engine.memory(), has_gates).ok_or(Denial::Unreachable)?;
+        let entry = self.direct_peers.find(from).ok_or(Denial::NotConnected)?;
+        let grantee = entry.add_grantee(engine.memory(), has_words).ok_or(Denial::Unreachable)?;
         let qp = self.table.find(target).ok_or(Denial::NotConnected)?;
         let mut core = lock(&qp.core);
         let QpCore { machine, side } = &mut *core;
@@ -95,19 +99,19 @@ impl LaneState {
             && let Some(path) = side.peer.path()
             && let Some((path, process)) = engine.local_path(path, asker)
         {
-            self.near.note_found(asker, process.pid());
+            self.rings.note_found(asker, process.pid());
             side.peer.switch_to_local_path(engine, path, asker, process);
         }
         // The kernel decides which process has the peer's slot, not the message of the peer that
         // asks.
         let path = side.peer.path().filter(|_| !side.peer.route().is_peer_gone());
-        let peer = path.and_then(|path| self.near.neighbour_of(path, asker));
+        let peer = path.and_then(|path| self.rings.peer_of(path, asker));
         if peer != Some(from) {
             return Err(Denial::NotConnected);
         }
         let rights = rights_of(qp, machine.attr().access);
         // Granted under the queue pair's lock, under which its revocation word is cleared, too.
-        let grant = engine.memory().grant(visitor, qp.pd(), qp.qpn(), rkey).map_err(|error| {
+        let grant = engine.memory().grant(grantee, qp.pd(), qp.qpn(), rkey).map_err(|error| {
             tracing::debug!(qpn = %target, %rkey, %error, "no access for another process");
             match error {
                 GrantError::Check(_) | GrantError::Rights => Denial::Refused,
@@ -118,83 +122,92 @@ impl LaneState {
         if access.is_empty() { Err(Denial::Refused) } else { Ok((grant, access)) }
     }
 
-    fn tell_consent(
+    fn answer_grant_request(
         &mut self,
         engine: &Device,
         from: NeighbourId,
         (asker, rkey): (Qpn, Rkey),
-        consent: Result<(Grant, Access), Denial>,
+        answer: Result<(Grant, Access), Denial>,
     ) -> bool {
-        let Some(host) = self.guests.find(from) else { return false };
-        let neighbour = host.neighbour();
+        let Some(entry) = self.direct_peers.find(from) else { return false };
+        let local_peer = entry.local_peer();
         let counts = &engine.counts().direct;
-        let consent = consent.and_then(|(grant, access)| {
+        let answer = answer.and_then(|(grant, access)| {
             let (grant, file) = file_for(grant, access);
-            let reachable = grant.share.is_some() || permit_ptrace(neighbour.pid());
+            let reachable = grant.share.is_some() || permit_ptrace(local_peer.pid());
             reachable.then_some((grant, access, file)).ok_or(Denial::Unreachable)
         });
-        counts.note_answer(consent.is_ok());
-        let told = match &consent {
+        counts.note_answer(answer.is_ok());
+        let sent = match &answer {
             Ok((grant, access, read_only)) => {
                 let writable = || grant.share.as_ref().map(SharedRange::file);
                 let file = read_only.as_ref().map(AsFd::as_fd).or_else(writable);
                 let offer = offer_of(grant, *access);
-                neighbour.tell(&Told::Offer { asker, rkey, offer }.emit(), file)
+                local_peer.tell(&GrantMessage::Offer { asker, rkey, offer }.emit(), file)
             }
-            Err(why) => neighbour.tell(&Told::Deny { asker, rkey, why: *why }.emit(), None),
+            Err(why) => {
+                local_peer.tell(&GrantMessage::Deny { asker, rkey, why: *why }.emit(), None)
+            }
         };
-        if let Err(error) = told {
+        if let Err(error) = sent {
             // The peer asks again after a while.
-            tracing::debug!(pid = neighbour.pid(), %error, "a process of this host does not listen");
+            tracing::debug!(pid = local_peer.pid(), %error, "a process of this host does not listen");
         }
         true
     }
 
     /// Takes the file of a local peer's revocation words.
-    fn take_gates(&mut self, from: NeighbourId, file: Option<OwnedFd>) -> bool {
-        let (Some(host), Some(file)) = (self.guests.find(from), file) else { return false };
-        host.take_gates(file)
+    fn take_words(&mut self, from: NeighbourId, file: Option<OwnedFd>) -> bool {
+        let (Some(entry), Some(file)) = (self.direct_peers.find(from), file) else { return false };
+        entry.take_words(file)
     }
 
     /// Handles a local peer's offer of its memory for rendezvous: answers whether that memory can
     /// be read.
-    fn borrow(&mut self, from: NeighbourId, liveness: LivenessWord, file: Option<OwnedFd>) -> bool {
+    fn accept_rendezvous(
+        &mut self,
+        from: NeighbourId,
+        liveness: LivenessWord,
+        file: Option<OwnedFd>,
+    ) -> bool {
         // Without a descriptor for the file there are no revocation words, and the answer is no.
         let is_lost = file.is_none();
-        if !self.take_gates(from, file) && !is_lost {
+        if !self.take_words(from, file) && !is_lost {
             return false;
         }
-        let Some(host) = self.guests.find(from) else { return false };
-        let can = host.borrow(liveness);
-        if let Err(error) = host.neighbour().tell(&Told::Pulls { can }.emit(), None) {
+        let Some(entry) = self.direct_peers.find(from) else { return false };
+        let can = entry.accept_rendezvous(liveness);
+        if let Err(error) =
+            entry.local_peer().tell(&GrantMessage::RendezvousReply { can }.emit(), None)
+        {
             // The peer waits for the answer, and sends packets meanwhile.
-            let pid = host.neighbour().pid();
+            let pid = entry.local_peer().pid();
             tracing::debug!(pid, %error, "a process of this host does not listen");
         }
         true
     }
 
-    /// Whether a local peer's revocation word still has the value of the token `pass`.
-    fn is_let(&mut self, from: NeighbourId, pass: RevocationToken) -> bool {
-        let gates = self.guests.find(from).and_then(|host| host.gates());
-        gates.is_some_and(|gates| gates.is_valid(pass))
+    /// Whether a local peer's revocation word still has the token's value.
+    fn is_token_valid(&mut self, from: NeighbourId, token: RevocationToken) -> bool {
+        let words = self.direct_peers.find(from).and_then(|entry| entry.words());
+        words.is_some_and(|words| words.is_valid(token))
     }
 
     /// Gives up access to regions of a local peer that have ended, and their mapping with the last
     /// grant. Returns false if the peer never granted any. Looks at queue pairs only if there is
     /// access to give up.
-    fn let_go(&mut self, from: NeighbourId) -> bool {
-        let Some(host) = self.guests.find(from) else { return false };
-        match host.has_closed_reach() {
+    fn drop_revoked(&mut self, from: NeighbourId) -> bool {
+        let Some(entry) = self.direct_peers.find(from) else { return false };
+        match entry.has_revoked_region() {
             None => return false,
             Some(false) => return true,
             Some(true) => {}
         }
         for qp in self.table.iter() {
             let mut core = lock(&qp.core);
-            let tickets = core.side.peer.tickets_mut();
-            if tickets.guest().is_some_and(|guest| guest.neighbour.id() == from) {
-                tickets.end_closed();
+            let grants = core.side.peer.grants_mut();
+            if grants.peer().is_some_and(|peer| peer.local_peer.id() == from) {
+                grants.drop_revoked();
             }
         }
         true
@@ -202,23 +215,23 @@ impl LaneState {
 
     /// Sets up access to the memory that was offered; where that is not possible, the key is never
     /// asked for again. Returns `None` if the offer breaks the rules.
-    fn accept(
+    fn accept_offer(
         &mut self,
         engine: &Device,
         from: NeighbourId,
-        offer: &Offer,
+        offer: &GrantOffer,
         file: Option<OwnedFd>,
-    ) -> Option<Consent> {
-        let host = self.guests.find(from)?;
-        let gates = host.gates()?.clone();
+    ) -> Option<GrantState> {
+        let entry = self.direct_peers.find(from)?;
+        let words = entry.words()?.clone();
         if offer.is_mapped && file.is_none() {
             return None;
         }
-        Some(match host.reach(offer, file) {
-            Ok(reach) => Consent::Ticket(Ticket { offer: *offer, gates, reach }),
+        Some(match entry.region_of(offer, file) {
+            Ok(region) => GrantState::Granted(PeerGrant { offer: *offer, words, region }),
             Err(why) => {
                 engine.counts().direct.note_refusal(why);
-                Consent::Never
+                GrantState::Never
             }
         })
     }
@@ -230,19 +243,19 @@ impl LaneState {
         from: NeighbourId,
         asker: Qpn,
         rkey: Rkey,
-        consent: Option<Consent>,
+        answer: Option<GrantState>,
     ) -> bool {
         let Some(qp) = self.table.find(asker) else { return false };
         let mut core = lock(&qp.core);
-        let tickets = core.side.peer.tickets_mut();
-        let connected = tickets.guest().is_some_and(|guest| guest.neighbour.id() == from);
-        connected && consent.is_some_and(|consent| tickets.answer(rkey, consent))
+        let grants = core.side.peer.grants_mut();
+        let connected = grants.peer().is_some_and(|peer| peer.local_peer.id() == from);
+        connected && answer.is_some_and(|answer| grants.answer(rkey, answer))
     }
 
     fn is_asked_by(&self, from: NeighbourId, asker: Qpn) -> bool {
         let Some(qp) = self.table.find(asker) else { return false };
         let core = lock(&qp.core);
-        core.side.peer.tickets().guest().is_some_and(|guest| guest.neighbour.id() == from)
+        core.side.peer.grants().peer().is_some_and(|peer| peer.local_peer.id() == from)
     }
 }
 
@@ -271,9 +284,9 @@ fn file_for(grant: Grant, access: Access) -> (Grant, Option<OwnedFd>) {
     }
 }
 
-fn offer_of(grant: &Grant, access: Access) -> Offer {
+fn offer_of(grant: &Grant, access: Access) -> GrantOffer {
     let at = grant.share.as_ref().map_or(grant.base, SharedRange::offset);
-    Offer {
+    GrantOffer {
         iova: grant.iova,
         len: grant.len,
         access,

@@ -10,12 +10,12 @@
 //! ```text
 //!  byte  0        4         8      12       16           24
 //!       +--------+---------+------+--------+------------+---------------+----
-//!       | length | packets | gate | pieces | gate's     | address, bytes| ...  numbers in the
+//!       | length | packets | word | pieces | word's     | address, bytes| ...  numbers in the
 //!       |        |         |      |        | value      |  8        4   |      byte order of
 //!       +--------+---------+------+--------+------------+---------------+----  this machine
 //! ```
 //!
-//! The gate is the revocation word of the sender's send queue (`vernic_mem`). The sender clears it
+//! The word is the revocation word of the sender's send queue (`vernic_mem`). The sender clears it
 //! before a SEND completes with an error, because from then on the application may reuse the memory
 //! although the bytes were not acknowledged. The receiver checks the word after the copy, and
 //! discards the copy if the word is cleared.
@@ -34,7 +34,7 @@ use vernic_mem::{
 };
 use vernic_proto::{Run, RunLimits};
 
-use super::messages::Told;
+use super::messages::GrantMessage;
 
 /// The smallest run, in bytes. Smaller SENDs travel as packets. At 64 KiB a run costs a fifth more
 /// than copying packets twice, because of a system call for each run and work for each page. At 256
@@ -49,7 +49,7 @@ const MAX_BYTES: u32 = 512 << 10;
 pub(crate) const LIMITS: RunLimits = RunLimits { min_bytes: MIN_BYTES, max_bytes: MAX_BYTES };
 
 /// Bytes of runs that one poll of a ring copies at most. Copying them takes some 100 us.
-pub(crate) const BYTES_PER_LOOK: u64 = 1 << 20;
+pub(crate) const BYTES_PER_POLL: u64 = 1 << 20;
 
 /// Length in bytes of a record's head, which comes before the pieces.
 const HEAD: usize = 24;
@@ -60,23 +60,23 @@ pub(crate) const MAX_PIECES: usize = PeerList::MAX_PIECES;
 
 /// A rendezvous record: says where the payload of a run lies in the sender's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Named {
+pub(crate) struct RendezvousRecord {
     pub(crate) run: Run,
-    pass: RevocationToken,
+    token: RevocationToken,
     pieces: [PeerPiece; MAX_PIECES],
     count: usize,
 }
 
-impl Named {
+impl RendezvousRecord {
     /// Returns a record whose payload is the first `count` of `pieces`, which together have the
     /// length of `run`.
     pub(crate) fn new(
         run: Run,
-        pass: RevocationToken,
+        token: RevocationToken,
         pieces: [PeerPiece; MAX_PIECES],
         count: usize,
     ) -> Self {
-        Self { run, pass, pieces, count }
+        Self { run, token, pieces, count }
     }
 
     fn pieces(&self) -> &[PeerPiece] {
@@ -87,11 +87,11 @@ impl Named {
     pub(crate) fn emit(&self, buf: &mut [u8]) -> Option<usize> {
         let buf = buf.get_mut(..HEAD + self.count * PIECE)?;
         let (head, list) = buf.split_at_mut(HEAD);
-        let words = [self.run.length, self.run.packets, self.pass.number, self.count as u32];
+        let words = [self.run.length, self.run.packets, self.token.number, self.count as u32];
         for (place, word) in head.chunks_exact_mut(4).zip(words) {
             place.copy_from_slice(&word.to_ne_bytes());
         }
-        head[16..].copy_from_slice(&self.pass.value.to_ne_bytes());
+        head[16..].copy_from_slice(&self.token.value.to_ne_bytes());
         for (place, piece) in list.chunks_exact_mut(PIECE).zip(self.pieces()) {
             place[..8].copy_from_slice(&piece.addr.to_ne_bytes());
             place[8..].copy_from_slice(&piece.len.to_ne_bytes());
@@ -106,12 +106,12 @@ impl Named {
         let word = |at: usize| head[at..].first_chunk().map(|word| u32::from_ne_bytes(*word));
         let run = Run { length: word(0)?, packets: word(4)? };
         let value = head[16..].first_chunk().map(|value| u64::from_ne_bytes(*value))?;
-        let (pass, count) = (RevocationToken { number: word(8)?, value }, word(12)? as usize);
+        let (token, count) = (RevocationToken { number: word(8)?, value }, word(12)? as usize);
         // A value of 0 is refused, because a cleared revocation word is 0 and would match it.
         let is_meant = (1..=MAX_BYTES).contains(&run.length)
             && (1..=run.length).contains(&run.packets)
-            && pass.number < MAX_REVOCATION_WORDS
-            && pass.value != 0
+            && token.number < MAX_REVOCATION_WORDS
+            && token.value != 0
             && (1..=MAX_PIECES).contains(&count)
             && list.len() == count * PIECE;
         if !is_meant {
@@ -126,81 +126,82 @@ impl Named {
             *piece = PeerPiece { addr, len };
             total += u64::from(len);
         }
-        (total == u64::from(run.length)).then_some(Self { run, pass, pieces, count })
+        (total == u64::from(run.length)).then_some(Self { run, token, pieces, count })
     }
 }
 
 /// The memory of a local peer, out of which this process copies the payload of the peer's SENDs.
 #[derive(Debug)]
-pub(crate) struct Lender {
-    neighbour: Arc<Neighbour>,
+pub(crate) struct SenderMemory {
+    local_peer: Arc<Neighbour>,
     pid: i32,
     liveness: LivenessWord,
-    gates: Arc<PeerRevocationWords>,
+    words: Arc<PeerRevocationWords>,
     /// Whether the peer was notified that we cannot read its memory.
-    has_told: AtomicBool,
+    has_refused: AtomicBool,
 }
 
 /// Why the payload of a SEND was not copied.
 #[derive(Debug)]
-pub(crate) enum Unpulled {
+pub(crate) enum RendezvousError {
     Fault(PeerCopyError),
     /// The sender has revoked the memory: its application may use it for something else again.
     Withdrawn,
 }
 
-impl Lender {
+impl SenderMemory {
     /// Returns the peer's memory to copy from; `None` if this process may not read it.
     pub(crate) fn new(
-        neighbour: Arc<Neighbour>,
+        local_peer: Arc<Neighbour>,
         liveness: LivenessWord,
-        gates: Arc<PeerRevocationWords>,
+        words: Arc<PeerRevocationWords>,
     ) -> Option<Self> {
-        let pid = i32::try_from(neighbour.pid()).ok().filter(|&pid| pid > 0)?;
+        let pid = i32::try_from(local_peer.pid()).ok().filter(|&pid| pid > 0)?;
         if let Err(error) = PeerList::find_process(pid, liveness) {
             tracing::debug!(pid, %error, "large SENDs of a process of this host take packets");
             return None;
         }
-        Some(Self { neighbour, pid, liveness, gates, has_told: AtomicBool::new(false) })
+        Some(Self { local_peer, pid, liveness, words, has_refused: AtomicBool::new(false) })
     }
 
     /// Runs `copy`, and checks the sender's revocation word before and after it.
     pub(crate) fn pull(
         &self,
-        named: &Named,
+        record: &RendezvousRecord,
         copy: impl FnOnce(&PeerList<'_>) -> Result<(), PeerCopyError>,
-    ) -> Result<(), Unpulled> {
+    ) -> Result<(), RendezvousError> {
         // The check before the copy only saves a useless copy; the check after it decides.
-        if !self.gates.is_valid(named.pass) {
-            return Err(Unpulled::Withdrawn);
+        if !self.words.is_valid(record.token) {
+            return Err(RendezvousError::Withdrawn);
         }
         let Self { pid, liveness, .. } = *self;
-        let copied = copy(&PeerList { pid, liveness, pieces: named.pieces() });
-        if !self.gates.is_valid_after_read(named.pass) {
-            return Err(Unpulled::Withdrawn);
+        let copied = copy(&PeerList { pid, liveness, pieces: record.pieces() });
+        if !self.words.is_valid_after_read(record.token) {
+            return Err(RendezvousError::Withdrawn);
         }
-        copied.map_err(Unpulled::Fault)
+        copied.map_err(RendezvousError::Fault)
     }
 
     /// Notifies the peer that this process cannot read the peer's memory, so that its payload
     /// travels in packets from now on.
     #[cold]
     pub(crate) fn refuse(&self, error: &std::io::Error) {
-        if !self.has_told.swap(true, Ordering::Relaxed) {
+        if !self.has_refused.swap(true, Ordering::Relaxed) {
             let pid = self.pid;
             tracing::debug!(pid, %error, "large SENDs of a process of this host take packets");
-            let told = self.neighbour.tell(&Told::Pulls { can: false }.emit(), None);
+            let sent =
+                self.local_peer.tell(&GrantMessage::RendezvousReply { can: false }.emit(), None);
             // If the peer takes no message now, the next failed copy sends the message again.
-            self.has_told.store(told.is_ok(), Ordering::Relaxed);
+            self.has_refused.store(sent.is_ok(), Ordering::Relaxed);
         }
     }
 }
 
 /// A run that is being received: its record, and the memory of its sender.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pull<'a> {
-    pub(crate) named: &'a Named,
-    pub(crate) lender: &'a Lender,
+pub(crate) struct Rendezvous<'a> {
+    pub(crate) record: &'a RendezvousRecord,
+    pub(crate) sender_memory: &'a SenderMemory,
 }
 
 #[cfg(test)]

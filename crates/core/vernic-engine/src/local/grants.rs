@@ -17,12 +17,12 @@ use vernic_mem::{Access, PeerRegion, PeerRevocationWords};
 use vernic_proto::{Direct, DirectOp};
 use vernic_wire::Rkey;
 
-use super::guest::Guest;
-use super::messages::Offer;
+use super::direct_peer::DirectPeer;
+use super::messages::GrantOffer;
 
 /// Largest number of keys for which one queue pair keeps a grant. Beyond that the key used longest
 /// ago is dropped.
-const MAX_TICKETS: usize = 64;
+const MAX_GRANTS: usize = 64;
 
 /// The number of requests with a key that take packets until the grant is requested a second time.
 /// The first request may come before the peer knows of the connection. The number doubles each
@@ -39,13 +39,13 @@ const ONCE: usize = 8;
 
 /// A grant, and what is needed to use it.
 #[derive(Debug)]
-pub(crate) struct Ticket {
-    pub(crate) offer: Offer,
-    pub(crate) gates: Arc<PeerRevocationWords>,
-    pub(crate) reach: Arc<PeerRegion>,
+pub(crate) struct PeerGrant {
+    pub(crate) offer: GrantOffer,
+    pub(crate) words: Arc<PeerRevocationWords>,
+    pub(crate) region: Arc<PeerRegion>,
 }
 
-impl Ticket {
+impl PeerGrant {
     /// Returns the offset at which the request begins in the granted range; `None` if the grant
     /// does not cover the whole request.
     #[inline]
@@ -61,12 +61,12 @@ impl Ticket {
 
 /// The state of the grant for one key of the peer.
 #[derive(Debug)]
-pub(crate) enum Consent {
+pub(crate) enum GrantState {
     /// Requested or denied. The grant is requested again after `left` more requests with the key;
     /// `pause` is the value that `left` began with.
     No { left: u32, pause: u32 },
     /// Granted, and not ended.
-    Ticket(Ticket),
+    Granted(PeerGrant),
     /// Not to be requested again: the kernel does not let us access the memory, or the memory
     /// cannot be reached.
     Never,
@@ -74,26 +74,26 @@ pub(crate) enum Consent {
 
 /// The local peer that a queue pair is connected to, and the grants that the peer gave.
 #[derive(Debug, Default)]
-pub(crate) struct QpTickets {
-    guest: Option<Arc<Guest>>,
+pub(crate) struct QpGrants {
+    peer: Option<Arc<DirectPeer>>,
     /// The keys, most recently used first.
-    list: Vec<Known>,
+    list: Vec<KeyGrant>,
 }
 
 /// A key of the peer, and the state of its grant.
 #[derive(Debug)]
-struct Known {
+struct KeyGrant {
     rkey: Rkey,
-    consent: Consent,
+    state: GrantState,
     /// Whether the key was used more than once.
     again: bool,
 }
 
-impl QpTickets {
+impl QpGrants {
     /// Sets the local peer, and forgets all grants of the former peer.
-    pub(crate) fn connect(&mut self, guest: Option<Arc<Guest>>) {
+    pub(crate) fn connect(&mut self, peer: Option<Arc<DirectPeer>>) {
         self.list.clear();
-        self.guest = guest;
+        self.peer = peer;
     }
 
     /// Forgets all grants because the path has changed. They are requested anew.
@@ -102,32 +102,34 @@ impl QpTickets {
     }
 
     #[inline]
-    pub(crate) fn guest(&self) -> Option<&Arc<Guest>> {
-        self.guest.as_ref()
+    pub(crate) fn peer(&self) -> Option<&Arc<DirectPeer>> {
+        self.peer.as_ref()
     }
 
     /// Returns the local peer and the state of the grant for a key; `None` if there is no local
     /// peer. The state is `None` if the caller has to send a grant request now; it is noted as
     /// sent.
     #[inline]
-    pub(crate) fn find(&mut self, rkey: Rkey) -> Option<(&Guest, Option<&Consent>)> {
-        Some((self.guest.as_ref()?, known(&mut self.list, rkey)))
+    pub(crate) fn find(&mut self, rkey: Rkey) -> Option<(&DirectPeer, Option<&GrantState>)> {
+        Some((self.peer.as_ref()?, known(&mut self.list, rkey)))
     }
 
     /// Notes the peer's answer to the grant request for a key. Returns false, and drops the answer,
     /// if no request is open.
-    pub(crate) fn answer(&mut self, rkey: Rkey, consent: Consent) -> bool {
+    pub(crate) fn answer(&mut self, rkey: Rkey, state: GrantState) -> bool {
         let waiting = self.list.iter_mut().find(|known| known.rkey == rkey);
-        let Some(Known { consent: place @ Consent::No { .. }, .. }) = waiting else { return false };
-        *place = consent;
+        let Some(KeyGrant { state: place @ GrantState::No { .. }, .. }) = waiting else {
+            return false;
+        };
+        *place = state;
         true
     }
 
     /// Forgets the grants for keys with a cleared revocation word. They are requested anew.
-    pub(crate) fn end_closed(&mut self) {
-        self.list.retain(|known| match &known.consent {
-            Consent::Ticket(ticket) => ticket.gates.is_valid(ticket.offer.key),
-            Consent::No { .. } | Consent::Never => true,
+    pub(crate) fn drop_revoked(&mut self) {
+        self.list.retain(|known| match &known.state {
+            GrantState::Granted(grant) => grant.words.is_valid(grant.offer.key),
+            GrantState::No { .. } | GrantState::Never => true,
         });
     }
 
@@ -135,7 +137,7 @@ impl QpTickets {
     pub(crate) fn end(&mut self, rkey: Rkey, never: bool) {
         if never {
             let found = self.list.iter_mut().find(|known| known.rkey == rkey);
-            found.into_iter().for_each(|known| known.consent = Consent::Never);
+            found.into_iter().for_each(|known| known.state = GrantState::Never);
         } else {
             self.list.retain(|known| known.rkey != rkey);
         }
@@ -143,16 +145,16 @@ impl QpTickets {
 }
 
 #[inline]
-fn known(list: &mut Vec<Known>, rkey: Rkey) -> Option<&Consent> {
+fn known(list: &mut Vec<KeyGrant>, rkey: Rkey) -> Option<&GrantState> {
     let Some(at) = list.iter().position(|known| known.rkey == rkey) else {
         return note(list, rkey);
     };
     if at != 0 {
         list[..=at].rotate_right(1);
     }
-    let Known { consent, again, .. } = &mut list[0];
+    let KeyGrant { state, again, .. } = &mut list[0];
     *again = true;
-    if let Consent::No { left, pause } = consent {
+    if let GrantState::No { left, pause } = state {
         *left -= 1;
         if *left == 0 {
             *pause = (*pause * 2).min(LONGEST_PAUSE);
@@ -160,21 +162,21 @@ fn known(list: &mut Vec<Known>, rkey: Rkey) -> Option<&Consent> {
             return None;
         }
     }
-    Some(consent)
+    Some(state)
 }
 
 /// Adds a key at its first use. Returns `None` if the grant is to be requested now, otherwise the
 /// state of a key whose grant is requested at its next use.
 #[cold]
-fn note(list: &mut Vec<Known>, rkey: Rkey) -> Option<&Consent> {
+fn note(list: &mut Vec<KeyGrant>, rkey: Rkey) -> Option<&GrantState> {
     let asks = list.iter().filter(|known| !known.again).count() < ONCE;
-    list.truncate(MAX_TICKETS - 1);
+    list.truncate(MAX_GRANTS - 1);
     let left = if asks { FIRST_PAUSE } else { 1 };
     // A grant that is first requested at the second use has [`FIRST_PAUSE`] as its next pause, too,
     // because the pause doubles at that use.
     let pause = if asks { FIRST_PAUSE } else { FIRST_PAUSE / 2 };
-    list.insert(0, Known { rkey, consent: Consent::No { left, pause }, again: false });
-    if asks { None } else { Some(&list[0].consent) }
+    list.insert(0, KeyGrant { rkey, state: GrantState::No { left, pause }, again: false });
+    if asks { None } else { Some(&list[0].state) }
 }
 
 #[cfg(test)]
@@ -183,60 +185,60 @@ mod tests {
 
     #[test]
     fn a_key_is_asked_for_again_less_and_less_often_until_it_is_answered() {
-        let mut tickets = QpTickets::default();
+        let mut grants = QpGrants::default();
         let mut asked = Vec::new();
         for request in 0..6000 {
-            if known(&mut tickets.list, Rkey(1)).is_none() {
+            if known(&mut grants.list, Rkey(1)).is_none() {
                 asked.push(request);
             }
         }
         assert_eq!(asked, [0, 8, 24, 56, 120, 248, 504, 1016, 2040, 3064, 4088, 5112]);
-        assert!(!tickets.answer(Rkey(2), Consent::Never), "nobody asked");
-        assert!(tickets.answer(Rkey(1), Consent::Never));
-        assert!(!tickets.answer(Rkey(1), Consent::Never), "answered before");
-        assert!((0..6000).all(|_| known(&mut tickets.list, Rkey(1)).is_some()));
-        tickets.end(Rkey(1), false);
-        assert!(known(&mut tickets.list, Rkey(1)).is_none());
+        assert!(!grants.answer(Rkey(2), GrantState::Never), "nobody asked");
+        assert!(grants.answer(Rkey(1), GrantState::Never));
+        assert!(!grants.answer(Rkey(1), GrantState::Never), "answered before");
+        assert!((0..6000).all(|_| known(&mut grants.list, Rkey(1)).is_some()));
+        grants.end(Rkey(1), false);
+        assert!(known(&mut grants.list, Rkey(1)).is_none());
     }
 
     /// Whether the use of a key makes the caller request its grant.
-    fn asks(tickets: &mut QpTickets, key: u32) -> bool {
-        known(&mut tickets.list, Rkey(key)).is_none()
+    fn asks(grants: &mut QpGrants, key: u32) -> bool {
+        known(&mut grants.list, Rkey(key)).is_none()
     }
 
     #[test]
     fn keys_that_are_used_once_each_are_asked_for_some_times_only() {
-        let mut tickets = QpTickets::default();
-        let asked = (0..10_000).filter(|&key| asks(&mut tickets, key)).count();
+        let mut grants = QpGrants::default();
+        let asked = (0..10_000).filter(|&key| asks(&mut grants, key)).count();
         assert_eq!(asked, ONCE);
         // One of these keys is used again and again: its grant is requested again as for any other
         // key.
-        let asked: Vec<_> = (0..60).filter(|_| asks(&mut tickets, 9_999)).collect();
+        let asked: Vec<_> = (0..60).filter(|_| asks(&mut grants, 9_999)).collect();
         assert_eq!(asked, [0, 8, 24, 56]);
     }
 
     #[test]
     fn keys_that_come_again_are_asked_for_however_many_there_are() {
-        let mut tickets = QpTickets::default();
-        let at_first = (0..60).filter(|&key| asks(&mut tickets, key)).count();
+        let mut grants = QpGrants::default();
+        let at_first = (0..60).filter(|&key| asks(&mut grants, key)).count();
         assert_eq!(at_first, ONCE);
-        let then = (0..60).filter(|&key| asks(&mut tickets, key)).count();
+        let then = (0..60).filter(|&key| asks(&mut grants, key)).count();
         assert_eq!(then, 60 - ONCE);
         // All keys were used again, so none counts as used only once, and a new key's grant is
         // requested at its first use.
-        assert!(asks(&mut tickets, 60));
+        assert!(asks(&mut grants, 60));
     }
 
     #[test]
     fn the_key_used_longest_ago_gives_way() {
-        let mut tickets = QpTickets::default();
-        for key in 0..MAX_TICKETS as u32 {
-            assert!(asks(&mut tickets, key));
-            assert!(!asks(&mut tickets, key), "asked for");
+        let mut grants = QpGrants::default();
+        for key in 0..MAX_GRANTS as u32 {
+            assert!(asks(&mut grants, key));
+            assert!(!asks(&mut grants, key), "asked for");
         }
-        assert!(known(&mut tickets.list, Rkey(0)).is_some());
-        assert!(known(&mut tickets.list, Rkey(1000)).is_none());
-        assert!(known(&mut tickets.list, Rkey(0)).is_some());
-        assert!(known(&mut tickets.list, Rkey(1)).is_none(), "it gave way");
+        assert!(known(&mut grants.list, Rkey(0)).is_some());
+        assert!(known(&mut grants.list, Rkey(1000)).is_none());
+        assert!(known(&mut grants.list, Rkey(0)).is_some());
+        assert!(known(&mut grants.list, Rkey(1)).is_none(), "it gave way");
     }
 }

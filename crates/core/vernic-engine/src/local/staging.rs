@@ -22,7 +22,7 @@ const ROOM_BYTES: usize = MAX_TRANSPORT_BYTES.next_multiple_of(ALIGN);
 const MAX_PACKETS: usize = FLUSH_BYTES / ALIGN + 1;
 
 /// A buffer in which one turn's packets are built; see the head of this module.
-pub(super) struct Stage {
+pub(super) struct StagingBuffer {
     bytes: Box<[u8; FLUSH_BYTES + ROOM_BYTES]>,
     used: usize,
     /// For each packet: its path, its length, and whether it is a rendezvous record.
@@ -31,13 +31,13 @@ pub(super) struct Stage {
     record_bytes: usize,
 }
 
-impl std::fmt::Debug for Stage {
+impl std::fmt::Debug for StagingBuffer {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Stage({} packets)", self.packets.len())
+        write!(f, "StagingBuffer({} packets)", self.packets.len())
     }
 }
 
-impl Stage {
+impl StagingBuffer {
     pub(super) fn new() -> Self {
         let packets = Vec::with_capacity(MAX_PACKETS);
         Self { bytes: Box::new([0; _]), used: 0, packets, record_bytes: 0 }

@@ -8,41 +8,43 @@ use vernic_wire::{Qpn, Service};
 use crate::device::opened::Device;
 use crate::lane::core::LaneState;
 use crate::lane::watch::fail_peerless_qp;
-use crate::local::rings::Peer;
+use crate::local::rings::PeerRings;
 use crate::qp::state::QpSide;
 use crate::sched::Event as QpEvent;
 use crate::support::events::lock;
 
 impl LaneState {
-    pub(crate) fn handle_neighbour(&mut self, engine: &Device, event: Event, now: Time) {
+    pub(crate) fn handle_local_peer(&mut self, engine: &Device, event: Event, now: Time) {
         match event {
-            Event::Met { neighbour, reader } => {
-                let (pid, id) = (neighbour.pid(), neighbour.id());
+            Event::Met { neighbour: local_peer, reader } => {
+                let (pid, id) = (local_peer.pid(), local_peer.id());
                 tracing::debug!(pid, neighbour = %id, "shares memory with a process of this host");
                 // A pid of 0 means that the peer's process has no number in this PID namespace, so
                 // it cannot be identified. Such a peer may send packets, as any process of this
                 // user may, but not access memory.
                 if engine.config().direct && pid != 0 {
-                    self.guests.add(&engine.counts().direct, neighbour.clone());
+                    self.direct_peers.add(&engine.counts().direct, local_peer.clone());
                 }
-                self.near.meet(neighbour, reader);
+                self.rings.connect(local_peer, reader);
             }
             Event::Ready { from, writer } => {
-                self.near.set_writer(from, writer);
+                self.rings.set_writer(from, writer);
             }
-            Event::Slots { from, slots } => self.near.set_slots(from, slots),
-            Event::Message { from, bytes, file } => self.handle_told(engine, from, &bytes, file),
-            Event::Gone { from, in_order } => self.lose_neighbour(engine, from, in_order, now),
+            Event::Slots { from, slots } => self.rings.set_slots(from, slots),
+            Event::Message { from, bytes, file } => {
+                self.handle_grant_message(engine, from, &bytes, file);
+            }
+            Event::Gone { from, in_order } => self.lose_local_peer(engine, from, in_order, now),
         }
     }
 
     /// Disconnects a local peer that is gone, after receiving what it had sent.
-    fn lose_neighbour(&mut self, engine: &Device, id: NeighbourId, in_order: bool, now: Time) {
+    fn lose_local_peer(&mut self, engine: &Device, id: NeighbourId, in_order: bool, now: Time) {
         // Bounded: the peer no longer writes. A process that writes all the same is cut off after
         // one ring's worth.
         self.receive_rest(engine, id, now);
-        self.guests.remove(engine.memory(), id);
-        let Some(peer) = self.near.part(id) else { return };
+        self.direct_peers.remove(engine.memory(), id);
+        let Some(peer) = self.rings.disconnect(id) else { return };
         let pid = peer.pid();
         let mut failed = 0;
         let Self { table, srqs, sched, .. } = self;
@@ -75,7 +77,7 @@ impl LaneState {
 
 /// Whether a connected queue pair is connected to the local peer `id`, and not to another process
 /// that has since taken one of its slots.
-fn leads_to(side: &QpSide, dest: Qpn, id: NeighbourId, peer: &Peer) -> bool {
+fn leads_to(side: &QpSide, dest: Qpn, id: NeighbourId, peer: &PeerRings) -> bool {
     side.peer.route().uses(id)
         || side.peer.pid() == Some(peer.pid()) && peer.slots().contains(&Slot::of(dest))
 }

@@ -51,8 +51,8 @@ impl Own {
         let engine = context.engine();
         let since = Instant::now();
         let id = loop {
-            engine.serve_neighbours();
-            if let Some(id) = engine.with_lane(|lane| lane.near.owner_of(slot).0) {
+            engine.serve_local_peers();
+            if let Some(id) = engine.with_lane(|lane| lane.rings.owner_of(slot).0) {
                 break id;
             }
             assert!(since.elapsed() < Duration::from_secs(20), "it does not meet itself");
@@ -67,7 +67,7 @@ impl Own {
     /// Loses the local peer, in order.
     fn lose(&self) {
         let engine = self.context.engine();
-        engine.with_lane(|lane| lane.lose_neighbour(engine, self.id, true, engine.now()));
+        engine.with_lane(|lane| lane.lose_local_peer(engine, self.id, true, engine.now()));
     }
 
     fn requests(&self) -> RequestRoute {
@@ -94,22 +94,22 @@ fn a_queue_pair_to_the_new_owner_of_a_slot_survives_the_end_of_the_former() {
     // Another process has taken the slot, and the end of the former process is noticed late.
     let newer = std::process::id() ^ 1;
     lock(&own.qp.inner().core).side.peer.name_process(&HostProcess::new(newer, None));
-    engine.with_lane(|lane| lane.near.set_owner(own.slot(), newer));
+    engine.with_lane(|lane| lane.rings.set_owner(own.slot(), newer));
     own.lose();
     assert_eq!(own.requests(), RequestRoute::Wire);
     assert_eq!(own.pid(), Some(newer));
-    let owner = engine.with_lane(|lane| lane.near.owner_of(own.slot()).1);
+    let owner = engine.with_lane(|lane| lane.rings.owner_of(own.slot()).1);
     assert_eq!(owner, Some(newer), "who has the slot is not forgotten");
 }
 
 #[test]
-fn who_may_have_interrupted_a_call_on_the_neighbours_waits_for_neither_counters_nor_good_bye() {
+fn who_may_have_interrupted_a_call_on_the_local_peers_waits_for_neither_counters_nor_good_bye() {
     let own = Own::new();
-    let near = own.context.engine().near().unwrap();
-    let hood = lock(&near.hood);
+    let local = own.context.engine().local().unwrap();
+    let peers = lock(&local.peers);
     assert!(own.context.try_counters().is_none());
     assert!(!own.context.last_progress());
-    drop(hood);
+    drop(peers);
     assert!(own.context.try_counters().is_some_and(|counters| counters.neighbours.gone == 0));
     assert!(own.context.last_progress());
     assert!(own.context.try_counters().is_some_and(|counters| counters.neighbours.gone == 1));
