@@ -11,7 +11,7 @@ use vernic_engine::{
     CmAttachError, CmSink, Config, Context, DeviceInfo, GidEntry, ListenError, Mtu, OpenError,
     Transport, device_with, devices,
 };
-use vernic_io::{LocalAddr, Place};
+use vernic_io::{LocalAddr, ServiceScope};
 use vernic_proto::cm::ListenerId;
 use vernic_wire::PortNum;
 use vernic_wire::cm::ServiceId;
@@ -31,7 +31,7 @@ pub(crate) struct Device {
     agent: Option<Arc<dyn Agent>>,
     /// The services of this process by their address. Ids may share a service: the wildcards of
     /// both IP versions do.
-    services: Mutex<HashMap<(ServiceId, Place), ServiceUse>>,
+    services: Mutex<HashMap<(ServiceId, ServiceScope), ServiceUse>>,
     /// Whether the device's netdev was removed.
     removed: AtomicBool,
 }
@@ -79,28 +79,32 @@ impl Device {
     ///
     /// # Errors
     /// [`ListenError`].
-    pub(crate) fn reserve(&self, service: ServiceId, place: Place) -> Result<(), ListenError> {
+    pub(crate) fn reserve(
+        &self,
+        service: ServiceId,
+        scope: ServiceScope,
+    ) -> Result<(), ListenError> {
         // A TCP port is reserved by its socket.
         let Some(agent) = self.agent() else { return Ok(()) };
         let mut services = lock(&self.services);
-        if let Some(used) = services.get_mut(&(service, place)) {
+        if let Some(used) = services.get_mut(&(service, scope)) {
             used.reserved += 1;
             return Ok(());
         }
-        agent.reserve(service, place)?;
-        services.insert((service, place), ServiceUse { reserved: 1, ..ServiceUse::default() });
+        agent.reserve(service, scope)?;
+        services.insert((service, scope), ServiceUse { reserved: 1, ..ServiceUse::default() });
         Ok(())
     }
 
     /// Drops the reservation of one id. An id that listens drops its reservation by listening.
-    pub(crate) fn release(&self, service: ServiceId, place: Place) {
+    pub(crate) fn release(&self, service: ServiceId, scope: ServiceScope) {
         let Some(agent) = self.agent() else { return };
         let mut services = lock(&self.services);
-        let Some(used) = services.get_mut(&(service, place)) else { return };
+        let Some(used) = services.get_mut(&(service, scope)) else { return };
         used.reserved = used.reserved.saturating_sub(1);
         if used.reserved == 0 && used.listener.is_none() {
-            agent.release(service, place);
-            services.remove(&(service, place));
+            agent.release(service, scope);
+            services.remove(&(service, scope));
         }
     }
 
@@ -111,26 +115,26 @@ impl Device {
     pub(crate) fn listen(
         &self,
         service: ServiceId,
-        place: Place,
+        scope: ServiceScope,
         backlog: usize,
     ) -> Result<ListenerId, ListenError> {
         let mut services = lock(&self.services);
-        let before = services.get_mut(&(service, place));
+        let before = services.get_mut(&(service, scope));
         if let Some(ServiceUse { listener: Some(listener), listening, .. }) = before {
             *listening += 1;
             return Ok(*listener);
         }
         let agent = self.agent().ok_or(ListenError::NotAttached)?;
-        let listener = agent.listen(service, place, backlog)?;
-        let used = services.entry((service, place)).or_default();
+        let listener = agent.listen(service, scope, backlog)?;
+        let used = services.entry((service, scope)).or_default();
         (used.listener, used.listening) = (Some(listener), 1);
         Ok(listener)
     }
 
     /// Counts one listening id less, and stops listening with the last.
-    pub(crate) fn stop_listening(&self, service: ServiceId, place: Place) {
+    pub(crate) fn stop_listening(&self, service: ServiceId, scope: ServiceScope) {
         let mut services = lock(&self.services);
-        let Some(used) = services.get_mut(&(service, place)) else { return };
+        let Some(used) = services.get_mut(&(service, scope)) else { return };
         used.listening = used.listening.saturating_sub(1);
         if used.listening != 0 {
             return;
@@ -143,11 +147,11 @@ impl Device {
         // Another id may still be bound to this address, so the service stays reserved.
         let is_kept = used.reserved != 0
             && agent
-                .reserve(service, place)
+                .reserve(service, scope)
                 .inspect_err(|error| tracing::warn!(%error, "a port is no longer reserved"))
                 .is_ok();
         if !is_kept {
-            services.remove(&(service, place));
+            services.remove(&(service, scope));
         }
     }
 
@@ -248,8 +252,8 @@ impl Devices {
     /// destroyed.
     pub(crate) fn remove(&self, key: DeviceKey) -> Option<Arc<Device>> {
         let mut open = lock(&self.open);
-        let place = open.iter().position(|device| device.key() == key)?;
-        let device = open.swap_remove(place);
+        let index = open.iter().position(|device| device.key() == key)?;
+        let device = open.swap_remove(index);
         device.removed.store(true, Ordering::Relaxed);
         Some(device)
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use vernic_engine::{CmCallError, Config, Context, ListenError, QpType, Service};
-use vernic_io::Place;
+use vernic_io::ServiceScope;
 use vernic_proto::cm::{
     AcceptParams, CmError, CmPath, ConnId, ConnectParams, Event, EventKind as CmEvent, ListenerId,
     SidrParams, SidrReply,
@@ -56,14 +56,19 @@ impl FakeAgent {
 }
 
 impl Agent for FakeAgent {
-    fn reserve(&self, service: ServiceId, _: Place) -> Result<(), ListenError> {
+    fn reserve(&self, service: ServiceId, _: ServiceScope) -> Result<(), ListenError> {
         self.note(format!("reserve {}", service.port_space().unwrap()));
         Ok(())
     }
-    fn release(&self, service: ServiceId, _: Place) {
+    fn release(&self, service: ServiceId, _: ServiceScope) {
         self.note(format!("release {}", service.port_space().unwrap()));
     }
-    fn listen(&self, _: ServiceId, _: Place, backlog: usize) -> Result<ListenerId, ListenError> {
+    fn listen(
+        &self,
+        _: ServiceId,
+        _: ServiceScope,
+        backlog: usize,
+    ) -> Result<ListenerId, ListenError> {
         self.note(format!("listen {backlog}"));
         Ok(ListenerId(7))
     }

@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use vernic_engine::{
-    AckTimeout, CmSink, Config, Context, Gid, Mtu, Pkey, Place, Psn, Qkey, QpType, Qpn,
+    AckTimeout, CmSink, Config, Context, Gid, Mtu, Pkey, Psn, Qkey, QpType, Qpn, ServiceScope,
 };
 use vernic_proto::cm::{
     AcceptParams, CmPath, ConnId, ConnectParams, Event, EventKind, ListenerId, SidrParams,
@@ -220,7 +220,7 @@ fn main() -> Result<()> {
         }
     }
     let (server, end, requests) = open(&device)?;
-    let everywhere = Place::Netdev(server.info().port.netdev_index);
+    let everywhere = ServiceScope::Netdev(server.info().port.netdev_index);
     // As many as may be half-open.
     let listen = |service| server.cm().listen(service, everywhere, 1024);
     let unwelcome = listen(UNWELCOME)?;

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vernic_io::LinkCounters;
-use vernic_io::neighbour::NeighbourCounters;
+use vernic_io::local::LocalPeerCounters;
 use vernic_proto::cm::CmCounters;
 use vernic_proto::{DropReason, QpCounters};
 
@@ -231,7 +231,7 @@ pub struct DeviceCounters {
     /// not be copied. In the second case the sender sends the payload in packets.
     pub near_pulls_refused: u64,
     /// Counters of local peers: the processes of this host that this process shared memory with.
-    pub neighbours: NeighbourCounters,
+    pub neighbours: LocalPeerCounters,
     /// Counters of communication management.
     pub cm: CmCounters,
     /// Asynchronous events lost because the application did not read them.
@@ -271,7 +271,7 @@ impl Default for DeviceCounters {
             near_pulled_runs: 0,
             near_pulled_bytes: 0,
             near_pulls_refused: 0,
-            neighbours: NeighbourCounters::default(),
+            neighbours: LocalPeerCounters::default(),
             cm: CmCounters::default(),
             async_events_dropped: 0,
         }

@@ -91,11 +91,11 @@ pub use verbs::srq::{Srq, SrqInit};
 pub use verbs::status::PORT_COUNTERS;
 pub use verbs::wr::{Dest, PostSendError, SendWr};
 pub use verbs::xrc::{XrcIniInit, Xrcd, XrcdError, XrcdOpen};
-pub use vernic_io::neighbour::Hindrance;
+pub use vernic_io::local::ConnectFailure;
 
 pub use vernic_io::{
     Gate, HopState, LinkCounters, LinkError, LocalAddr, NameError, NextHop,
-    Origin as ProcessOrigin, Place, ServiceName, TxPath, has_foreign_rights, random,
+    Origin as ProcessOrigin, ServiceName, ServiceScope, TxPath, has_foreign_rights, random,
 };
 pub use vernic_mem::{
     Access, AccessError, BindError, Check, DeregisterError, InlineData, MwType, PdError, PdId,

@@ -50,7 +50,7 @@ fn two_devices_of_a_process_connect_over_ipv4_and_ipv6_to_one_address_and_to_all
                 println!("skipped: no IPv6 here");
                 continue;
             }
-            for place in [Place::Address(ip.into()), server.everywhere()] {
+            for place in [ServiceScope::Address(ip.into()), server.everywhere()] {
                 let service = port(free_port());
                 let listener = server.listen(service, place);
                 std::thread::scope(|scope| {
@@ -68,7 +68,7 @@ fn two_devices_of_a_process_connect_over_ipv4_and_ipv6_to_one_address_and_to_all
 fn a_device_connects_to_itself() {
     let node = Node::new();
     let service = port(free_port());
-    let listener = node.listen(service, Place::Address(HOME.into()));
+    let listener = node.listen(service, ServiceScope::Address(HOME.into()));
     let active = node.connect(HOME, service, b"");
     let (passive, to, path, _) = node.request();
     assert_eq!(to, listener);
@@ -90,7 +90,7 @@ fn connects_early(client: &Node, server: &Node) -> bool {
     let active = client.connect(HOME, service, b"early");
     // Long enough for a rejection, if one comes at once.
     std::thread::sleep(Duration::from_millis(10));
-    let listener = server.listen(service, Place::Address(HOME.into()));
+    let listener = server.listen(service, ServiceScope::Address(HOME.into()));
     let until = Instant::now() + PATIENCE;
     let event = loop {
         if let Some(told) = [client, server].into_iter().find(|node| node.peek().is_some()) {
@@ -180,7 +180,7 @@ fn nobody_answers_where_nobody_is() {
 #[test]
 fn a_service_that_is_reserved_is_nobodys_and_rejected() {
     let (node, other) = (Node::new(), Node::new());
-    let (service, home) = (port(free_port()), Place::Address(HOME.into()));
+    let (service, home) = (port(free_port()), ServiceScope::Address(HOME.into()));
     node.cm().reserve(service, home).unwrap();
     for place in [home, node.everywhere()] {
         assert!(node.cm().is_claimed(service, place).unwrap());
@@ -195,7 +195,7 @@ fn a_service_that_is_reserved_is_nobodys_and_rejected() {
     }
     // An overlap that was refused has left nothing behind.
     if has_ipv6(&node) {
-        other.cm().reserve(service, Place::Address(HOME6.into())).unwrap();
+        other.cm().reserve(service, ServiceScope::Address(HOME6.into())).unwrap();
     }
     other.connect(HOME, service, b"");
     let event = other.next();
@@ -216,10 +216,10 @@ fn a_service_that_is_reserved_is_nobodys_and_rejected() {
 #[test]
 fn addresses_and_netdevs_of_other_devices_are_refused_with_those_there_are() {
     let node = Node::new();
-    let elsewhere = Place::Address(IpAddr::from([192, 0, 2, 1]).into());
+    let elsewhere = ServiceScope::Address(IpAddr::from([192, 0, 2, 1]).into());
     let error = node.cm().listen(port(1), elsewhere, 1).unwrap_err().to_string();
     assert!(error.contains("192.0.2.1") && error.contains("127.0.0.1"), "{error}");
-    let error = node.cm().reserve(port(1), Place::Netdev(u32::MAX)).unwrap_err().to_string();
+    let error = node.cm().reserve(port(1), ServiceScope::Netdev(u32::MAX)).unwrap_err().to_string();
     assert!(error.contains("4294967295") && error.contains(&node.context.info().name), "{error}");
 }
 
@@ -230,7 +230,7 @@ fn an_agent_has_one_sink_and_does_nothing_without() {
     let error = context.cm().connect(&params(path, port(1), b"")).unwrap_err();
     assert_eq!(error, CmCallError::NotAttached);
     let service = port(free_port());
-    let place = Place::Netdev(context.info().port.netdev_index);
+    let place = ServiceScope::Netdev(context.info().port.netdev_index);
     let error = context.cm().listen(service, place, 1).unwrap_err();
     assert!(matches!(error, ListenError::NotAttached), "{error}");
     assert!(!context.cm().is_claimed(service, place).unwrap(), "nothing is left of it");
@@ -360,7 +360,7 @@ fn the_other_process() {
         ["server", number, place, config] => {
             let node = Node::with(if config == "wire" { wire_config() } else { test_config() });
             let place =
-                if place == "all" { node.everywhere() } else { Place::Address(HOME.into()) };
+                if place == "all" { node.everywhere() } else { ServiceScope::Address(HOME.into()) };
             node.listen(port(number.parse().unwrap()), place);
             say("listening");
             loop {
@@ -473,7 +473,7 @@ fn in_a_namespace(say: &dyn Fn(&str)) {
     ip("address add 10.77.0.1/32 dev lo");
     node.context.wait_async_event().unwrap();
     connect_within(&node, new, 1);
-    node.listen(port(2), Place::Address(new.into()));
+    node.listen(port(2), ServiceScope::Address(new.into()));
     connect_within(&node, new, 2);
     ip("address del 10.77.0.1/32 dev lo");
     node.context.wait_async_event().unwrap();
@@ -491,7 +491,7 @@ fn in_a_namespace(say: &dyn Fn(&str)) {
     ip("address add fe80::77/64 dev near0 nodad");
     let near: IpAddr = "fe80::77".parse().unwrap();
     let node = Node::on("near0", test_config());
-    for (number, place) in [(3, node.everywhere()), (4, Place::Address(near.into()))] {
+    for (number, place) in [(3, node.everywhere()), (4, ServiceScope::Address(near.into()))] {
         node.listen(port(number), place);
         connect_within(&node, near, number);
     }

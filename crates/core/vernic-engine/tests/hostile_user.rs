@@ -25,7 +25,7 @@ use common::other::runs_alone;
 use common::stranger::{Forger, as_another_user};
 use common::*;
 use vernic_engine::*;
-use vernic_io::{HandedOver, Icrc, ROCE_PORT, RxMeta, RxPacket, Slot, SlotTable};
+use vernic_io::{HandoverResult, Icrc, ROCE_PORT, RxMeta, RxPacket, Slot, SlotTable};
 use vernic_proto::cm::EventKind;
 use vernic_wire::cm::{
     AckedMessage, CmMessage, CommId, Drep, Dreq, Mra, Rej, RejReason, RejectedMessage, Rtu,
@@ -356,9 +356,9 @@ fn what_comes_for_a_slot_that_another_user_has_taken_is_not_handed_over() {
         if is_ready.recv_timeout(PATIENCE).is_err() {
             return;
         }
-        assert_ne!(table.hand_over_to_slot(slot, &packet), HandedOver::Yes);
+        assert_ne!(table.hand_over_to_slot(slot, &packet), HandoverResult::Yes);
         is_answered.recv_timeout(PATIENCE).expect("it answers");
-        assert_ne!(table.hand_over_to_slot(slot, &packet), HandedOver::Yes);
+        assert_ne!(table.hand_over_to_slot(slot, &packet), HandoverResult::Yes);
         assert_eq!(squatter.join().unwrap(), Some(None), "bytes that it was handed");
     });
 }
@@ -419,7 +419,7 @@ fn messages_of_another_user_with_a_wrong_id_or_none_change_no_connection() {
     let _alone = ANSWERS.lock().unwrap_or_else(PoisonError::into_inner);
     let (server, client) = (Node::new(), Node::new());
     let service = port(20_001);
-    let listener = server.listen(service, Place::Address(HOME.into()));
+    let listener = server.listen(service, ServiceScope::Address(HOME.into()));
     let active = client.connect(HOME, service, b"");
     let (passive, ..) = server.request();
     server.accept(passive, b"");

@@ -364,7 +364,7 @@ fn a_peer_without_descriptors_is_reached_by_the_wire_until_it_has_some() {
     };
     until("it is not said what is in the way", || {
         write();
-        qp.route() == Route::Wire(WhyWire::Hindered(Hindrance::Silent))
+        qp.route() == Route::Wire(WhyWire::Hindered(ConnectFailure::Silent))
     });
     other.tell("free");
     assert_ne!(other.hear(), "0");
@@ -386,7 +386,7 @@ fn a_peer_that_may_not_share_memory_is_reached_by_the_wire_and_both_say_so() {
     until("it is not said what is in the way", || {
         qp.post_send(&[wr(1, SendOp::Write(remote), &[end.sge(0, 8)])]).unwrap();
         assert_eq!(end.wait(1)[0].status, WcStatus::Success);
-        qp.route() == Route::Wire(WhyWire::Hindered(Hindrance::Door))
+        qp.route() == Route::Wire(WhyWire::Hindered(ConnectFailure::NoListener))
     });
     other.tell("why");
     assert_eq!(other.hear(), Route::Wire(WhyWire::NoMemory).to_string());

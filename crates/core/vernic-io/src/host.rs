@@ -9,18 +9,18 @@
 //! | file | what |
 //! |---|---|
 //! | `slot.rs` | slots: the high bits of queue pair numbers |
-//! | `intake.rs`, `intake/` | receiver pages: how full the sockets of each process are |
+//! | `receiver_page.rs`, `receiver_page/` | how full the sockets of each process are |
 //! | `handoff.rs`, `handoff/` | packets for another process: their form, and queues in memory |
 //! | `slots.rs`, `slots/` | the slots and names of a link; questions about those of other links |
 
 pub(crate) mod handoff;
-pub mod intake;
+pub mod receiver_page;
 mod slot;
 pub(crate) mod slots;
 
-pub use handoff::HandedOver;
-pub use intake::Intake;
+pub use handoff::HandoverResult;
+pub use receiver_page::ReceiverPage;
 pub use slot::Slot;
 pub use slots::{
-    Lookup, MAX_NAMES, NameError, PeerProcess, Place, ServiceName, SlotError, SlotTable,
+    Lookup, MAX_NAMES, NameError, PeerProcess, ServiceName, ServiceScope, SlotError, SlotTable,
 };

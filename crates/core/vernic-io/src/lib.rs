@@ -19,7 +19,7 @@
 //! | `tcp.rs` | TCP connections, and the readiness of many: they carry iWARP |
 //! | `icrc.rs` | the ICRC where the Identification cannot be seen |
 //! | `host.rs`, `host/` | several processes on one host: slots, names, packets handed over |
-//! | `neighbour.rs`, `neighbour/` | local peers: processes of one host that share memory |
+//! | `local.rs`, `local/` | local peers: processes of one host that share memory |
 //! | `circle.rs` | words in a circle, for rings and queues in memory |
 //! | `netdev.rs` | network devices, their addresses, and changes of them |
 //! | `nexthop.rs` | whether the first machine on a route is there |
@@ -50,7 +50,7 @@ pub mod host;
 mod icrc;
 mod lanes;
 pub mod link;
-pub mod neighbour;
+pub mod local;
 pub mod netdev;
 mod nexthop;
 mod path;
@@ -71,14 +71,14 @@ pub use address::{Address, LocalAddr};
 pub use batch::{Door, Icrc, LinkLimits, RxBatch, RxMeta, RxPacket, TxBatch, TxRun};
 pub use closed::ClosedLink;
 pub use factory::{LinkFactory, LinkSetup, NoLink, UdpFactory};
-pub use host::{HandedOver, NameError, Place, ServiceName, Slot, SlotTable};
+pub use host::{HandoverResult, NameError, ServiceName, ServiceScope, Slot, SlotTable};
 pub use lanes::{MAX_LANES, TxLanes};
 pub use link::{
     Link, LinkCounters, LinkError, Nanos, NoPath, OpenPath, PathRequest, Paths, SendReport,
     route_hint,
 };
 pub use nexthop::{HopState, NextHop};
-pub use path::{IntakeId, MAX_INTAKES, PathId, Peer, ProcessId, TxPath};
+pub use path::{MAX_RECEIVER_PAGES, PathId, Peer, ProcessId, ReceiverPageId, TxPath};
 pub use port_probe::PortProbe;
 pub use random::random;
 pub use status::StatusSocket;

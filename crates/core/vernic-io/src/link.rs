@@ -292,7 +292,7 @@ pub trait Link: Send {
     /// processes get the new packets from now on. Packets that are already in the sockets can still
     /// be received; later they would be lost with the process, whatever process they are for. A
     /// link that is still there 100 ms later gets packets again.
-    fn step_aside(&mut self, _now: Nanos) {}
+    fn leave_shared_port(&mut self, _now: Nanos) {}
 
     /// Returns the object that opens paths of this link, and that works as long as it is held. The
     /// control path uses it while another thread has the link.
@@ -406,8 +406,8 @@ macro_rules! forward_to_inner {
         fn poll_generation(&self) -> u64 {
             self.inner.poll_generation()
         }
-        fn step_aside(&mut self, now: $crate::Nanos) {
-            self.inner.step_aside(now);
+        fn leave_shared_port(&mut self, now: $crate::Nanos) {
+            self.inner.leave_shared_port(now);
         }
         fn paths(&self) -> std::sync::Arc<dyn $crate::link::Paths> {
             self.inner.paths()

@@ -6,20 +6,20 @@ use vernic_wire::Gid;
 
 /// Receiver pages that a link knows at a time: as many as there may be processes. Beyond that the
 /// oldest is replaced.
-pub const MAX_INTAKES: usize = 1023;
+pub const MAX_RECEIVER_PAGES: usize = 1023;
 
 /// The id of the receiver page that a path leads to, in the [`SlotTable`](crate::SlotTable) that
-/// knows the page: 1 to [`MAX_INTAKES`].
+/// knows the page: 1 to [`MAX_RECEIVER_PAGES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct IntakeId(u16);
+pub struct ReceiverPageId(u16);
 
-impl IntakeId {
-    /// Makes an id from its number; `None` for 0 and numbers above [`MAX_INTAKES`].
+impl ReceiverPageId {
+    /// Makes an id from its number; `None` for 0 and numbers above [`MAX_RECEIVER_PAGES`].
     pub const fn new(number: u16) -> Option<Self> {
-        if number == 0 || number as usize > MAX_INTAKES { None } else { Some(Self(number)) }
+        if number == 0 || number as usize > MAX_RECEIVER_PAGES { None } else { Some(Self(number)) }
     }
 
-    /// Returns the id of the page at `index` of a list of [`MAX_INTAKES`] at most.
+    /// Returns the id of the page at `index` of a list of [`MAX_RECEIVER_PAGES`] at most.
     pub(crate) const fn at(index: usize) -> Self {
         Self(index as u16 + 1)
     }
@@ -29,7 +29,7 @@ impl IntakeId {
         self.0
     }
 
-    /// Returns the index of the page in the list of `IntakeTable::copy_to`.
+    /// Returns the index of the page in the list of `ReceiverPages::copy_to`.
     pub const fn index(self) -> usize {
         self.0 as usize - 1
     }
@@ -57,12 +57,12 @@ pub struct ProcessId {
     /// host. The process's link chose the number; for UDP it is a port.
     pub door: u16,
     /// The receiver page, which says how much is on its way to the process.
-    pub intake: Option<IntakeId>,
+    pub receiver_page: Option<ReceiverPageId>,
 }
 
 /// The value of [`TxPath::process`] for a process without a receiver page; other values are a
 /// page's id.
-const NO_INTAKE: u16 = u16::MAX;
+const NO_RECEIVER_PAGE: u16 = u16::MAX;
 
 /// A path: where packets go and how; all that the packets of a run have in common.
 ///
@@ -76,7 +76,8 @@ pub struct TxPath {
     id: PathId,
     door: u16,
     flow: u16,
-    /// Number of the process's receiver page, or [`NO_INTAKE`]; 0 for no process of this host.
+    /// Number of the process's receiver page, or [`NO_RECEIVER_PAGE`]; 0 for no process of this
+    /// host.
     process: u16,
     traffic_class: u8,
     hop_limit: u8,
@@ -141,7 +142,7 @@ impl TxPath {
     #[inline]
     pub fn to_process(mut self, process: ProcessId) -> Self {
         self.door = process.door;
-        self.process = process.intake.map_or(NO_INTAKE, IntakeId::value);
+        self.process = process.receiver_page.map_or(NO_RECEIVER_PAGE, ReceiverPageId::value);
         self
     }
 
@@ -150,9 +151,10 @@ impl TxPath {
     pub fn peer(&self) -> Peer {
         match self.process {
             0 => Peer::Remote,
-            number => {
-                Peer::LocalProcess(ProcessId { door: self.door, intake: IntakeId::new(number) })
-            }
+            number => Peer::LocalProcess(ProcessId {
+                door: self.door,
+                receiver_page: ReceiverPageId::new(number),
+            }),
         }
     }
 
@@ -221,8 +223,8 @@ impl TxPath {
 
     /// Returns the receiver page that the path leads to, if that is known.
     #[inline]
-    pub fn intake(&self) -> Option<IntakeId> {
-        IntakeId::new(self.process)
+    pub fn receiver_page(&self) -> Option<ReceiverPageId> {
+        ReceiverPageId::new(self.process)
     }
 }
 

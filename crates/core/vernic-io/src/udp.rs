@@ -142,9 +142,9 @@ impl UdpLink {
         }
         let public = socket::public(local, &self.config)?;
         let (private, port) = socket::private(local, &self.config)?;
-        if let Some(intake) = self.slots.intake() {
+        if let Some(receiver_page) = self.slots.receiver_page() {
             // All private sockets of a link are alike.
-            intake.set_capacity(buffer::receive_capacity(private.as_fd()));
+            receiver_page.set_capacity(buffer::receive_capacity(private.as_fd()));
         }
         self.tx.add(local, &self.config)?;
         self.rx.add(rx::Kind::Public, local, local, crate::ROCE_PORT, public);
@@ -222,8 +222,8 @@ impl Link for UdpLink {
         self.rx.back_at()
     }
 
-    fn step_aside(&mut self, now: Nanos) {
-        self.rx.step_aside(now);
+    fn leave_shared_port(&mut self, now: Nanos) {
+        self.rx.leave_shared_port(now);
     }
 
     fn paths(&self) -> Arc<dyn Paths> {

@@ -6,12 +6,12 @@
 use std::net::Ipv4Addr;
 
 use vernic_io::host::MAX_NAMES;
-use vernic_io::{LocalAddr, NameError, Place, ServiceName, SlotTable};
+use vernic_io::{LocalAddr, NameError, ServiceName, ServiceScope, SlotTable};
 use vernic_wire::cm::ServiceId;
 
 fn name(service: u64) -> ServiceName {
     let local = LocalAddr::new(Ipv4Addr::LOCALHOST.into(), 0);
-    ServiceName { service: ServiceId(service), place: Place::Address(local) }
+    ServiceName { service: ServiceId(service), scope: ServiceScope::Address(local) }
 }
 
 #[test]

@@ -1,6 +1,6 @@
-//! Neighbours of a process that has no descriptors left, or may not share memory: it stays on the
-//! wire, says why, does not spin, and meets them later. Apart from the other tests: limits are the
-//! process's.
+//! Local peers of a process that has no descriptors left, or may not share memory: it stays on the
+//! wire, says why, does not spin, and connects to them later. Apart from the other tests: limits
+//! are the process's.
 
 #![allow(unsafe_code)]
 
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use vernic_io::Nanos;
 use vernic_io::host::{Slot, SlotTable};
-use vernic_io::neighbour::{Event, Hindrance, MIN_RING_BYTES, Neighbour, Neighbourhood};
+use vernic_io::local::{ConnectFailure, Event, LocalPeer, LocalPeers, MIN_RING_BYTES};
 use vernic_io::wait::Sleeper;
 
 fn set_limit(resource: libc::__rlimit_resource_t, value: u64) -> u64 {
@@ -33,7 +33,7 @@ fn take_all_but(left: usize) -> Vec<File> {
 }
 
 struct Engine {
-    hood: Neighbourhood,
+    peers: LocalPeers,
     slots: Arc<SlotTable>,
     sleeper: Sleeper,
     events: Vec<Event>,
@@ -44,11 +44,11 @@ impl Engine {
     fn new(scope: &str) -> Self {
         let slots = SlotTable::with_scope(scope).unwrap();
         slots.claim().unwrap();
-        let hood = Neighbourhood::new(slots.clone(), MIN_RING_BYTES).unwrap();
+        let peers = LocalPeers::new(slots.clone(), MIN_RING_BYTES).unwrap();
         let mut sleeper = Sleeper::new().unwrap();
-        sleeper.watch([hood.raw_fd()]);
-        let mut this = Self { hood, slots, sleeper, events: Vec::new(), now: Nanos(1) };
-        this.hood.follow_slots(this.now);
+        sleeper.watch([peers.raw_fd()]);
+        let mut this = Self { peers, slots, sleeper, events: Vec::new(), now: Nanos(1) };
+        this.peers.follow_slots(this.now);
         this
     }
 
@@ -61,11 +61,11 @@ impl Engine {
 
     fn meet(&mut self, other: &Self) {
         let slot = self.slot_of(&other.slots);
-        self.hood.meet(slot, std::process::id(), self.now, &mut self.events);
+        self.peers.connect(slot, std::process::id(), self.now, &mut self.events);
     }
 
     fn serve(&mut self) {
-        self.hood.serve(self.now, &mut self.events);
+        self.peers.serve(self.now, &mut self.events);
     }
 
     /// Serves until nothing is readable any more, which takes a few rounds.
@@ -79,18 +79,18 @@ impl Engine {
 
     /// Sleeps until it has planned to do something.
     fn wait_for_plan(&mut self) {
-        let due = self.hood.deadline(self.now).expect("nothing is planned");
+        let due = self.peers.deadline(self.now).expect("nothing is planned");
         assert!(due.0 - self.now.0 <= 64_000_000_000, "{due:?}");
         self.now = due;
     }
 
     fn short(&self) -> u64 {
-        self.hood.counters().short
+        self.peers.counters().short
     }
 
-    fn met(&self) -> Vec<&Arc<Neighbour>> {
+    fn met(&self) -> Vec<&Arc<LocalPeer>> {
         let met = self.events.iter().filter_map(|event| match event {
-            Event::Met { neighbour, .. } => Some(neighbour),
+            Event::Connected { local_peer, .. } => Some(local_peer),
             _ => None,
         });
         met.collect()
@@ -115,8 +115,8 @@ fn settle(a: &mut Engine, b: &mut Engine) {
 
 fn assert_met(a: &Engine, b: &Engine) {
     assert_eq!((a.met().len(), b.met().len()), (1, 1));
-    assert!(a.hood.find(a.slot_of(&b.slots)).is_some());
-    assert_eq!(a.hood.hindrance(a.slot_of(&b.slots)), None);
+    assert!(a.peers.find(a.slot_of(&b.slots)).is_some());
+    assert_eq!(a.peers.connect_failure(a.slot_of(&b.slots)), None);
 }
 
 fn who_cannot_accept_a_call_takes_it_later() {
@@ -138,9 +138,9 @@ fn who_has_no_descriptor_for_the_files_of_a_hello_is_called_again() {
     a.meet(&b);
     let taken = take_all_but(1);
     settle(&mut a, &mut b);
-    assert_eq!((b.short(), b.hood.counters().refused), (1, 0));
+    assert_eq!((b.short(), b.peers.counters().refused), (1, 0));
     let slot = a.slot_of(&b.slots);
-    assert_eq!(a.hood.hindrance(slot), Some(Hindrance::HungUp));
+    assert_eq!(a.peers.connect_failure(slot), Some(ConnectFailure::HungUp));
     drop(taken);
     a.wait_for_plan();
     settle(&mut a, &mut b);
@@ -154,12 +154,15 @@ fn who_has_no_descriptor_for_a_call_calls_later() {
     for tries in 1..=3 {
         a.meet(&b);
         a.meet(&b);
-        assert_eq!((a.hood.hindrance(slot), a.short()), (Some(Hindrance::Descriptors), tries));
+        assert_eq!(
+            (a.peers.connect_failure(slot), a.short()),
+            (Some(ConnectFailure::Descriptors), tries)
+        );
         let before = a.now;
         a.wait_for_plan();
         assert_eq!(a.now.0 - before.0, 1_000_000_000 << (tries - 1), "each time later");
     }
-    assert!(Hindrance::Descriptors.to_string().contains("ulimit -n"));
+    assert!(ConnectFailure::Descriptors.to_string().contains("ulimit -n"));
     drop(taken);
     settle(&mut a, &mut b);
     assert_met(&a, &b);
@@ -177,23 +180,23 @@ fn what_runs_out_here_is_not_taken_for_the_peers_fault() {
         drop(taken);
         b.serve_all();
         a.serve_all();
-        let why = a.hood.hindrance(a.slot_of(&b.slots));
-        assert!(matches!(why, None | Some(Hindrance::Descriptors)), "{why:?}");
+        let why = a.peers.connect_failure(a.slot_of(&b.slots));
+        assert!(matches!(why, None | Some(ConnectFailure::Descriptors)), "{why:?}");
     }
 }
 
-fn a_file_of_a_neighbour_that_finds_no_descriptor_is_lost_and_the_neighbour_stays() {
+fn a_file_of_a_local_peer_that_finds_no_descriptor_is_lost_and_the_local_peer_stays() {
     let (mut a, mut b) = pair("told");
     a.meet(&b);
     settle(&mut a, &mut b);
     let file = File::open("/dev/null").unwrap();
     let teller = b.met()[0].clone();
     let taken = take_all_but(0);
-    teller.tell(b"lost", Some(file.as_fd())).unwrap();
-    teller.tell(b"heard", None).unwrap();
+    teller.send(b"lost", Some(file.as_fd())).unwrap();
+    teller.send(b"heard", None).unwrap();
     a.serve_all();
     drop(taken);
-    teller.tell(b"with a file", Some(file.as_fd())).unwrap();
+    teller.send(b"with a file", Some(file.as_fd())).unwrap();
     a.serve_all();
     let told = a.events.iter().filter_map(|event| match event {
         Event::Message { bytes, file, .. } => Some((&bytes[..], file.is_some())),
@@ -201,27 +204,27 @@ fn a_file_of_a_neighbour_that_finds_no_descriptor_is_lost_and_the_neighbour_stay
     });
     assert_eq!(told.collect::<Vec<_>>(), [(&b"heard"[..], false), (b"with a file", true)]);
     assert!(!a.is_left());
-    assert_eq!((a.short(), a.hood.counters().expelled), (1, 0));
+    assert_eq!((a.short(), a.peers.counters().expelled), (1, 0));
 }
 
 fn a_slot_without_a_socket_gets_one_later() {
     let (mut a, mut b) = pair("door");
     let later = b.slots.claim().unwrap();
     let taken = take_all_but(0);
-    b.hood.follow_slots(b.now);
+    b.peers.follow_slots(b.now);
     assert_eq!(b.short(), 1);
     b.wait_for_plan();
     b.serve();
     assert_eq!(b.short(), 2);
     drop(taken);
-    a.hood.meet(later, std::process::id(), a.now, &mut a.events);
-    assert_eq!(a.hood.hindrance(later), Some(Hindrance::Door));
+    a.peers.connect(later, std::process::id(), a.now, &mut a.events);
+    assert_eq!(a.peers.connect_failure(later), Some(ConnectFailure::NoListener));
     b.wait_for_plan();
     b.serve();
     a.wait_for_plan();
     settle(&mut a, &mut b);
     assert_eq!((a.met().len(), b.met().len()), (1, 1));
-    assert_eq!(a.hood.hindrance(later), None);
+    assert_eq!(a.peers.connect_failure(later), None);
 }
 
 fn a_limit_of_file_sizes_is_told_and_ends_nobody() {
@@ -230,7 +233,7 @@ fn a_limit_of_file_sizes_is_told_and_ends_nobody() {
     // The kernel would send a signal that ends the process.
     let before = set_limit(libc::RLIMIT_FSIZE, u64::from(MIN_RING_BYTES));
     a.meet(&b);
-    assert_eq!((a.hood.hindrance(slot), a.short()), (Some(Hindrance::Memory), 1));
+    assert_eq!((a.peers.connect_failure(slot), a.short()), (Some(ConnectFailure::Memory), 1));
     set_limit(libc::RLIMIT_FSIZE, before);
     a.wait_for_plan();
     settle(&mut a, &mut b);
@@ -244,7 +247,7 @@ fn who_runs_out_of_something_stays_on_the_wire_and_tries_again_later() {
     who_has_no_descriptor_for_the_files_of_a_hello_is_called_again();
     who_has_no_descriptor_for_a_call_calls_later();
     what_runs_out_here_is_not_taken_for_the_peers_fault();
-    a_file_of_a_neighbour_that_finds_no_descriptor_is_lost_and_the_neighbour_stays();
+    a_file_of_a_local_peer_that_finds_no_descriptor_is_lost_and_the_local_peer_stays();
     a_slot_without_a_socket_gets_one_later();
     a_limit_of_file_sizes_is_told_and_ends_nobody();
 }

@@ -6,7 +6,7 @@
 use std::fmt;
 
 use vernic_engine::{CmCallError, Context, ListenError};
-use vernic_io::Place;
+use vernic_io::ServiceScope;
 use vernic_proto::cm::{AcceptParams, ConnId, ConnectParams, ListenerId, SidrParams, SidrReply};
 use vernic_wire::cm::{RejReason, ServiceId};
 
@@ -14,12 +14,12 @@ type Called<T = ()> = Result<T, CmCallError>;
 
 /// The agent of communication management of a device.
 pub(crate) trait Agent: fmt::Debug + Send + Sync {
-    fn reserve(&self, service: ServiceId, place: Place) -> Result<(), ListenError>;
-    fn release(&self, service: ServiceId, place: Place);
+    fn reserve(&self, service: ServiceId, scope: ServiceScope) -> Result<(), ListenError>;
+    fn release(&self, service: ServiceId, scope: ServiceScope);
     fn listen(
         &self,
         service: ServiceId,
-        place: Place,
+        scope: ServiceScope,
         backlog: usize,
     ) -> Result<ListenerId, ListenError>;
     fn stop_listening(&self, listener: ListenerId);
@@ -39,19 +39,19 @@ pub(crate) trait Agent: fmt::Debug + Send + Sync {
 }
 
 impl Agent for Context {
-    fn reserve(&self, service: ServiceId, place: Place) -> Result<(), ListenError> {
-        self.cm().reserve(service, place)
+    fn reserve(&self, service: ServiceId, scope: ServiceScope) -> Result<(), ListenError> {
+        self.cm().reserve(service, scope)
     }
-    fn release(&self, service: ServiceId, place: Place) {
-        self.cm().release(service, place);
+    fn release(&self, service: ServiceId, scope: ServiceScope) {
+        self.cm().release(service, scope);
     }
     fn listen(
         &self,
         service: ServiceId,
-        place: Place,
+        scope: ServiceScope,
         backlog: usize,
     ) -> Result<ListenerId, ListenError> {
-        self.cm().listen(service, place, backlog)
+        self.cm().listen(service, scope, backlog)
     }
     fn stop_listening(&self, listener: ListenerId) {
         self.cm().stop_listening(listener);

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use vernic_engine::{DeviceInfo, ListenError, Transport};
-use vernic_io::{LocalAddr, Place};
+use vernic_io::{LocalAddr, ServiceScope};
 use vernic_wire::cm::ServiceId;
 
 use crate::device::Device;
@@ -21,7 +21,7 @@ use crate::sync::lock;
 pub(crate) struct Reservation {
     device: Arc<Device>,
     service: ServiceId,
-    place: Place,
+    place: ServiceScope,
 }
 
 impl Reservation {
@@ -130,12 +130,13 @@ impl Id {
     ) -> Result<Vec<Reservation>, ListenError> {
         let service = self.port_space().service_id(port);
         let wanted: Vec<_> = match device {
-            Some(device) => vec![(device.clone(), Place::Address(place))],
+            Some(device) => vec![(device.clone(), ServiceScope::Address(place))],
             None => {
                 // Without devices there is nothing to reserve; the call to listen reports that.
                 let infos = vernic_engine::devices().unwrap_or_default();
                 let open = |info: &DeviceInfo| self.shared.devices.device(info).ok();
-                let with_place = |info| Some((open(info)?, Place::Netdev(info.port.netdev_index)));
+                let with_place =
+                    |info| Some((open(info)?, ServiceScope::Netdev(info.port.netdev_index)));
                 infos.iter().filter_map(with_place).collect()
             }
         };

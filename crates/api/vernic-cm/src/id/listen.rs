@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use vernic_engine::ListenError;
-use vernic_io::Place;
+use vernic_io::ServiceScope;
 use vernic_proto::cm::ListenerId;
 use vernic_wire::cm::ServiceId;
 
@@ -28,7 +28,7 @@ const MAX_BACKLOG: u32 = 1024;
 pub(crate) struct Listening {
     device: Arc<Device>,
     service: ServiceId,
-    place: Place,
+    scope: ServiceScope,
     listener: ListenerId,
 }
 
@@ -65,7 +65,7 @@ impl Id {
             match (inner.socket.take(), inner.device.clone()) {
                 (Some(socket), _) => self.listen_at_socket(&mut inner, socket, local),
                 (None, Some(device)) => {
-                    self.listen_at(&mut inner, device, Place::Address(route::local(local)))
+                    self.listen_at(&mut inner, device, ServiceScope::Address(route::local(local)))
                 }
                 (None, None) => self.listen_everywhere(&mut inner),
             }
@@ -99,7 +99,7 @@ impl Id {
             }
             match self.shared.devices.device(&info) {
                 Ok(device) => {
-                    self.listen_at(inner, device, Place::Netdev(info.port.netdev_index))?;
+                    self.listen_at(inner, device, ServiceScope::Netdev(info.port.netdev_index))?;
                 }
                 Err(error) => {
                     tracing::warn!(device = info.name, %error, "not listening there");
@@ -114,9 +114,14 @@ impl Id {
         }
     }
 
-    fn listen_at(&self, inner: &mut Inner, device: Arc<Device>, place: Place) -> Result<(), Error> {
+    fn listen_at(
+        &self,
+        inner: &mut Inner,
+        device: Arc<Device>,
+        scope: ServiceScope,
+    ) -> Result<(), Error> {
         let Some(local) = inner.local else { return Ok(()) };
-        let wildcard = matches!(place, Place::Netdev(_));
+        let wildcard = matches!(scope, ServiceScope::Netdev(_));
         let both = wildcard && inner.bound.is_some_and(|binding| !binding.af_only);
         let entry = Listener {
             key: self.key(),
@@ -130,10 +135,10 @@ impl Id {
         let service = self.service(inner);
         let _expecting = self.shared.registry.expect();
         let listener = device
-            .listen(service, place, inner.backlog as usize)
+            .listen(service, scope, inner.backlog as usize)
             .map_err(|source| self.listen_error(local, source))?;
         self.shared.registry.add_listener(listener, entry);
-        inner.listening.push(Listening { device, service, place, listener });
+        inner.listening.push(Listening { device, service, scope, listener });
         Ok(())
     }
 
@@ -144,7 +149,7 @@ impl Id {
                 let by =
                     format!("another process (`ss -xap | grep vernic/service/{name}` names it)");
                 let everywhere =
-                    addr.ip().is_unspecified() || matches!(name.place, Place::Netdev(_));
+                    addr.ip().is_unspecified() || matches!(name.scope, ServiceScope::Netdev(_));
                 Error::InUse { port_space: self.port_space(), addr, by, everywhere }
             }
             source => Error::Listen(source),
@@ -156,8 +161,8 @@ impl Id {
         if let Some(listener) = inner.listener.take() {
             self.shared.streams.stop_listening(listener);
         }
-        for Listening { device, service, place, listener } in std::mem::take(&mut inner.listening) {
-            device.stop_listening(service, place);
+        for Listening { device, service, scope, listener } in std::mem::take(&mut inner.listening) {
+            device.stop_listening(service, scope);
             self.shared.registry.remove_listener(device.key(), listener, self.key());
         }
     }
@@ -173,7 +178,7 @@ impl Id {
             reservation.release();
         }
         for one in inner.listening.extract_if(.., |one| Arc::ptr_eq(&one.device, device)) {
-            device.stop_listening(one.service, one.place);
+            device.stop_listening(one.service, one.scope);
             self.shared.registry.remove_listener(device.key(), one.listener, self.key());
         }
         if inner.device.as_ref().is_some_and(|own| Arc::ptr_eq(own, device)) {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use libc::c_int;
 use vernic_engine::{QpType, Transport};
-use vernic_io::{NextHop, Place, PortProbe, ROCE_PORT};
+use vernic_io::{NextHop, PortProbe, ROCE_PORT, ServiceScope};
 
 use crate::error::Error;
 use crate::event::{EventKind, Param};
@@ -98,7 +98,11 @@ impl Id {
             let device = self.shared.devices.with(local, Transport::Roce);
             let is_claimed = device.is_ok_and(|device| {
                 // If this cannot be known, the port counts as claimed: the request will show.
-                device.context.cm().is_claimed(service, Place::Address(local)).unwrap_or(true)
+                device
+                    .context
+                    .cm()
+                    .is_claimed(service, ServiceScope::Address(local))
+                    .unwrap_or(true)
             });
             return if is_claimed { Transport::Roce } else { Transport::Iwarp };
         }

@@ -134,7 +134,7 @@ impl Engine {
     /// sockets of an iWARP device are not read.
     pub(crate) fn leave_port(&self) {
         let until = Instant::now() + PATIENCE;
-        let aside = self.with_lane_until(until, |lane| lane.step_aside(self.now()));
+        let aside = self.with_lane_until(until, |lane| lane.leave_shared_port(self.now()));
         if aside == Some(true) {
             self.empty_sockets(until, POLLS_AT_THE_END);
         }

@@ -13,7 +13,7 @@
 
 use std::net::IpAddr;
 
-use vernic_io::{LocalAddr, NameError, Place, ServiceName};
+use vernic_io::{LocalAddr, NameError, ServiceName, ServiceScope};
 use vernic_proto::cm::{CmError, ListenerId};
 use vernic_wire::Gid;
 use vernic_wire::cm::ServiceId;
@@ -31,8 +31,8 @@ pub enum ListenError {
     /// A process of this host, perhaps this one, has claimed the service there, or at an
     /// overlapping address or netdev.
     #[error(
-        "{service} is taken at {place}: `ss -xap | grep vernic/service/{name}` names the process",
-        service = .0.service, place = .0.place, name = .0
+        "{service} is taken at {scope}: `ss -xap | grep vernic/service/{name}` names the process",
+        service = .0.service, scope = .0.scope, name = .0
     )]
     InUse(ServiceName),
     /// The device does not have the given address.
@@ -88,16 +88,18 @@ impl Engine {
     fn name_of(
         &self,
         service: ServiceId,
-        place: Place,
+        scope: ServiceScope,
     ) -> Result<(ServiceName, Option<Gid>), ListenError> {
         let device = || self.info().name.clone();
-        match place {
-            Place::Netdev(index) if self.ports().iter().all(|p| p.netdev_index() != index) => {
+        match scope {
+            ServiceScope::Netdev(index)
+                if self.ports().iter().all(|p| p.netdev_index() != index) =>
+            {
                 let own = self.ports()[0].netdev_index();
                 Err(ListenError::OtherNetdev { device: device(), index, own })
             }
-            Place::Netdev(_) => Ok((ServiceName { service, place }, None)),
-            Place::Address(LocalAddr { ip: address, .. }) => {
+            ServiceScope::Netdev(_) => Ok((ServiceName { service, scope }, None)),
+            ServiceScope::Address(LocalAddr { ip: address, .. }) => {
                 let rows = self.gid_rows();
                 let Some(row) = rows.iter().find(|row| row.local.ip == address) else {
                     let all: Vec<_> = rows.iter().map(|row| row.local.to_string()).collect();
@@ -106,23 +108,23 @@ impl Engine {
                 };
                 // The address as the device has it, with its IPv6 scope, even if the caller gave
                 // none.
-                let place = Place::Address(row.local);
-                Ok((ServiceName { service, place }, Some(row.gid)))
+                let scope = ServiceScope::Address(row.local);
+                Ok((ServiceName { service, scope }, Some(row.gid)))
             }
         }
     }
 
     /// Returns the other names whose addresses include an address of `name`.
     fn overlapping(&self, name: &ServiceName) -> Vec<ServiceName> {
-        let at = |place| ServiceName { place, ..*name };
-        match name.place {
-            Place::Address(local) => {
+        let at = |scope| ServiceName { scope, ..*name };
+        match name.scope {
+            ServiceScope::Address(local) => {
                 let port = self.port_with(local.ip).unwrap_or(&self.ports()[0]);
-                vec![at(Place::Netdev(port.netdev_index()))]
+                vec![at(ServiceScope::Netdev(port.netdev_index()))]
             }
-            Place::Netdev(index) => {
+            ServiceScope::Netdev(index) => {
                 let rows = self.gid_rows().into_iter().filter(|row| row.ifindex == index);
-                rows.map(|row| at(Place::Address(row.local))).collect()
+                rows.map(|row| at(ServiceScope::Address(row.local))).collect()
             }
         }
     }
@@ -153,9 +155,9 @@ impl CmAgent {
     ///
     /// # Errors
     /// [`ListenError`]. It is [`ListenError::InUse`] also if this device has claimed the service.
-    pub fn reserve(&self, service: ServiceId, place: Place) -> Result<(), ListenError> {
+    pub fn reserve(&self, service: ServiceId, scope: ServiceScope) -> Result<(), ListenError> {
         self.check()?;
-        let (name, _) = self.engine.name_of(service, place)?;
+        let (name, _) = self.engine.name_of(service, scope)?;
         let mut listening = lock(&self.engine.cm.listening);
         self.engine.claim(&name)?;
         listening.push(Claimed { name, listener: None });
@@ -164,15 +166,15 @@ impl CmAgent {
 
     /// Releases a service that was reserved. Does nothing if it is not reserved, or if a listener
     /// uses it by now.
-    pub fn release(&self, service: ServiceId, place: Place) {
+    pub fn release(&self, service: ServiceId, scope: ServiceScope) {
         if self.engine.is_orphan() {
             return;
         }
         let mut listening = lock(&self.engine.cm.listening);
         // The address may have been removed from the device, so it is not looked up there.
         let is_it = |claimed: &Claimed| {
-            let same = match (claimed.name.place, place) {
-                (Place::Address(has), Place::Address(asked)) => has.ip == asked.ip,
+            let same = match (claimed.name.scope, scope) {
+                (ServiceScope::Address(has), ServiceScope::Address(asked)) => has.ip == asked.ip,
                 (has, asked) => has == asked,
             };
             same && claimed.name.service == service && claimed.listener.is_none()
@@ -183,14 +185,14 @@ impl CmAgent {
         }
     }
 
-    /// Whether a process of this host, perhaps this one, has claimed the service at `place`, or at
+    /// Whether a process of this host, perhaps this one, has claimed the service at `scope`, or at
     /// an overlapping address or netdev.
     ///
     /// # Errors
     /// [`ListenError`].
-    pub fn is_claimed(&self, service: ServiceId, place: Place) -> Result<bool, ListenError> {
+    pub fn is_claimed(&self, service: ServiceId, scope: ServiceScope) -> Result<bool, ListenError> {
         self.check()?;
-        let (name, _) = self.engine.name_of(service, place)?;
+        let (name, _) = self.engine.name_of(service, scope)?;
         for name in [name].into_iter().chain(self.engine.overlapping(&name)) {
             if self.engine.slots().is_claimed(&name)? {
                 return Ok(true);
@@ -209,12 +211,12 @@ impl CmAgent {
     pub fn listen(
         &self,
         service: ServiceId,
-        place: Place,
+        scope: ServiceScope,
         backlog: usize,
     ) -> Result<ListenerId, ListenError> {
         self.check()?;
         let engine = &*self.engine;
-        let (name, gid) = engine.name_of(service, place)?;
+        let (name, gid) = engine.name_of(service, scope)?;
         let mut listening = lock(&engine.cm.listening);
         let reserved = place_of(&listening, &name);
         match reserved {

@@ -16,7 +16,7 @@ use vernic_wire::{Bth, Deth, Gid, Headers, Opcode, Psn, Qpn};
 
 use super::*;
 use crate::cm::{NUMBER_BITS, slot_of};
-use crate::{Config, Context, Place};
+use crate::{Config, Context, ServiceScope};
 
 const HOME: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
@@ -53,7 +53,7 @@ fn a_datagram_that_was_not_answered_takes_every_way_there_is() {
 fn messages_to_a_process_of_this_host_go_straight_there_but_not_each_time() {
     let (here, there) = (open(), open());
     let service = PortSpace::TCP.service_id(64_001);
-    there.cm().listen(service, Place::Address(HOME.into()), 1).unwrap();
+    there.cm().listen(service, ServiceScope::Address(HOME.into()), 1).unwrap();
     let slot = there.engine().with_lane(|lane| lane.first_slot(there.engine().slots())).unwrap();
     let theirs = CommId(u32::from(slot.value()) << NUMBER_BITS | 77);
     assert_eq!(slot_of(theirs), slot);
@@ -124,7 +124,7 @@ fn receive_from(ip: IpAddr, context: &Context, message: impl Into<CmMessage>) {
 fn a_request_that_its_sender_takes_back_is_found_by_the_way_that_it_took() {
     let (owner, other) = (open(), open());
     let service = PortSpace::TCP.service_id(64_002);
-    owner.cm().listen(service, Place::Address(HOME.into()), 4).unwrap();
+    owner.cm().listen(service, ServiceScope::Address(HOME.into()), 4).unwrap();
     let home = Gid::from_ip(HOME);
     let primary = ReqPath { local_gid: home, remote_gid: home, ..ReqPath::default() };
     let (local_comm_id, path_mtu) = (CommId(5), 3);

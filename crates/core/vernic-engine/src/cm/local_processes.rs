@@ -143,7 +143,7 @@ mod tests {
     #[test]
     fn only_who_said_that_it_is_there_can_be_gone_and_not_before_its_words_were_heard() {
         let slots = SlotTable::with_scope(&format!("vn{}", std::process::id())).unwrap();
-        let here = |pid| Lookup::Here(PeerProcess { pid, private_port: 1, intake: None });
+        let here = |pid| Lookup::Here(PeerProcess { pid, private_port: 1, receiver_page: None });
         let at = Gid::from_ip(IpAddr::V4(Ipv4Addr::LOCALHOST));
         let slot = |number: u32| slot_of(vernic_wire::cm::CommId(number << 22));
         let mut local_processes = LocalProcesses::default();

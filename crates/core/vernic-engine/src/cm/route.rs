@@ -24,8 +24,8 @@ use std::time::Duration;
 use vernic_io::host::{Lookup, PeerProcess};
 use vernic_io::udp::FLOWS;
 use vernic_io::{
-    HandedOver, LocalAddr, NoPath, PathId, PathRequest, Place, ProcessId, RxMeta, RxPacket,
-    ServiceName, TxPath,
+    HandoverResult, LocalAddr, NoPath, PathId, PathRequest, ProcessId, RxMeta, RxPacket,
+    ServiceName, ServiceScope, TxPath,
 };
 use vernic_proto::cm::{CmPath, ConnId, Datagram};
 use vernic_proto::{DropReason, Time};
@@ -85,13 +85,13 @@ impl CmShared {
             let (whose, sender) = addressee(&message);
             if !meta.handed_over {
                 match self.hand_mad_over(packet, &whose) {
-                    HandedOver::Yes => {
+                    HandoverResult::Yes => {
                         self.device.counts().note(Counted::MadHandedOver);
                         self.note_forwarded(&message, meta);
                         return Ok(());
                     }
-                    HandedOver::Full => return Err(DropReason::MadOverflow),
-                    HandedOver::NoOwner => {}
+                    HandoverResult::Full => return Err(DropReason::MadOverflow),
+                    HandoverResult::NoOwner => {}
                 }
             }
             // This check comes after the hand-over, because another process has its own setting
@@ -175,17 +175,17 @@ impl CmShared {
         let (whose, _) = addressee(&message);
         if !packet.meta.handed_over {
             match self.hand_mad_over(&packet, &whose) {
-                HandedOver::Yes => {
+                HandoverResult::Yes => {
                     self.device.counts().note(Counted::MadHandedOver);
                     self.note_forwarded(&message, packet.meta);
                     return Ok(());
                 }
-                HandedOver::Full if early.is_late() => return Err(DropReason::MadOverflow),
-                HandedOver::Full => {
+                HandoverResult::Full if early.is_late() => return Err(DropReason::MadOverflow),
+                HandoverResult::Full => {
                     lock(&self.early).put_back(early, now);
                     return Ok(());
                 }
-                HandedOver::NoOwner => {}
+                HandoverResult::NoOwner => {}
             }
         }
         if early.is_late() || self.is_answered_here(&whose, packet.meta) {
@@ -221,19 +221,19 @@ impl CmShared {
         Ok(())
     }
 
-    /// Hands a datagram over if it belongs to another process. Returns [`HandedOver::NoOwner`] if
-    /// this process has to handle it.
-    fn hand_mad_over(&self, packet: &RxPacket<'_>, whose: &For) -> HandedOver {
+    /// Hands a datagram over if it belongs to another process. Returns [`HandoverResult::NoOwner`]
+    /// if this process has to handle it.
+    fn hand_mad_over(&self, packet: &RxPacket<'_>, whose: &For) -> HandoverResult {
         match *whose {
             For::Owner(id) => {
                 let slot = slot_of(id);
                 if !slot.is_ordinary() || self.device.slots().is_ours(slot) {
-                    return HandedOver::NoOwner;
+                    return HandoverResult::NoOwner;
                 }
                 self.device.slots().hand_over_to_slot(slot, packet)
             }
             For::Service(service) => match self.has_listener(service, packet.meta.dst.gid()) {
-                true => HandedOver::NoOwner,
+                true => HandoverResult::NoOwner,
                 false => self.hand_over_to_listener(packet, service),
             },
             For::Asked(theirs) => {
@@ -241,16 +241,16 @@ impl CmShared {
                 let service = lock(&self.forwarded).service(from, theirs);
                 match service.filter(|_| !self.was_asked(from, theirs)) {
                     Some(service) => self.hand_over_to_listener(packet, service),
-                    None => HandedOver::NoOwner,
+                    None => HandoverResult::NoOwner,
                 }
             }
         }
     }
 
-    fn hand_over_to_listener(&self, packet: &RxPacket<'_>, service: ServiceId) -> HandedOver {
+    fn hand_over_to_listener(&self, packet: &RxPacket<'_>, service: ServiceId) -> HandoverResult {
         let [address, netdev] = self.names_of(service, local_of(packet.meta));
         match self.device.slots().hand_over_to_name(&address, packet) {
-            HandedOver::NoOwner => self.device.slots().hand_over_to_name(&netdev, packet),
+            HandoverResult::NoOwner => self.device.slots().hand_over_to_name(&netdev, packet),
             done => done,
         }
     }
@@ -295,8 +295,8 @@ impl CmShared {
     /// this device: for the address, and for its netdev.
     pub(crate) fn names_of(&self, service: ServiceId, local: LocalAddr) -> [ServiceName; 2] {
         let port = self.device.port_with(local.ip).unwrap_or(&self.device.ports()[0]);
-        [Place::Address(local), Place::Netdev(port.netdev_index())]
-            .map(|place| ServiceName { service, place })
+        [ServiceScope::Address(local), ServiceScope::Netdev(port.netdev_index())]
+            .map(|scope| ServiceName { service, scope })
     }
 
     /// Looks up the process of this host that listens for `service` at the other end of `path`, so
@@ -342,7 +342,9 @@ impl CmShared {
         let path = path.with_flow(flow).with_hop_limit(hop_limit);
         let straight = out.repeats.is_multiple_of(2) && !self.device.config().force_wire;
         let process = message.filter(|_| straight).and_then(|m| self.process_of(&m, ip));
-        process.map_or(path, |process| path.to_process(ProcessId { intake: None, ..process.id() }))
+        process.map_or(path, |process| {
+            path.to_process(ProcessId { receiver_page: None, ..process.id() })
+        })
     }
 
     /// Returns the process of this host that a message to the address `ip` is for, if it is known.

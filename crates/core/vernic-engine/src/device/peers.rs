@@ -32,7 +32,7 @@ impl Device {
 
     /// Returns what was found out about a process by asking it.
     pub(crate) fn host_process(&self, process: &PeerProcess) -> HostProcess {
-        let page = process.intake.and_then(|id| self.slots().intake_of(id));
+        let page = process.receiver_page.and_then(|id| self.slots().receiver_page_of(id));
         HostProcess::new(process.pid, page)
     }
 

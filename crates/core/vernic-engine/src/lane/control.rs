@@ -5,8 +5,8 @@
 
 use std::sync::Arc;
 
-use vernic_io::host::{Intake, Slot, SlotError, SlotTable};
-use vernic_io::neighbour::NeighbourId;
+use vernic_io::host::{ReceiverPage, Slot, SlotError, SlotTable};
+use vernic_io::local::LocalPeerId;
 use vernic_io::{ClosedLink, Link, LinkError, LocalAddr};
 use vernic_mem::Memory;
 use vernic_proto::congestion::Congestion;
@@ -189,7 +189,7 @@ impl LaneState {
 
     /// Takes the processes that are to be connected to, and the local peers that are to be
     /// expelled.
-    pub(crate) fn take_near_work(&mut self) -> (Vec<(Slot, u32)>, Vec<NeighbourId>) {
+    pub(crate) fn take_near_work(&mut self) -> (Vec<(Slot, u32)>, Vec<LocalPeerId>) {
         (self.rings.take_found(), self.rings.take_broken())
     }
 
@@ -224,14 +224,16 @@ impl LaneState {
 
     /// Gives up everything that the lane shares with other processes, and the packets that the
     /// sockets had no room for. Returns the objects that the caller must drop.
-    pub(crate) fn release(&mut self) -> (Box<dyn Link>, UdpBackpressure, Option<Arc<Intake>>) {
+    pub(crate) fn release(
+        &mut self,
+    ) -> (Box<dyn Link>, UdpBackpressure, Option<Arc<ReceiverPage>>) {
         self.tx.clear();
         self.groups.forget_homes();
         let closed: Box<dyn Link> = Box::new(ClosedLink::after(self.link.as_ref()));
         let link = std::mem::replace(&mut self.link, closed);
         let udp_backpressure =
             std::mem::replace(&mut self.udp_backpressure, UdpBackpressure::new(false));
-        (link, udp_backpressure, self.intake.take())
+        (link, udp_backpressure, self.receiver_page.take())
     }
 }
 

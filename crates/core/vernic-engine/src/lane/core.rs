@@ -14,7 +14,7 @@
 
 use std::sync::Arc;
 
-use vernic_io::host::Intake;
+use vernic_io::host::ReceiverPage;
 use vernic_io::{Link, Nanos, TxLanes};
 use vernic_proto::Time;
 
@@ -60,7 +60,7 @@ pub(crate) struct LaneState {
     /// Rings that are shared with processes of this host.
     pub(super) rings: LocalRings,
     /// The receiver page of this process, which says how much is in flight to it.
-    pub(super) intake: Option<Arc<Intake>>,
+    pub(super) receiver_page: Option<Arc<ReceiverPage>>,
     pub(super) groups: Groups,
     pub(super) gsi: Gsi,
     /// Local peers that access memory of this process without packets, or whose memory this process
@@ -78,7 +78,7 @@ impl LaneState {
             sched: Scheduler::new(now),
             udp_backpressure: UdpBackpressure::new(device.config().pace),
             rings: LocalRings::new(),
-            intake: device.slots().intake().cloned(),
+            receiver_page: device.slots().receiver_page().cloned(),
             groups: Groups::default(),
             gsi: Gsi::new(cm),
             direct_peers: DirectPeers::default(),

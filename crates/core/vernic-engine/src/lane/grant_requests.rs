@@ -9,7 +9,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use vernic_io::neighbour::NeighbourId;
+use vernic_io::local::LocalPeerId;
 use vernic_mem::{
     Access, Grant, GrantError, LivenessWord, RevocationToken, SharedRange, permit_ptrace,
 };
@@ -29,7 +29,7 @@ impl LaneState {
     pub(crate) fn handle_grant_message(
         &mut self,
         engine: &Device,
-        from: NeighbourId,
+        from: LocalPeerId,
         bytes: &[u8],
         file: Option<OwnedFd>,
     ) {
@@ -79,7 +79,7 @@ impl LaneState {
     fn decide_grant(
         &mut self,
         engine: &Device,
-        from: NeighbourId,
+        from: LocalPeerId,
         (asker, target): (Qpn, Qpn),
         rkey: Rkey,
         has_words: bool,
@@ -125,7 +125,7 @@ impl LaneState {
     fn answer_grant_request(
         &mut self,
         engine: &Device,
-        from: NeighbourId,
+        from: LocalPeerId,
         (asker, rkey): (Qpn, Rkey),
         answer: Result<(Grant, Access), Denial>,
     ) -> bool {
@@ -143,10 +143,10 @@ impl LaneState {
                 let writable = || grant.share.as_ref().map(SharedRange::file);
                 let file = read_only.as_ref().map(AsFd::as_fd).or_else(writable);
                 let offer = offer_of(grant, *access);
-                local_peer.tell(&GrantMessage::Offer { asker, rkey, offer }.emit(), file)
+                local_peer.send(&GrantMessage::Offer { asker, rkey, offer }.emit(), file)
             }
             Err(why) => {
-                local_peer.tell(&GrantMessage::Deny { asker, rkey, why: *why }.emit(), None)
+                local_peer.send(&GrantMessage::Deny { asker, rkey, why: *why }.emit(), None)
             }
         };
         if let Err(error) = sent {
@@ -157,7 +157,7 @@ impl LaneState {
     }
 
     /// Takes the file of a local peer's revocation words.
-    fn take_words(&mut self, from: NeighbourId, file: Option<OwnedFd>) -> bool {
+    fn take_words(&mut self, from: LocalPeerId, file: Option<OwnedFd>) -> bool {
         let (Some(entry), Some(file)) = (self.direct_peers.find(from), file) else { return false };
         entry.take_words(file)
     }
@@ -166,7 +166,7 @@ impl LaneState {
     /// be read.
     fn accept_rendezvous(
         &mut self,
-        from: NeighbourId,
+        from: LocalPeerId,
         liveness: LivenessWord,
         file: Option<OwnedFd>,
     ) -> bool {
@@ -178,7 +178,7 @@ impl LaneState {
         let Some(entry) = self.direct_peers.find(from) else { return false };
         let can = entry.accept_rendezvous(liveness);
         if let Err(error) =
-            entry.local_peer().tell(&GrantMessage::RendezvousReply { can }.emit(), None)
+            entry.local_peer().send(&GrantMessage::RendezvousReply { can }.emit(), None)
         {
             // The peer waits for the answer, and sends packets meanwhile.
             let pid = entry.local_peer().pid();
@@ -188,7 +188,7 @@ impl LaneState {
     }
 
     /// Whether a local peer's revocation word still has the token's value.
-    fn is_token_valid(&mut self, from: NeighbourId, token: RevocationToken) -> bool {
+    fn is_token_valid(&mut self, from: LocalPeerId, token: RevocationToken) -> bool {
         let words = self.direct_peers.find(from).and_then(|entry| entry.words());
         words.is_some_and(|words| words.is_valid(token))
     }
@@ -196,7 +196,7 @@ impl LaneState {
     /// Gives up access to regions of a local peer that have ended, and their mapping with the last
     /// grant. Returns false if the peer never granted any. Looks at queue pairs only if there is
     /// access to give up.
-    fn drop_revoked(&mut self, from: NeighbourId) -> bool {
+    fn drop_revoked(&mut self, from: LocalPeerId) -> bool {
         let Some(entry) = self.direct_peers.find(from) else { return false };
         match entry.has_revoked_region() {
             None => return false,
@@ -218,7 +218,7 @@ impl LaneState {
     fn accept_offer(
         &mut self,
         engine: &Device,
-        from: NeighbourId,
+        from: LocalPeerId,
         offer: &GrantOffer,
         file: Option<OwnedFd>,
     ) -> Option<GrantState> {
@@ -240,7 +240,7 @@ impl LaneState {
     /// it.
     fn note_answer(
         &mut self,
-        from: NeighbourId,
+        from: LocalPeerId,
         asker: Qpn,
         rkey: Rkey,
         answer: Option<GrantState>,
@@ -252,7 +252,7 @@ impl LaneState {
         connected && answer.is_some_and(|answer| grants.answer(rkey, answer))
     }
 
-    fn is_asked_by(&self, from: NeighbourId, asker: Qpn) -> bool {
+    fn is_asked_by(&self, from: LocalPeerId, asker: Qpn) -> bool {
         let Some(qp) = self.table.find(asker) else { return false };
         let core = lock(&qp.core);
         core.side.peer.grants().peer().is_some_and(|peer| peer.local_peer.id() == from)

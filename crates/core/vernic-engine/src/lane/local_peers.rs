@@ -1,7 +1,7 @@
 //! Handles what happens to local peers: they connect, send messages, and go.
 
 use vernic_io::host::Slot;
-use vernic_io::neighbour::{Event, NeighbourId};
+use vernic_io::local::{Event, LocalPeerId};
 use vernic_proto::Time;
 use vernic_wire::{Qpn, Service};
 
@@ -16,7 +16,7 @@ use crate::support::events::lock;
 impl LaneState {
     pub(crate) fn handle_local_peer(&mut self, engine: &Device, event: Event, now: Time) {
         match event {
-            Event::Met { neighbour: local_peer, reader } => {
+            Event::Connected { local_peer, reader } => {
                 let (pid, id) = (local_peer.pid(), local_peer.id());
                 tracing::debug!(pid, neighbour = %id, "shares memory with a process of this host");
                 // A pid of 0 means that the peer's process has no number in this PID namespace, so
@@ -39,7 +39,7 @@ impl LaneState {
     }
 
     /// Disconnects a local peer that is gone, after receiving what it had sent.
-    fn lose_local_peer(&mut self, engine: &Device, id: NeighbourId, in_order: bool, now: Time) {
+    fn lose_local_peer(&mut self, engine: &Device, id: LocalPeerId, in_order: bool, now: Time) {
         // Bounded: the peer no longer writes. A process that writes all the same is cut off after
         // one ring's worth.
         self.receive_rest(engine, id, now);
@@ -77,7 +77,7 @@ impl LaneState {
 
 /// Whether a connected queue pair is connected to the local peer `id`, and not to another process
 /// that has since taken one of its slots.
-fn leads_to(side: &QpSide, dest: Qpn, id: NeighbourId, peer: &PeerRings) -> bool {
+fn leads_to(side: &QpSide, dest: Qpn, id: LocalPeerId, peer: &PeerRings) -> bool {
     side.peer.route().uses(id)
         || side.peer.pid() == Some(peer.pid()) && peer.slots().contains(&Slot::of(dest))
 }

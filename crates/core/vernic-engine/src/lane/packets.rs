@@ -22,7 +22,7 @@ use crate::streams::LingeringConnection;
 pub(crate) struct Packets {
     pub(super) rx: RxBatch,
     /// What the lane last saw in the receiver page of this process when nothing came.
-    pub(super) intake_seen: (u64, u64),
+    pub(super) receiver_page_seen: (u64, u64),
     /// Processes that were reported to users as silent.
     reported_silent: ReportedSilent,
     /// The time of the last warning of a refusal of the kernel.
@@ -32,7 +32,7 @@ pub(crate) struct Packets {
 impl Packets {
     pub(crate) fn new() -> Self {
         let reported_silent = ReportedSilent::default();
-        Self { rx: RxBatch::new(), intake_seen: (0, 0), reported_silent, warned: None }
+        Self { rx: RxBatch::new(), receiver_page_seen: (0, 0), reported_silent, warned: None }
     }
 }
 
@@ -94,8 +94,8 @@ impl WireProtocol for Packets {
         fds.extend_from_slice(lane.link.poll_fds());
     }
 
-    fn step_aside(&mut self, lane: &mut LaneState, now: Time) -> bool {
-        lane.link.step_aside(Nanos(now.nanos()));
+    fn leave_shared_port(&mut self, lane: &mut LaneState, now: Time) -> bool {
+        lane.link.leave_shared_port(Nanos(now.nanos()));
         true
     }
 

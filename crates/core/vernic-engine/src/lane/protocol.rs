@@ -76,7 +76,7 @@ pub(crate) trait WireProtocol: Send {
 
     /// Leaves the port of the host to other processes, because the process or the device ends.
     /// Returns whether something for those processes may be in our sockets.
-    fn step_aside(&mut self, lane: &mut LaneState, now: Time) -> bool;
+    fn leave_shared_port(&mut self, lane: &mut LaneState, now: Time) -> bool;
 
     /// Ends because the device is closed. Returns the connections that have something to send yet.
     fn close(&mut self, device: &Device) -> Vec<LingeringConnection> {
@@ -171,9 +171,9 @@ impl Lane {
         self.protocol.add_fds(&self.state, fds);
     }
 
-    /// See [`WireProtocol::step_aside`].
-    pub(crate) fn step_aside(&mut self, now: Time) -> bool {
-        self.protocol.step_aside(&mut self.state, now)
+    /// See [`WireProtocol::leave_shared_port`].
+    pub(crate) fn leave_shared_port(&mut self, now: Time) -> bool {
+        self.protocol.leave_shared_port(&mut self.state, now)
     }
 
     /// See [`WireProtocol::close`].

@@ -8,9 +8,9 @@
 use std::net::IpAddr;
 use std::sync::{Arc, MutexGuard};
 
-use vernic_io::host::Intake;
 use vernic_io::host::Lookup;
-use vernic_io::neighbour::{MAX_RING_BYTES, NeighbourId, rx_packet};
+use vernic_io::host::ReceiverPage;
+use vernic_io::local::{LocalPeerId, MAX_RING_BYTES, rx_packet};
 use vernic_io::{Door, Icrc, Nanos, RxPacket};
 use vernic_proto::{Disposition, DropReason, RxMeta, Time};
 use vernic_wire::{Packet, Qpn, Service};
@@ -52,8 +52,8 @@ impl Packets {
         let count = lane.link.recv(Nanos(now.nanos()), &mut self.rx);
         lane.rings.link_had(count);
         if count == 0 {
-            if let Some(intake) = &lane.intake {
-                intake.settle(&mut self.intake_seen, now.nanos());
+            if let Some(receiver_page) = &lane.receiver_page {
+                receiver_page.settle(&mut self.receiver_page_seen, now.nanos());
             }
             return from_rings;
         }
@@ -99,8 +99,8 @@ impl Packets {
         if !mads.is_empty() {
             gsi.handle(engine, table, &mads, now);
         }
-        if let Some(intake) = lane.intake.as_ref().filter(|_| paced != 0) {
-            intake.take(paced);
+        if let Some(receiver_page) = lane.receiver_page.as_ref().filter(|_| paced != 0) {
+            receiver_page.take(paced);
         }
         from_rings + count
     }
@@ -120,9 +120,9 @@ impl LaneState {
     }
 
     /// Receives what is left in the ring of a local peer that is gone.
-    pub(crate) fn receive_rest(&mut self, engine: &Device, id: NeighbourId, now: Time) {
+    pub(crate) fn receive_rest(&mut self, engine: &Device, id: LocalPeerId, now: Time) {
         if self.rings.peer(id).is_some() {
-            self.receive_ring(engine, id.place() as u16, u64::from(MAX_RING_BYTES), now);
+            self.receive_ring(engine, id.index() as u16, u64::from(MAX_RING_BYTES), now);
         }
     }
 
@@ -208,7 +208,8 @@ struct Demux<'a, 'p> {
     locked: Option<LockedQp<'a>>,
     /// Packets for QP1: handled when no queue pair is held. Allocates, off the data path.
     mads: Vec<RxPacket<'p>>,
-    /// The cost, as [`Intake::cost`] has it, of the packets that are subject to UDP backpressure.
+    /// The cost, as [`ReceiverPage::cost`] has it, of the packets that are subject to UDP
+    /// backpressure.
     paced: u64,
     /// The local peer whose ring the packets come from.
     via: Option<RingSource<'a>>,
@@ -456,5 +457,5 @@ fn choose_response_route(engine: &Device, core: &mut QpCore, via: Option<&mut Ri
 #[inline]
 fn paced_cost(packet: &RxPacket<'_>, service: Service) -> u64 {
     let paced = matches!(service, Service::Uc | Service::Ud) && packet.meta.door != Door::Shared;
-    if paced { Intake::cost(packet.transport().len()) } else { 0 }
+    if paced { ReceiverPage::cost(packet.transport().len()) } else { 0 }
 }

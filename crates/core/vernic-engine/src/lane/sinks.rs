@@ -1,7 +1,7 @@
 //! Packet sinks: where the packets of a turn are written, to the batch of a link or to the ring of
 //! a local peer. Datagrams choose between the two by packet.
 
-use vernic_io::neighbour::NeighbourId;
+use vernic_io::local::LocalPeerId;
 use vernic_io::{TxBatch, TxLanes, TxPath};
 use vernic_proto::{Qp, Time, Transmit};
 use vernic_wire::Qpn;
@@ -74,7 +74,7 @@ enum Next {
     Nowhere,
     Link(TxPath),
     /// Through a ring; `true` if the datagram is lost there.
-    Ring(TxPath, NeighbourId, bool),
+    Ring(TxPath, LocalPeerId, bool),
 }
 
 /// The sink of an unreliable service: each packet goes to the ring of its receiver, or to the
@@ -115,7 +115,7 @@ impl<'r, 'a> Datagrams<'r, 'a> {
         }
     }
 
-    fn ring_room(&mut self, path: TxPath, id: NeighbourId) -> Room<'_> {
+    fn ring_room(&mut self, path: TxPath, id: LocalPeerId) -> Room<'_> {
         let Some(ring) = self.sinks.rings.out(id, self.now) else { return Room::Later };
         match ring.into_room() {
             Some((room, is_lost)) => {

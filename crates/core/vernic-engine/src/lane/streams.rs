@@ -67,7 +67,7 @@ impl WireProtocol for Streams {
     }
 
     /// The host's processes share no port of TCP, so nothing is left to them.
-    fn step_aside(&mut self, _lane: &mut LaneState, _now: Time) -> bool {
+    fn leave_shared_port(&mut self, _lane: &mut LaneState, _now: Time) -> bool {
         false
     }
 

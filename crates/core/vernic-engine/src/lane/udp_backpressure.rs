@@ -3,22 +3,22 @@
 //! UC and UD have no flow control of their own, and a sender is faster than a receiver. Without
 //! backpressure, packets would be lost in the receiver's socket where an adapter would have
 //! delivered them. Before such a queue pair writes packets to the private port of another process
-//! (or of this one), the lane asks the receiver page there ([`Intake`]) for room. If there is none,
-//! the queue pair is [`Backpressured`](crate::sched::Standing): its turn is put off, and others go
-//! on. The turn is tried again with the next call, and by the background thread every
+//! (or of this one), the lane asks the receiver page there ([`ReceiverPage`]) for room. If there is
+//! none, the queue pair is [`Backpressured`](crate::sched::Standing): its turn is put off, and
+//! others go on. The turn is tried again with the next call, and by the background thread every
 //! [`RETRY_NANOS`].
 //!
 //! No receiver is waited for longer than [`PATIENCE_NANOS`]: a receiver that is stopped or killed
 //! takes nothing, and packets to it may get lost. As long as such a receiver takes nothing, it is
 //! not waited for again.
 //!
-//! Owned by the lane. Limits: [`MAX_INTAKES`](vernic_io::MAX_INTAKES) receivers.
+//! Owned by the lane. Limits: [`MAX_RECEIVER_PAGES`](vernic_io::MAX_RECEIVER_PAGES) receivers.
 
 use std::sync::Arc;
 
-use vernic_io::host::Intake;
+use vernic_io::host::ReceiverPage;
 use vernic_io::host::SlotTable;
-use vernic_io::{IntakeId, TxPath};
+use vernic_io::{ReceiverPageId, TxPath};
 use vernic_proto::Time;
 
 use crate::counters::{Counted, Counters};
@@ -33,12 +33,12 @@ pub(crate) const RETRY_NANOS: u64 = 50_000;
 const PATIENCE_NANOS: u64 = 100_000_000;
 
 /// The room that is reserved at a time: for a turn of 64 packets, or of a full GSO run.
-const TURN_COST: u64 = Intake::cost(0) * 64 + 64 * 1024;
+const TURN_COST: u64 = ReceiverPage::cost(0) * 64 + 64 * 1024;
 
 /// One receiver, as the lane knows it.
 #[derive(Debug)]
 struct Receiver {
-    intake: Arc<Intake>,
+    receiver_page: Arc<ReceiverPage>,
     /// The time since which its senders wait without a pause.
     full_since: Option<Time>,
     /// What the receiver had received when its senders gave up waiting, if they did.
@@ -48,7 +48,7 @@ struct Receiver {
 /// Reserved room to send to one receiver.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reservation {
-    to: Option<IntakeId>,
+    to: Option<ReceiverPageId>,
     granted: u64,
     used: u64,
 }
@@ -60,14 +60,15 @@ impl Reservation {
     /// Whether the reserved room is enough for one more packet on `path`, of any size.
     #[inline]
     pub(crate) fn covers(&self, path: &TxPath) -> bool {
-        self.to == path.intake() && self.granted.saturating_sub(self.used) >= Intake::max_cost()
+        self.to == path.receiver_page()
+            && self.granted.saturating_sub(self.used) >= ReceiverPage::max_cost()
     }
 
     /// Counts a packet of `len` bytes that was written.
     #[inline]
     pub(crate) fn spend(&mut self, len: usize) {
         if self.to.is_some() {
-            self.used += Intake::cost(len);
+            self.used += ReceiverPage::cost(len);
         }
     }
 }
@@ -79,7 +80,7 @@ pub(crate) struct UdpBackpressure {
     receivers: Vec<Receiver>,
     generation: u32,
     /// Reused when the list of receivers changes.
-    list: Vec<Arc<Intake>>,
+    list: Vec<Arc<ReceiverPage>>,
 }
 
 impl UdpBackpressure {
@@ -97,10 +98,10 @@ impl UdpBackpressure {
         counters: &Counters,
         now: Time,
     ) -> Option<Reservation> {
-        let Some(to) = path.intake().filter(|_| self.on) else {
-            return Some(Reservation { to: path.intake(), ..Reservation::FREE });
+        let Some(to) = path.receiver_page().filter(|_| self.on) else {
+            return Some(Reservation { to: path.receiver_page(), ..Reservation::FREE });
         };
-        if slots.intakes_generation() != self.generation {
+        if slots.receiver_pages_generation() != self.generation {
             self.refresh(slots);
         }
         let Some(receiver) = self.receivers.get_mut(to.index()) else {
@@ -122,11 +123,11 @@ impl UdpBackpressure {
 
     /// Whether nothing is in flight to the receiver at `path`, as far as that is known.
     pub(crate) fn is_idle(&mut self, path: &TxPath, slots: &SlotTable) -> bool {
-        let Some(to) = path.intake().filter(|_| self.on) else { return true };
-        if slots.intakes_generation() != self.generation {
+        let Some(to) = path.receiver_page().filter(|_| self.on) else { return true };
+        if slots.receiver_pages_generation() != self.generation {
             self.refresh(slots);
         }
-        self.receivers.get(to.index()).is_none_or(|receiver| receiver.intake.is_idle())
+        self.receivers.get(to.index()).is_none_or(|receiver| receiver.receiver_page.is_idle())
     }
 
     /// Ends a reservation: gives back what was not used.
@@ -136,20 +137,20 @@ impl UdpBackpressure {
             return;
         }
         if let Some(receiver) = reservation.to.and_then(|to| self.receivers.get(to.index())) {
-            receiver.intake.give_back(reservation.granted.saturating_sub(reservation.used));
+            receiver.receiver_page.give_back(reservation.granted.saturating_sub(reservation.used));
         }
     }
 
     /// Takes over the list of receivers, which has changed since processes were found.
     #[cold]
     fn refresh(&mut self, slots: &SlotTable) {
-        self.generation = slots.intakes_generation();
-        slots.copy_intakes(&mut self.list);
-        for (at, intake) in self.list.drain(..).enumerate() {
+        self.generation = slots.receiver_pages_generation();
+        slots.copy_receiver_pages(&mut self.list);
+        for (at, receiver_page) in self.list.drain(..).enumerate() {
             match self.receivers.get_mut(at) {
-                Some(known) if Arc::ptr_eq(&known.intake, &intake) => {}
-                Some(known) => *known = Receiver::new(intake),
-                None => self.receivers.push(Receiver::new(intake)),
+                Some(known) if Arc::ptr_eq(&known.receiver_page, &receiver_page) => {}
+                Some(known) => *known = Receiver::new(receiver_page),
+                None => self.receivers.push(Receiver::new(receiver_page)),
             }
         }
     }
@@ -163,19 +164,19 @@ struct Full {
 }
 
 impl Receiver {
-    fn new(intake: Arc<Intake>) -> Self {
-        Self { intake, full_since: None, given_up: None }
+    fn new(receiver_page: Arc<ReceiverPage>) -> Self {
+        Self { receiver_page, full_since: None, given_up: None }
     }
 
     #[inline]
     fn reserve(&mut self, now: Time) -> Result<u64, Full> {
         if let Some(received) = self.given_up {
-            if self.intake.received() == received {
+            if self.receiver_page.received() == received {
                 return Ok(u64::MAX);
             }
             self.given_up = None;
         }
-        if let Some(granted) = self.intake.reserve(TURN_COST) {
+        if let Some(granted) = self.receiver_page.reserve(TURN_COST) {
             self.full_since = None;
             return Ok(granted);
         }
@@ -184,7 +185,7 @@ impl Receiver {
             return Err(Full { given_up: false });
         }
         self.full_since = None;
-        self.given_up = Some(self.intake.forgive());
+        self.given_up = Some(self.receiver_page.forgive());
         Err(Full { given_up: true })
     }
 }
@@ -195,8 +196,8 @@ mod tests {
 
     fn receiver() -> (Arc<SlotTable>, Receiver) {
         let table = SlotTable::with_scope(&format!("vp{}", std::process::id())).unwrap();
-        let intake = table.intake().unwrap().clone();
-        (table, Receiver::new(intake))
+        let receiver_page = table.receiver_page().unwrap().clone();
+        (table, Receiver::new(receiver_page))
     }
 
     /// Reserves until the receiver has no room.
@@ -213,7 +214,7 @@ mod tests {
     #[test]
     fn a_receiver_that_takes_nothing_is_waited_for_once() {
         let (_table, mut receiver) = receiver();
-        receiver.intake.set_capacity(1 << 20);
+        receiver.receiver_page.set_capacity(1 << 20);
         let start = Time(5);
         fill(&mut receiver, start);
         assert_eq!(receiver.reserve(start + (PATIENCE_NANOS - 1)), Err(Full { given_up: false }));
@@ -223,21 +224,21 @@ mod tests {
             assert_eq!(receiver.reserve(late), Ok(u64::MAX));
         }
         // The receiver was asleep, and takes what had come.
-        receiver.intake.reserve(TURN_COST).unwrap();
-        receiver.intake.take(1);
+        receiver.receiver_page.reserve(TURN_COST).unwrap();
+        receiver.receiver_page.take(1);
         fill(&mut receiver, late);
     }
 
     #[test]
     fn each_pause_in_which_there_is_room_starts_the_wait_anew() {
         let (_table, mut receiver) = receiver();
-        receiver.intake.set_capacity(1 << 20);
+        receiver.receiver_page.set_capacity(1 << 20);
         let mut now = Time(0);
         for _ in 0..10 {
             fill(&mut receiver, now);
             now = now + (PATIENCE_NANOS - 1);
             assert_eq!(receiver.reserve(now), Err(Full { given_up: false }));
-            receiver.intake.take(TURN_COST);
+            receiver.receiver_page.take(TURN_COST);
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vernic_io::host::{Slot, SlotTable};
-use vernic_io::neighbour::{Alarm, Hindrance, NeighbourCounters, Neighbourhood};
+use vernic_io::local::{ConnectFailure, LocalPeerCounters, LocalPeers, SleepFlag};
 
 use crate::config::Config;
 use crate::support::events::{lock, try_lock};
@@ -20,11 +20,11 @@ pub(crate) const MAX_WANTED: usize = 1 << Slot::BITS;
 #[derive(Debug)]
 pub(crate) struct LocalControl {
     /// The local peers; `None` once the device is closed.
-    pub(crate) peers: Mutex<Option<Neighbourhood>>,
+    pub(crate) peers: Mutex<Option<LocalPeers>>,
     /// The counters of all local connections, kept when the device was closed.
-    pub(crate) past: Mutex<NeighbourCounters>,
+    pub(crate) past: Mutex<LocalPeerCounters>,
     raw_fd: RawFd,
-    alarm: Alarm,
+    sleep_flag: SleepFlag,
     pub(crate) wanted: Mutex<Vec<(Slot, u32)>>,
     /// Whether `Engine::serve_local_peers` has something to do: `wanted` has an entry, or the lane
     /// has work for it.
@@ -39,11 +39,11 @@ impl LocalControl {
             return None;
         }
         let peers =
-            Neighbourhood::new(slots.clone(), config.ring_bytes).inspect_err(log_unshared).ok()?;
-        let (raw_fd, alarm) = (peers.raw_fd(), peers.alarm());
+            LocalPeers::new(slots.clone(), config.ring_bytes).inspect_err(log_unshared).ok()?;
+        let (raw_fd, sleep_flag) = (peers.raw_fd(), peers.sleep_flag());
         let (peers, past) = (Mutex::new(Some(peers)), Mutex::default());
         let (wanted, rung) = (Mutex::default(), AtomicBool::new(false));
-        Some(Self { peers, past, raw_fd, alarm, wanted, rung })
+        Some(Self { peers, past, raw_fd, sleep_flag, wanted, rung })
     }
 
     /// Returns the descriptor that becomes readable when a local peer sends a message or a new peer
@@ -54,26 +54,26 @@ impl LocalControl {
 
     /// Returns the sleep flag that tells local peers whether the background thread sleeps and has
     /// to be woken.
-    pub(crate) fn alarm(&self) -> &Alarm {
-        &self.alarm
+    pub(crate) fn sleep_flag(&self) -> &SleepFlag {
+        &self.sleep_flag
     }
 
-    pub(crate) fn counters(&self) -> NeighbourCounters {
+    pub(crate) fn counters(&self) -> LocalPeerCounters {
         let peers = lock(&self.peers);
-        peers.as_ref().map_or_else(|| *lock(&self.past), Neighbourhood::counters)
+        peers.as_ref().map_or_else(|| *lock(&self.past), LocalPeers::counters)
     }
 
     /// Returns the same as [`counters`](Self::counters) without waiting; `None` if another thread
     /// has one of the two locks.
-    pub(crate) fn try_counters(&self) -> Option<NeighbourCounters> {
+    pub(crate) fn try_counters(&self) -> Option<LocalPeerCounters> {
         let (peers, past) = (try_lock(&self.peers)?, try_lock(&self.past)?);
-        Some(peers.as_ref().map_or(*past, Neighbourhood::counters))
+        Some(peers.as_ref().map_or(*past, LocalPeers::counters))
     }
 
     /// Returns the reason why no memory is shared with the process that has this slot; `None` if no
     /// reason is known. Must not be called while holding the lane, because this waits for a lock.
-    pub(crate) fn hindrance(&self, slot: Slot) -> Option<Hindrance> {
-        lock(&self.peers).as_ref()?.hindrance(slot)
+    pub(crate) fn connect_failure(&self, slot: Slot) -> Option<ConnectFailure> {
+        lock(&self.peers).as_ref()?.connect_failure(slot)
     }
 
     /// Notes that `Engine::serve_local_peers` has something to do.
@@ -91,10 +91,10 @@ impl LocalControl {
 /// cause, so each cause is logged as a warning once per process, and as debug output from then on.
 #[cold]
 fn log_unshared(error: &io::Error) {
-    /// Bit `n` is set if the [`Hindrance`] of number `n` was logged.
+    /// Bit `n` is set if the [`ConnectFailure`] of number `n` was logged.
     static TOLD: AtomicU32 = AtomicU32::new(0);
     const WORDS: &str = "no memory can be shared: packets to processes of this host go by UDP, at a fraction of the speed";
-    let cause = 1 << Hindrance::of(error) as u32;
+    let cause = 1 << ConnectFailure::of(error) as u32;
     match TOLD.fetch_or(cause, Ordering::Relaxed) & cause {
         0 => tracing::warn!(%error, "{WORDS}"),
         _ => tracing::debug!(%error, "{WORDS}"),

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
-use vernic_io::neighbour::Neighbour;
+use vernic_io::local::LocalPeer;
 use vernic_mem::{GrantedProcess, Memory, permit_ptrace};
 use vernic_wire::{Qpn, Rkey};
 
@@ -14,7 +14,7 @@ use crate::counters::{DirectCounts, RevocationCounts};
 /// that we access.
 #[derive(Debug)]
 pub(crate) struct DirectPeer {
-    pub(crate) local_peer: Arc<Neighbour>,
+    pub(crate) local_peer: Arc<LocalPeer>,
     /// The time of the last check whether the peer's connection is still open, in nanoseconds of
     /// the engine's clock.
     pub(crate) checked_at: AtomicU64,
@@ -40,7 +40,7 @@ enum RendezvousSupport {
 }
 
 impl DirectPeer {
-    pub(crate) fn new(local_peer: Arc<Neighbour>, counts: &DirectCounts) -> Self {
+    pub(crate) fn new(local_peer: Arc<LocalPeer>, counts: &DirectCounts) -> Self {
         Self {
             local_peer,
             checked_at: AtomicU64::new(0),
@@ -80,7 +80,7 @@ impl DirectPeer {
             Ok((liveness, file)) if permit_ptrace(pid) => {
                 match self
                     .local_peer
-                    .tell(&GrantMessage::RendezvousOffer { liveness }.emit(), Some(file))
+                    .send(&GrantMessage::RendezvousOffer { liveness }.emit(), Some(file))
                 {
                     Ok(()) => RendezvousSupport::Asked,
                     // The peer takes no message now: the next SEND makes the offer again.
@@ -116,7 +116,7 @@ impl DirectPeer {
         let has_words = self.has_words.load(Ordering::Relaxed);
         let _ = self
             .local_peer
-            .tell(&GrantMessage::Request { asker, target, rkey, has_words }.emit(), None);
+            .send(&GrantMessage::Request { asker, target, rkey, has_words }.emit(), None);
     }
 }
 
@@ -138,7 +138,7 @@ impl GrantedProcess for DirectPeer {
     }
 
     fn notify_revoked(&self) -> bool {
-        let Err(error) = self.local_peer.tell(&GrantMessage::Revoked.emit(), None) else {
+        let Err(error) = self.local_peer.send(&GrantMessage::Revoked.emit(), None) else {
             return true;
         };
         if self.is_gone() {

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
-use vernic_io::neighbour::{Neighbour, NeighbourId};
+use vernic_io::local::{LocalPeer, LocalPeerId};
 use vernic_mem::{
     Access, GrantedProcessId, LivenessWord, Memory, PeerMapping, PeerRange, PeerRegion,
     PeerRevocationWords, RevocationToken,
@@ -36,12 +36,12 @@ pub(crate) struct PeerEntry {
 pub(crate) struct DirectPeers(Vec<PeerEntry>);
 
 impl DirectPeers {
-    pub(crate) fn find(&mut self, id: NeighbourId) -> Option<&mut PeerEntry> {
+    pub(crate) fn find(&mut self, id: LocalPeerId) -> Option<&mut PeerEntry> {
         self.0.iter_mut().find(|entry| entry.peer.local_peer.id() == id)
     }
 
     /// Adds a local peer that has just connected.
-    pub(crate) fn add(&mut self, counts: &DirectCounts, local_peer: Arc<Neighbour>) {
+    pub(crate) fn add(&mut self, counts: &DirectCounts, local_peer: Arc<LocalPeer>) {
         let peer = Arc::new(DirectPeer::new(local_peer, counts));
         self.0.push(PeerEntry {
             peer,
@@ -53,12 +53,12 @@ impl DirectPeers {
     }
 
     /// Returns a local peer by its id.
-    pub(crate) fn get(&self, id: NeighbourId) -> Option<&Arc<DirectPeer>> {
+    pub(crate) fn get(&self, id: LocalPeerId) -> Option<&Arc<DirectPeer>> {
         self.0.iter().map(|entry| &entry.peer).find(|peer| peer.local_peer.id() == id)
     }
 
     /// Returns the memory of a local peer, if we copy the payload of its SENDs out of it.
-    pub(crate) fn sender_memory(&self, id: NeighbourId) -> Option<&SenderMemory> {
+    pub(crate) fn sender_memory(&self, id: LocalPeerId) -> Option<&SenderMemory> {
         let entry = self.0.iter().find(|entry| entry.peer.local_peer.id() == id)?;
         entry.sender_memory.as_ref()
     }
@@ -71,7 +71,7 @@ impl DirectPeers {
     }
 
     /// Removes a local peer that is gone. Revocations no longer wait for its accesses.
-    pub(crate) fn remove(&mut self, memory: &Memory, id: NeighbourId) {
+    pub(crate) fn remove(&mut self, memory: &Memory, id: LocalPeerId) {
         let Some(at) = self.0.iter().position(|entry| entry.peer.local_peer.id() == id) else {
             return;
         };
@@ -82,7 +82,7 @@ impl DirectPeers {
 }
 
 impl PeerEntry {
-    pub(crate) fn local_peer(&self) -> &Arc<Neighbour> {
+    pub(crate) fn local_peer(&self) -> &Arc<LocalPeer> {
         &self.peer.local_peer
     }
 
@@ -137,7 +137,7 @@ impl PeerEntry {
     ) -> Option<GrantedProcessId> {
         if !has_words {
             let file = memory.revocation_file().ok()?;
-            self.peer.local_peer.tell(&GrantMessage::RevocationFile.emit(), Some(file)).ok()?;
+            self.peer.local_peer.send(&GrantMessage::RevocationFile.emit(), Some(file)).ok()?;
         }
         if self.grantee.is_none() {
             self.grantee = memory.add_process(self.peer.clone()).ok();

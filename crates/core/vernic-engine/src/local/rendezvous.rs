@@ -27,7 +27,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use vernic_io::neighbour::Neighbour;
+use vernic_io::local::LocalPeer;
 use vernic_mem::{
     LivenessWord, MAX_REVOCATION_WORDS, PeerCopyError, PeerList, PeerPiece, PeerRevocationWords,
     RevocationToken,
@@ -133,7 +133,7 @@ impl RendezvousRecord {
 /// The memory of a local peer, out of which this process copies the payload of the peer's SENDs.
 #[derive(Debug)]
 pub(crate) struct SenderMemory {
-    local_peer: Arc<Neighbour>,
+    local_peer: Arc<LocalPeer>,
     pid: i32,
     liveness: LivenessWord,
     words: Arc<PeerRevocationWords>,
@@ -152,7 +152,7 @@ pub(crate) enum RendezvousError {
 impl SenderMemory {
     /// Returns the peer's memory to copy from; `None` if this process may not read it.
     pub(crate) fn new(
-        local_peer: Arc<Neighbour>,
+        local_peer: Arc<LocalPeer>,
         liveness: LivenessWord,
         words: Arc<PeerRevocationWords>,
     ) -> Option<Self> {
@@ -190,7 +190,7 @@ impl SenderMemory {
             let pid = self.pid;
             tracing::debug!(pid, %error, "large SENDs of a process of this host take packets");
             let sent =
-                self.local_peer.tell(&GrantMessage::RendezvousReply { can: false }.emit(), None);
+                self.local_peer.send(&GrantMessage::RendezvousReply { can: false }.emit(), None);
             // If the peer takes no message now, the next failed copy sends the message again.
             self.has_refused.store(sent.is_ok(), Ordering::Relaxed);
         }

@@ -1,7 +1,7 @@
 //! Packets to and from processes of this host, through rings of shared memory: the lane's side.
 //!
 //! [`LocalRings`] owns this process's ends of the rings of all local peers
-//! (`vernic_io::neighbour`), and knows which process has which process slot. `lane/local_peers.rs`
+//! (`vernic_io::local`), and knows which process has which process slot. `lane/local_peers.rs`
 //! connects and disconnects the peers. `tx.rs` writes the requests and responses of a queue pair
 //! either into the batch of the link or, through [`RingOut`], into a ring. `rx.rs` reads the rings.
 //!
@@ -43,8 +43,8 @@ use std::sync::Arc;
 
 use vernic_io::TxPath;
 use vernic_io::host::Slot;
-use vernic_io::neighbour::{
-    MAX_NEIGHBOURS, Neighbour, NeighbourId, PacketBuffer, RingBroken, RingReader, RingWriter,
+use vernic_io::local::{
+    LocalPeer, LocalPeerId, MAX_LOCAL_PEERS, PacketBuffer, RingBroken, RingReader, RingWriter,
 };
 use vernic_proto::Time;
 use vernic_wire::Qpn;
@@ -59,8 +59,8 @@ const PATIENCE_NANOS: u64 = 100_000_000;
 
 /// How long UC and UD pause so that the peer takes all that was sent to it by UDP. This is longer
 /// than the time after which packets that never arrived are no longer counted as under way
-/// (`vernic_io::host::intake`). If packets of other processes keep the peer busy for longer, the
-/// next try comes after [`DRAIN_PAUSE_NANOS`].
+/// (`vernic_io::host::receiver_page`). If packets of other processes keep the peer busy for longer,
+/// the next try comes after [`DRAIN_PAUSE_NANOS`].
 const DRAIN_NANOS: u64 = 5_000_000;
 /// The time after a pause of [`DRAIN_NANOS`] in vain until the next pause: one second.
 const DRAIN_PAUSE_NANOS: u64 = 1_000_000_000;
@@ -88,7 +88,7 @@ const SLOTS: usize = 1 << Slot::BITS;
 /// A local peer as the lane sees it.
 #[derive(Debug)]
 pub(crate) struct PeerRings {
-    local_peer: Arc<Neighbour>,
+    local_peer: Arc<LocalPeer>,
     /// The ring from the peer; `None` once it is broken.
     reader: Option<RingReader>,
     /// The ring to the peer; `None` until the peer has said that it reads the ring, and once the
@@ -106,7 +106,7 @@ pub(crate) struct PeerRings {
 /// The local peer from which the packets of a ring come, while the ring is read.
 #[derive(Debug)]
 pub(crate) struct RingSource<'a> {
-    local_peer: &'a Neighbour,
+    local_peer: &'a LocalPeer,
     /// The process slots that the peer says it has.
     slots: &'a [Slot],
     owners: &'a [Option<u32>],
@@ -115,7 +115,7 @@ pub(crate) struct RingSource<'a> {
 
 impl RingSource<'_> {
     #[inline]
-    pub(crate) fn id(&self) -> NeighbourId {
+    pub(crate) fn id(&self) -> LocalPeerId {
         self.local_peer.id()
     }
 
@@ -165,7 +165,7 @@ impl PeerRings {
     }
 
     #[cold]
-    fn break_off(&mut self, error: &RingBroken) -> NeighbourId {
+    fn break_off(&mut self, error: &RingBroken) -> LocalPeerId {
         tracing::warn!(pid = self.local_peer.pid(), %error, "a process of this host is cut off");
         (self.reader, self.writer) = (None, None);
         self.local_peer.id()
@@ -176,7 +176,7 @@ impl PeerRings {
 #[derive(Debug, Default)]
 struct RingFaults {
     /// Peers that broke the protocol of the ring, to be disconnected by the background thread.
-    broken: Vec<NeighbourId>,
+    broken: Vec<LocalPeerId>,
     /// The time of the next try to wake sleeping peers that could not be woken; `None` if there are
     /// none.
     wake_at: Option<Time>,
@@ -185,11 +185,11 @@ struct RingFaults {
 /// The rings of all local peers, from the lane's side; see the head of this module.
 #[derive(Debug)]
 pub(crate) struct LocalRings {
-    /// The peers, by [`NeighbourId::index`].
+    /// The peers, by [`LocalPeerId::index`].
     peers: Vec<Option<PeerRings>>,
     /// The indices of `peers` that are in use.
     indices: Vec<u16>,
-    by_slot: Box<[Option<NeighbourId>]>,
+    by_slot: Box<[Option<LocalPeerId>]>,
     /// For each process slot the id of the process that has it, as the kernel reported it: as the
     /// sender of an answer from the slot's socket.
     owners: Box<[Option<u32>]>,
@@ -212,7 +212,7 @@ impl LocalRings {
     pub(crate) fn new() -> Self {
         Self {
             peers: Vec::new(),
-            indices: Vec::with_capacity(MAX_NEIGHBOURS),
+            indices: Vec::with_capacity(MAX_LOCAL_PEERS),
             by_slot: vec![None; SLOTS].into_boxed_slice(),
             owners: vec![None; SLOTS].into_boxed_slice(),
             buffer: None,
@@ -238,7 +238,7 @@ impl LocalRings {
     }
 
     /// Takes the list of peers that broke the protocol of the ring, to disconnect them.
-    pub(crate) fn take_broken(&mut self) -> Vec<NeighbourId> {
+    pub(crate) fn take_broken(&mut self) -> Vec<LocalPeerId> {
         std::mem::take(&mut self.faults.broken)
     }
 
@@ -267,12 +267,12 @@ impl LocalRings {
         }
     }
 
-    pub(crate) fn peer(&self, id: NeighbourId) -> Option<&PeerRings> {
-        self.peers.get(id.place())?.as_ref().filter(|peer| peer.local_peer.id() == id)
+    pub(crate) fn peer(&self, id: LocalPeerId) -> Option<&PeerRings> {
+        self.peers.get(id.index())?.as_ref().filter(|peer| peer.local_peer.id() == id)
     }
 
-    fn peer_mut(&mut self, id: NeighbourId) -> Option<&mut PeerRings> {
-        self.peers.get_mut(id.place())?.as_mut().filter(|peer| peer.local_peer.id() == id)
+    fn peer_mut(&mut self, id: LocalPeerId) -> Option<&mut PeerRings> {
+        self.peers.get_mut(id.index())?.as_mut().filter(|peer| peer.local_peer.id() == id)
     }
 
     fn peer_at(&mut self, index: u16) -> Option<&mut PeerRings> {
@@ -294,7 +294,7 @@ impl LocalRings {
     }
 
     /// Notes that a peer reads its ring, which can be written from now on.
-    pub(crate) fn set_writer(&mut self, id: NeighbourId, writer: RingWriter) {
+    pub(crate) fn set_writer(&mut self, id: LocalPeerId, writer: RingWriter) {
         if let Some(peer) = self.peer_mut(id) {
             peer.writer = Some(writer);
         }
@@ -302,7 +302,7 @@ impl LocalRings {
 
     /// Returns the peer that has a slot, and the process that has it.
     #[cfg(test)]
-    pub(crate) fn owner_of(&self, slot: Slot) -> (Option<NeighbourId>, Option<u32>) {
+    pub(crate) fn owner_of(&self, slot: Slot) -> (Option<LocalPeerId>, Option<u32>) {
         let at = usize::from(slot.value());
         (self.by_slot[at], self.owners[at])
     }
@@ -325,7 +325,7 @@ impl LocalRings {
     /// Returns the local peer that has the queue pair `peer`, if `path` leads to a process of this
     /// host and there is a ring to write to.
     #[inline]
-    pub(crate) fn peer_of(&self, path: &TxPath, peer: Qpn) -> Option<NeighbourId> {
+    pub(crate) fn peer_of(&self, path: &TxPath, peer: Qpn) -> Option<LocalPeerId> {
         // A path that does not lead to this host may lead to a queue pair of another host with the
         // same slot.
         if self.indices.is_empty() || !path.is_local() {
@@ -359,7 +359,7 @@ impl LocalRings {
 
     /// Whether there is a ring to write to for this peer.
     #[inline]
-    pub(crate) fn has_writer(&self, id: NeighbourId) -> bool {
+    pub(crate) fn has_writer(&self, id: LocalPeerId) -> bool {
         self.peer(id).is_some_and(|peer| peer.writer.is_some())
     }
 
@@ -382,9 +382,9 @@ impl LocalRings {
 
     /// Returns the ring to a peer, to write to; `None` if the peer is gone.
     #[inline]
-    pub(crate) fn out<'a>(&'a mut self, id: NeighbourId, now: Time) -> Option<RingOut<'a>> {
+    pub(crate) fn out<'a>(&'a mut self, id: LocalPeerId, now: Time) -> Option<RingOut<'a>> {
         let Self { peers, staging, faults, budget, .. } = self;
-        let peer = peers.get_mut(id.place())?.as_mut().filter(|p| p.local_peer.id() == id)?;
+        let peer = peers.get_mut(id.index())?.as_mut().filter(|p| p.local_peer.id() == id)?;
         peer.writer.is_some().then_some(RingOut {
             peer,
             staging,
@@ -456,8 +456,8 @@ impl LocalRings {
         self.buffer = Some(buffer);
     }
 
-    pub(crate) fn connect(&mut self, local_peer: Arc<Neighbour>, reader: RingReader) {
-        let index = local_peer.id().place();
+    pub(crate) fn connect(&mut self, local_peer: Arc<LocalPeer>, reader: RingReader) {
+        let index = local_peer.id().index();
         if self.peers.len() <= index {
             self.peers.resize_with(index + 1, || None);
         }
@@ -475,10 +475,10 @@ impl LocalRings {
 
     /// Removes a peer that is gone, or whose ring was read to its end, and returns it with its
     /// rings.
-    pub(crate) fn disconnect(&mut self, id: NeighbourId) -> Option<PeerRings> {
+    pub(crate) fn disconnect(&mut self, id: LocalPeerId) -> Option<PeerRings> {
         self.peer(id)?;
-        let peer = self.peers.get_mut(id.place())?.take();
-        self.indices.retain(|&index| usize::from(index) != id.place());
+        let peer = self.peers.get_mut(id.index())?.take();
+        self.indices.retain(|&index| usize::from(index) != id.index());
         self.by_slot.iter_mut().for_each(|known| *known = known.filter(|known| *known != id));
         for (pid, &slot) in
             peer.iter().flat_map(|p| p.slots.iter().map(|s| (p.local_peer.pid(), s)))
@@ -499,7 +499,7 @@ impl LocalRings {
         self.map(slot);
     }
 
-    pub(crate) fn set_slots(&mut self, id: NeighbourId, slots: Vec<Slot>) {
+    pub(crate) fn set_slots(&mut self, id: LocalPeerId, slots: Vec<Slot>) {
         let Some(peer) = self.peer_mut(id) else { return };
         let pid = peer.local_peer.pid();
         let before = std::mem::replace(&mut peer.slots, slots.clone());

@@ -1,6 +1,6 @@
 //! The route of a queue pair's packets: by the link, or through the ring to a local peer.
 
-use vernic_io::neighbour::NeighbourId;
+use vernic_io::local::LocalPeerId;
 
 /// The route of a connected queue pair's requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -9,7 +9,7 @@ pub(crate) enum RequestRoute {
     #[default]
     Wire,
     /// Through the ring to this local peer.
-    Ring(NeighbourId),
+    Ring(LocalPeerId),
     /// By the link, without a change to a ring, until the queue pair is connected anew: the peer's
     /// process is gone, and another process may have its slot now.
     PeerGone,
@@ -21,7 +21,7 @@ pub(crate) struct QpRoute {
     requests: RequestRoute,
     /// The local peer from whose ring the last request came; `None` if it came by the link.
     /// Responses take the same route.
-    responses: Option<NeighbourId>,
+    responses: Option<LocalPeerId>,
     /// Whether the last response to this queue pair came through a ring.
     is_answered: bool,
 }
@@ -47,7 +47,7 @@ impl QpRoute {
 
     /// Returns the local peer through whose ring requests go, if they do.
     #[inline]
-    pub(crate) fn request_ring(&self) -> Option<NeighbourId> {
+    pub(crate) fn request_ring(&self) -> Option<LocalPeerId> {
         match self.requests {
             RequestRoute::Ring(id) => Some(id),
             RequestRoute::Wire | RequestRoute::PeerGone => None,
@@ -56,12 +56,12 @@ impl QpRoute {
 
     /// Returns the local peer through whose ring responses go, if they do.
     #[inline]
-    pub(crate) fn answer_ring(&self) -> Option<NeighbourId> {
+    pub(crate) fn answer_ring(&self) -> Option<LocalPeerId> {
         self.responses
     }
 
     /// Whether packets go through a ring of this local peer.
-    pub(crate) fn uses(&self, id: NeighbourId) -> bool {
+    pub(crate) fn uses(&self, id: LocalPeerId) -> bool {
         self.requests == RequestRoute::Ring(id) || self.responses == Some(id)
     }
 
@@ -81,7 +81,7 @@ impl QpRoute {
     /// if it was a request that came by another route than the one before. The caller chooses the
     /// route of responses then.
     #[inline]
-    pub(crate) fn note_arrival(&mut self, is_request: bool, via: Option<NeighbourId>) -> bool {
+    pub(crate) fn note_arrival(&mut self, is_request: bool, via: Option<LocalPeerId>) -> bool {
         if !is_request {
             self.is_answered = via.is_some_and(|id| self.requests == RequestRoute::Ring(id));
         }
@@ -89,12 +89,12 @@ impl QpRoute {
     }
 
     /// Sends responses through the ring of this local peer from now on, or by the link.
-    pub(crate) fn answer_through(&mut self, ring: Option<NeighbourId>) {
+    pub(crate) fn answer_through(&mut self, ring: Option<LocalPeerId>) {
         self.responses = ring;
     }
 
     /// Sends requests through the ring to this local peer from now on.
-    pub(crate) fn switch_to(&mut self, id: NeighbourId) {
+    pub(crate) fn switch_to(&mut self, id: LocalPeerId) {
         self.requests = RequestRoute::Ring(id);
     }
 
@@ -108,7 +108,7 @@ impl QpRoute {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum DatagramRoute {
     Wire,
-    Ring(NeighbourId),
+    Ring(LocalPeerId),
     /// Through a ring soon. The packet waits until all packets that were sent by the link before it
     /// have arrived.
     Wait,

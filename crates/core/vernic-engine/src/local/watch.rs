@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use vernic_io::host::Intake;
+use vernic_io::host::ReceiverPage;
 use vernic_io::host::Slot;
 use vernic_proto::Time;
 use vernic_wire::Qpn;
@@ -29,11 +29,11 @@ const GRACE_NANOS: u64 = 50_000_000;
 pub(crate) struct HostProcess {
     pid: u32,
     /// The receiver page of the process.
-    page: Option<Arc<Intake>>,
+    page: Option<Arc<ReceiverPage>>,
 }
 
 impl HostProcess {
-    pub(crate) fn new(pid: u32, page: Option<Arc<Intake>>) -> Self {
+    pub(crate) fn new(pid: u32, page: Option<Arc<ReceiverPage>>) -> Self {
         Self { pid, page }
     }
 

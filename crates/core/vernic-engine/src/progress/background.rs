@@ -197,7 +197,7 @@ impl Background {
     fn sleep(&mut self) {
         let woken = self.sleeper.sleep(self.timeout);
         if let Some(local) = &self.engine.local() {
-            local.alarm().awake();
+            local.sleep_flag().awake();
         }
         self.engine.policy().forget_plan();
         self.handle_wake_up(woken.by_fd);
@@ -277,12 +277,12 @@ impl Background {
 
     /// Announces to the local peers that this thread will sleep, so that they wake it when they
     /// send. Returns false, and takes the announcement back, if a peer has sent something
-    /// meanwhile. `vernic_io::neighbour` has the peer's half of the proof that no packet is missed.
+    /// meanwhile. `vernic_io::local` has the peer's half of the proof that no packet is missed.
     fn may_sleep(&self, lane: &Lane) -> bool {
         let Some(local) = &self.engine.local() else { return true };
-        local.alarm().announce();
+        local.sleep_flag().announce();
         if lane.rings().has_news() {
-            local.alarm().awake();
+            local.sleep_flag().awake();
             return false;
         }
         true

@@ -11,7 +11,7 @@
 use std::sync::atomic::Ordering;
 
 use vernic_io::Nanos;
-use vernic_io::neighbour::Neighbourhood;
+use vernic_io::local::LocalPeers;
 use vernic_proto::Time;
 
 use crate::local::control::LocalControl;
@@ -52,7 +52,7 @@ impl Engine {
             wanted.extend(found);
             broken = expelled;
         }
-        wanted.iter().for_each(|&(slot, pid)| peers.meet(slot, pid, now, &mut events));
+        wanted.iter().for_each(|&(slot, pid)| peers.connect(slot, pid, now, &mut events));
         broken.iter().for_each(|&id| peers.expel(id, &mut events));
         if !events.is_empty() || !wanted.is_empty() {
             self.with_lane(|lane| {
@@ -85,7 +85,7 @@ impl Engine {
         true
     }
 
-    fn leave(&self, local: &LocalControl, peers: Option<Neighbourhood>) {
+    fn leave(&self, local: &LocalControl, peers: Option<LocalPeers>) {
         if let Some(mut peers) = peers {
             peers.close(&mut Vec::new());
             *lock(&local.past) = peers.counters();

@@ -9,9 +9,9 @@
 //! ([`Engine::check_peers`]).
 //!
 //! A process that closes its device in order, or ends after it has left `main`, says so in a page
-//! that its peers have mapped ([`Intake::has_left`](vernic_io::host::Intake::has_left)). As with
-//! hardware, the queue pairs of its peers do not fail at once: what they send later runs into the
-//! ACK timeout.
+//! that its peers have mapped
+//! ([`ReceiverPage::has_left`](vernic_io::host::ReceiverPage::has_left)). As with hardware, the
+//! queue pairs of its peers do not fail at once: what they send later runs into the ACK timeout.
 //!
 //! Called by the control path, and by the background thread, which alone does the checks. Lock
 //! order: the lane, then the list of watched processes.

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use vernic_io::neighbour::NeighbourId;
+use vernic_io::local::LocalPeerId;
 use vernic_io::{Address, Peer, TxPath};
 use vernic_proto::{QpAttr, Time};
 use vernic_wire::Qpn;
@@ -200,18 +200,18 @@ impl QpPeer {
 
     /// Notes the route that a packet came by; see [`QpRoute::note_arrival`].
     #[inline]
-    pub(crate) fn note_arrival(&mut self, is_request: bool, via: Option<NeighbourId>) -> bool {
+    pub(crate) fn note_arrival(&mut self, is_request: bool, via: Option<LocalPeerId>) -> bool {
         self.route.note_arrival(is_request, via)
     }
 
     /// Sends responses through the ring of this local peer from now on, or by the link.
-    pub(crate) fn answer_through(&mut self, ring: Option<NeighbourId>) {
+    pub(crate) fn answer_through(&mut self, ring: Option<LocalPeerId>) {
         self.route.answer_through(ring);
     }
 
     /// Sends requests through the ring to this local peer from now on. If the peer is a `peer`,
     /// its memory may be accessed without packets.
-    pub(crate) fn switch_to(&mut self, id: NeighbourId, peer: Option<Arc<DirectPeer>>) {
+    pub(crate) fn switch_to(&mut self, id: LocalPeerId, peer: Option<Arc<DirectPeer>>) {
         self.route.switch_to(id);
         if peer.is_some() {
             self.grants.connect(peer);
@@ -219,7 +219,7 @@ impl QpPeer {
     }
 
     /// Ends the use of a local peer that is gone. Returns true if packets went through its ring.
-    pub(crate) fn lose(&mut self, id: NeighbourId) -> bool {
+    pub(crate) fn lose(&mut self, id: LocalPeerId) -> bool {
         let used = self.route.uses(id);
         self.route.bar();
         self.grants.connect(None);

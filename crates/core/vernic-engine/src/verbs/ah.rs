@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use vernic_io::IntakeId;
+use vernic_io::ReceiverPageId;
 use vernic_io::host::{Lookup, Slot};
 use vernic_io::{Peer, ProcessId, TxPath};
 use vernic_proto::AddressVector;
@@ -51,7 +51,7 @@ pub struct Ah {
 /// ```text
 ///  bit  0..16     16..26   26..36   36..64
 ///      +------+---------+--------+-------+
-///      | door | intake  |  slot  | until |   until: time in ms, which wraps after three days
+///      | door | page    |  slot  | until |   until: time in ms, which wraps after three days
 ///      +------+---------+--------+-------+   door: private port, 0 if not a process of this host
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,12 +64,12 @@ const MS_MASK: u64 = (1 << 28) - 1;
 
 impl Known {
     fn pack(self, until_ms: u64) -> u64 {
-        let (door, intake) = match self.peer {
+        let (door, receiver_page) = match self.peer {
             Peer::Remote => (0, 0),
-            Peer::LocalProcess(id) => (id.door, id.intake.map_or(0, IntakeId::value)),
+            Peer::LocalProcess(id) => (id.door, id.receiver_page.map_or(0, ReceiverPageId::value)),
         };
         u64::from(door)
-            | u64::from(intake & 0x3FF) << 16
+            | u64::from(receiver_page & 0x3FF) << 16
             | u64::from(self.slot.value()) << 26
             | (until_ms & MS_MASK) << 36
     }
@@ -84,10 +84,10 @@ impl Known {
         {
             return None;
         }
-        let intake = IntakeId::new((word >> 16 & 0x3FF) as u16);
+        let receiver_page = ReceiverPageId::new((word >> 16 & 0x3FF) as u16);
         let peer = match word as u16 {
             0 => Peer::Remote,
-            door => Peer::LocalProcess(ProcessId { door, intake }),
+            door => Peer::LocalProcess(ProcessId { door, receiver_page }),
         };
         Some(Self { peer, slot })
     }
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn a_known_destination_holds_for_its_slot_until_its_time_also_where_the_time_wraps() {
         let slot = Slot::LAST;
-        let id = ProcessId { door: 0xFFFF, intake: IntakeId::new(1023) };
+        let id = ProcessId { door: 0xFFFF, receiver_page: ReceiverPageId::new(1023) };
         let known = Known { peer: Peer::LocalProcess(id), slot };
         for now in [0, 7, MS_MASK - 3, MS_MASK, MS_MASK + 1, u64::MAX >> 20] {
             let word = known.pack(now + 1 + ANSWER_LIFE_MS);

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use vernic_io::host::Slot;
-use vernic_io::neighbour::Hindrance;
+use vernic_io::local::ConnectFailure;
 use vernic_mem::Access;
 use vernic_wire::Service;
 
@@ -54,7 +54,7 @@ pub enum WhyWire {
     NotMet,
     /// The local connection to the peer's process could not be set up. Another try is made in the
     /// next minutes, and for each new queue pair.
-    Hindered(Hindrance),
+    Hindered(ConnectFailure),
     /// The local connection to the peer's process is set up, but packets of the queue pair are
     /// still on the wire, or the queue pair has sent nothing since.
     NotYet,
@@ -153,10 +153,10 @@ impl Engine {
     /// connected, if that is known.
     fn told(&self, route: Route, qp: &QpInner) -> Route {
         let peer = lock(&qp.core).machine.attr().dest_qpn;
-        let hindrance = || self.local()?.hindrance(Slot::of(peer));
+        let failure = || self.local()?.connect_failure(Slot::of(peer));
         match route {
             Route::Wire(WhyWire::NotMet) => {
-                Route::Wire(hindrance().map_or(WhyWire::NotMet, WhyWire::Hindered))
+                Route::Wire(failure().map_or(WhyWire::NotMet, WhyWire::Hindered))
             }
             route => route,
         }

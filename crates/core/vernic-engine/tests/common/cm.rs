@@ -75,13 +75,13 @@ impl Node {
         self.told.events.lock().unwrap().front().cloned()
     }
 
-    pub fn listen(&self, service: ServiceId, place: Place) -> ListenerId {
-        self.cm().listen(service, place, 64).unwrap()
+    pub fn listen(&self, service: ServiceId, scope: ServiceScope) -> ListenerId {
+        self.cm().listen(service, scope, 64).unwrap()
     }
 
     /// All addresses of the device.
-    pub fn everywhere(&self) -> Place {
-        Place::Netdev(self.context.info().port.netdev_index)
+    pub fn everywhere(&self) -> ServiceScope {
+        ServiceScope::Netdev(self.context.info().port.netdev_index)
     }
 
     /// Asks `ip` for a connection, from the address of the device that is most like it.

@@ -116,7 +116,7 @@ fn parse_addr(from: &[u8]) -> Option<SocketAddr> {
 
 /// The result of handing packets over to another process of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum HandedOver {
+pub enum HandoverResult {
     /// The packets are in the owner's queue.
     Yes,
     /// No process has the slot or name.
@@ -132,17 +132,17 @@ pub(crate) fn send(
     name: &[u8],
     head: &Head,
     packets: &[u8],
-) -> HandedOver {
+) -> HandoverResult {
     match sys::send_abstract(through, name, &head.emit(), packets) {
-        Ok(()) => HandedOver::Yes,
-        Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => HandedOver::NoOwner,
-        Err(_) => HandedOver::Full,
+        Ok(()) => HandoverResult::Yes,
+        Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => HandoverResult::NoOwner,
+        Err(_) => HandoverResult::Full,
     }
 }
 
 /// The result of [`recv`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum TakenOver {
+pub(crate) enum HandoverReceived {
     /// Packets, this many bytes of them at the start of the buffer.
     Packets(Head, usize),
     /// A message that is malformed or from another user.
@@ -152,18 +152,18 @@ pub(crate) enum TakenOver {
 }
 
 /// Takes one message from a `packets` socket. Never blocks.
-pub(crate) fn recv(packets_socket: BorrowedFd<'_>, buffer: &mut [u8]) -> TakenOver {
+pub(crate) fn recv(packets_socket: BorrowedFd<'_>, buffer: &mut [u8]) -> HandoverReceived {
     let mut head = [0; HEAD_BYTES];
     let Ok(incoming) = sys::recv_abstract(packets_socket, &mut head, buffer) else {
-        return TakenOver::Empty;
+        return HandoverReceived::Empty;
     };
     let trusted = incoming.credentials.is_some_and(|c| user::is_own(c.uid));
     let body = incoming.len.checked_sub(HEAD_BYTES);
     match (Head::parse(&head), body) {
         (Some(head), Some(len)) if trusted && !incoming.truncated && len != 0 => {
-            TakenOver::Packets(head, len)
+            HandoverReceived::Packets(head, len)
         }
-        _ => TakenOver::Rejected,
+        _ => HandoverReceived::Rejected,
     }
 }
 

@@ -20,13 +20,13 @@
 //! Each slot has three sockets:
 //! - `\0vernic/<slot>` answers questions: "do you serve this address, and on which private UDP
 //!   port?". Peers on one host thus need not use port 4791. With the answer comes the file of an
-//!   [`Intake`], which says how full the sockets behind the port are.
+//!   [`ReceiverPage`], which says how full the sockets behind the port are.
 //! - `\0vernic/<slot>/queue` takes connections of processes that hand over packets which reached
 //!   the wrong process, each with a queue in memory (`handoff.rs`).
 //!   the wrong process, each with a queue in memory (`handoff.rs`).
 //! - `\0vernic/<slot>/packets` takes such packets one by one.
 //!
-//! A fourth, `\0vernic/<slot>/neighbour`, exists if packets go through memory (`neighbour/`).
+//! A fourth, `\0vernic/<slot>/neighbour`, exists if packets go through memory (`local/`).
 //!
 //! A service of connection management has a name of the same kind, by which its listener is found
 //! (`slots/name.rs`).
@@ -46,13 +46,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use vernic_wire::Qpn;
 
-use super::handoff::{self, HandedOver, Head};
-use super::intake::{Intake, IntakeTable};
+use super::handoff::{self, HandoverResult, Head};
+use super::receiver_page::{ReceiverPage, ReceiverPages};
 use super::slot::Slot;
 
 use crate::address::LocalAddr;
 use crate::batch::RxPacket;
-use crate::path::IntakeId;
+use crate::path::ReceiverPageId;
 use crate::random::random;
 use crate::sys::{self, ClosableFd, Gate, Origin, OwnFd};
 use crate::user;
@@ -62,7 +62,7 @@ mod message;
 mod name;
 
 pub use lookup::{Lookup, PeerProcess};
-pub use name::{MAX_NAMES, NameError, Place, ServiceName};
+pub use name::{MAX_NAMES, NameError, ServiceName, ServiceScope};
 
 use lookup::{Remembered, find_port};
 use message::{Answer, MAX_MESSAGE_BYTES, Question};
@@ -154,7 +154,7 @@ pub struct SlotTable {
     generation: AtomicU64,
     /// One bit per slot, set if the slot is this table's.
     ours: [AtomicU64; (1 << Slot::BITS) / 64],
-    intakes: IntakeTable,
+    receiver_pages: ReceiverPages,
     scope: String,
     /// The class of the table's slots, as long as a slot of this class is free.
     class: u16,
@@ -163,12 +163,12 @@ pub struct SlotTable {
 /// A socket of a table, as its link has it. It is closed when its slot or name is given back, even
 /// if the link has not noticed yet.
 #[derive(Debug)]
-pub(crate) struct LentFd {
+pub(crate) struct SharedFd {
     fd: Weak<OwnFd>,
     raw: RawFd,
 }
 
-impl LentFd {
+impl SharedFd {
     fn of(fd: &Arc<OwnFd>) -> Self {
         Self { fd: Arc::downgrade(fd), raw: fd.as_raw_fd() }
     }
@@ -269,7 +269,7 @@ impl SlotTable {
     /// # Errors
     /// The errors of [`new`](Self::new).
     pub fn with_scope(scope: &str) -> Result<Arc<Self>, SlotError> {
-        let (ask, intakes) = (ClosableFd::new(new_socket(b"")?), IntakeTable::new());
+        let (ask, receiver_pages) = (ClosableFd::new(new_socket(b"")?), ReceiverPages::new());
         let scope = scope.chars().filter(char::is_ascii).take(MAX_SCOPE_BYTES).collect();
         Ok(with_tables(|tables| {
             // The class is chosen and the table listed in one step: two tables that are opened at
@@ -280,7 +280,7 @@ impl SlotTable {
                 ask,
                 generation: AtomicU64::new(0),
                 ours: [const { AtomicU64::new(0) }; 16],
-                intakes,
+                receiver_pages,
                 scope,
                 class,
             });
@@ -313,7 +313,7 @@ impl SlotTable {
         name
     }
 
-    /// Returns the name of the socket of a slot that local peers connect to (`neighbour/`).
+    /// Returns the name of the socket of a slot that local peers connect to (`local/`).
     pub(crate) fn neighbour_name(&self, slot: Slot) -> Vec<u8> {
         let mut name = self.control_name(slot);
         let _ = write!(name, "/neighbour");
@@ -328,29 +328,34 @@ impl SlotTable {
     /// Sends a packet of connection management on to the process that has `slot`. The packet's ICRC
     /// must have been found good: the receiver does not check it. The process must be of this user,
     /// as the kernel says when the slot's socket answers. Until the answer is there, the result is
-    /// [`HandedOver::Full`]. Never blocks.
-    pub fn hand_over_to_slot(&self, slot: Slot, packet: &RxPacket<'_>) -> HandedOver {
+    /// [`HandoverResult::Full`]. Never blocks.
+    pub fn hand_over_to_slot(&self, slot: Slot, packet: &RxPacket<'_>) -> HandoverResult {
         self.hand_over_checked(slot, &Head::of_verified(packet), packet.bytes)
     }
 
     /// Sends packets on to the process that has `slot` if it is of this user, one datagram each.
-    pub(crate) fn hand_over_checked(&self, slot: Slot, head: &Head, packets: &[u8]) -> HandedOver {
+    pub(crate) fn hand_over_checked(
+        &self,
+        slot: Slot,
+        head: &Head,
+        packets: &[u8],
+    ) -> HandoverResult {
         match self.lookup(head.meta.dst.ip(), slot.qpn(0)) {
             Lookup::Here(_) => self.hand_over(slot, head, packets),
-            Lookup::NotHere => HandedOver::NoOwner,
-            Lookup::Asked | Lookup::Pending => HandedOver::Full,
+            Lookup::NotHere => HandoverResult::NoOwner,
+            Lookup::Asked | Lookup::Pending => HandoverResult::Full,
         }
     }
 
     /// Sends packets on to whatever process has the name of `slot`. Never blocks or allocates.
-    fn hand_over(&self, slot: Slot, head: &Head, packets: &[u8]) -> HandedOver {
+    fn hand_over(&self, slot: Slot, head: &Head, packets: &[u8]) -> HandoverResult {
         self.send(&self.packets_name(slot), head, packets)
     }
 
-    fn send(&self, to: &Name, head: &Head, packets: &[u8]) -> HandedOver {
+    fn send(&self, to: &Name, head: &Head, packets: &[u8]) -> HandoverResult {
         match self.ask.get() {
             Some(from) => handoff::send(from.as_fd(), to.as_bytes(), head, packets),
-            None => HandedOver::NoOwner,
+            None => HandoverResult::NoOwner,
         }
     }
 
@@ -362,15 +367,15 @@ impl SlotTable {
         self.leave();
         let state = std::mem::take(&mut *self.state());
         self.ours.iter().for_each(|word| word.store(0, Ordering::Release));
-        self.intakes.close();
+        self.receiver_pages.close();
         self.changed();
         drop(state);
     }
 
     /// Says to peers of this host that this process leaves in order, so they need not wait for it.
     pub fn leave(&self) {
-        if let Some(intake) = self.intakes.own() {
-            intake.leave();
+        if let Some(receiver_page) = self.receiver_pages.own() {
+            receiver_page.leave();
         }
     }
 
@@ -406,8 +411,8 @@ impl SlotTable {
                     self.check_open()?;
                     state.claims.push(claim);
                     self.set_ours(slot, true);
-                    if let Some(intake) = self.intakes.own() {
-                        intake.set_slot(slot);
+                    if let Some(receiver_page) = self.receiver_pages.own() {
+                        receiver_page.set_slot(slot);
                     }
                     return Ok(slot);
                 }
@@ -457,8 +462,8 @@ impl SlotTable {
 
     /// Says to peers of this host whether a queue pair of this table answers requests from now on.
     pub fn set_answering(&self, qpn: Qpn, answers: bool) {
-        if let Some(intake) = self.intakes.own() {
-            intake.set_answering(qpn, answers);
+        if let Some(receiver_page) = self.receiver_pages.own() {
+            receiver_page.set_answering(qpn, answers);
         }
     }
 
@@ -491,17 +496,17 @@ impl SlotTable {
     }
 
     /// Returns the sockets of each slot and of each open name: for questions, and for packets.
-    pub(crate) fn sockets(&self) -> Vec<(LentFd, LentFd)> {
+    pub(crate) fn sockets(&self) -> Vec<(SharedFd, SharedFd)> {
         let state = self.state();
         let slots = state.claims.iter().map(|claim| (&claim.control, &claim.packets));
         let names = state.names.iter().filter_map(Named::sockets);
-        slots.chain(names).map(|(one, two)| (LentFd::of(one), LentFd::of(two))).collect()
+        slots.chain(names).map(|(one, two)| (SharedFd::of(one), SharedFd::of(two))).collect()
     }
 
     /// Returns, for each slot, the socket that takes connections of processes which hand packets
     /// over.
-    pub(crate) fn doors(&self) -> Vec<(Slot, LentFd)> {
-        self.state().claims.iter().map(|claim| (claim.slot, LentFd::of(&claim.door))).collect()
+    pub(crate) fn doors(&self) -> Vec<(Slot, SharedFd)> {
+        self.state().claims.iter().map(|claim| (claim.slot, SharedFd::of(&claim.door))).collect()
     }
 
     /// Connects to the process that has `slot`, to hand packets over to it.
@@ -529,26 +534,26 @@ impl SlotTable {
     }
 
     /// Returns this link's receiver page; `None` where the system has no shared memory for it.
-    pub fn intake(&self) -> Option<&Arc<Intake>> {
-        self.intakes.own()
+    pub fn receiver_page(&self) -> Option<&Arc<ReceiverPage>> {
+        self.receiver_pages.own()
     }
 
     /// Returns the receiver page of a process that was found.
-    pub fn intake_of(&self, id: IntakeId) -> Option<Arc<Intake>> {
-        self.intakes.get(id)
+    pub fn receiver_page_of(&self, id: ReceiverPageId) -> Option<Arc<ReceiverPage>> {
+        self.receiver_pages.get(id)
     }
 
-    /// Returns a number that changes whenever [`copy_intakes`](Self::copy_intakes) would copy
-    /// another list.
+    /// Returns a number that changes whenever [`copy_receiver_pages`](Self::copy_receiver_pages)
+    /// would copy another list.
     #[inline]
-    pub fn intakes_generation(&self) -> u32 {
-        self.intakes.generation()
+    pub fn receiver_pages_generation(&self) -> u32 {
+        self.receiver_pages.generation()
     }
 
     /// Copies the receiver pages of processes that were found, at the positions that
-    /// [`IntakeId::index`] gives.
-    pub fn copy_intakes(&self, list: &mut Vec<Arc<Intake>>) {
-        self.intakes.copy_to(list);
+    /// [`ReceiverPageId::index`] gives.
+    pub fn copy_receiver_pages(&self, list: &mut Vec<Arc<ReceiverPage>>) {
+        self.receiver_pages.copy_to(list);
     }
 
     /// Answers the questions that have come in. Links call this from [`recv`](crate::Link::recv).
@@ -556,9 +561,9 @@ impl SlotTable {
     pub fn serve(&self) {
         let state = self.state();
         for (control, slot) in state.controls() {
-            let intake = self.intakes.own_fd();
-            let intake = intake.as_ref().map(|fd| fd.as_fd());
-            serve_socket(control.as_fd(), slot, &state.served, intake);
+            let receiver_page = self.receiver_pages.own_fd();
+            let receiver_page = receiver_page.as_ref().map(|fd| fd.as_fd());
+            serve_socket(control.as_fd(), slot, &state.served, receiver_page);
         }
     }
 }
@@ -567,7 +572,7 @@ fn serve_socket(
     control: BorrowedFd<'_>,
     slot: Slot,
     served: &[(LocalAddr, u16)],
-    intake: Option<BorrowedFd<'_>>,
+    receiver_page: Option<BorrowedFd<'_>>,
 ) {
     for _ in 0..MAX_SERVED {
         let mut buf = [0; MAX_MESSAGE_BYTES];
@@ -580,7 +585,7 @@ fn serve_socket(
         let private_port = find_port(served, question.ip).unwrap_or(0);
         let answer = Answer { ip: question.ip, slot, private_port };
         // An asker that is gone, or whose queue is full, gets no answer.
-        let file = intake.filter(|_| private_port != 0);
+        let file = receiver_page.filter(|_| private_port != 0);
         let _ = sys::send_with_file(control, incoming.sender(), &answer.emit(), &[], file);
     }
 }

@@ -25,8 +25,8 @@ use std::time::Duration;
 
 use crate::batch::{RX_BUFFER_BYTES, RX_BUFFERS, RX_MAX_RANGES, RxBatch};
 use crate::host::handoff::queue::{Broken, Next, QueueReader, QueueWriter, Written};
-use crate::host::handoff::{HandedOver, Head};
-use crate::host::slots::{LentFd, check_user};
+use crate::host::handoff::{HandoverResult, Head};
+use crate::host::slots::{SharedFd, check_user};
 use crate::host::{Slot, SlotTable};
 use crate::link::{LinkCounters, Nanos};
 use crate::sys::{self, OwnFd};
@@ -108,12 +108,12 @@ impl Exchange {
         head: &Head,
         packets: &[u8],
         now: Nanos,
-    ) -> HandedOver {
+    ) -> HandoverResult {
         let known = self.outlets.iter().position(|outlet| outlet.slot == slot);
         let at = match known.map_or_else(|| self.open(slots, slot, now), Ok) {
             Ok(at) => at,
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                return HandedOver::NoOwner;
+                return HandoverResult::NoOwner;
             }
             // The process has no such socket, or no queue can be made: send the packets one by one,
             // if the kernel names a process of this user.
@@ -123,14 +123,14 @@ impl Exchange {
         outlet.used = now;
         let written = outlet.writer.push(head, packets);
         let (handed_over, is_open) = match written {
-            Ok(Written::Yes) => (HandedOver::Yes, true),
-            Ok(Written::Full) => (HandedOver::Full, true),
+            Ok(Written::Yes) => (HandoverResult::Yes, true),
+            Ok(Written::Full) => (HandoverResult::Full, true),
             Ok(Written::MustRing) => {
                 match sys::send_packet(outlet.connection.as_fd(), &BELL, &[]) {
-                    Ok(()) => (HandedOver::Yes, true),
-                    Err(error) if is_gone(&error) => (HandedOver::NoOwner, false),
+                    Ok(()) => (HandoverResult::Yes, true),
+                    Err(error) if is_gone(&error) => (HandoverResult::NoOwner, false),
                     // The bell failed, but closing the connection wakes the owner.
-                    Err(_) => (HandedOver::Yes, false),
+                    Err(_) => (HandoverResult::Yes, false),
                 }
             }
             Err(Broken) => {
@@ -139,7 +139,7 @@ impl Exchange {
                     "the process of this host that has this slot broke the rules of the queue of \
                      packets that it is handed: a new one is made"
                 );
-                (HandedOver::Full, false)
+                (HandoverResult::Full, false)
             }
         };
         if !is_open {
@@ -194,7 +194,7 @@ impl Exchange {
     pub(crate) fn accept(
         &mut self,
         slot: Slot,
-        door: &LentFd,
+        door: &SharedFd,
         now: Nanos,
         counters: &mut LinkCounters,
     ) {
@@ -263,8 +263,8 @@ impl Exchange {
     fn take_some(&mut self, batch: &mut RxBatch, counters: &mut LinkCounters) {
         let (count, mut used) = (self.inlets.len(), 0);
         self.first = (self.first + 1) % count;
-        for place in 0..count {
-            self.inlets[(self.first + place) % count].take(batch, &mut used, counters);
+        for index in 0..count {
+            self.inlets[(self.first + index) % count].take(batch, &mut used, counters);
         }
         if used != 0 {
             batch.next_buffer();

@@ -27,8 +27,8 @@ use std::sync::Arc;
 use crate::address::LocalAddr;
 use crate::batch::{RX_BUFFER_BYTES, RxBatch, RxMeta, RxPacket};
 use crate::endpoint::{arrival, receiver_of, sender_of};
-use crate::host::handoff::{self, HandedOver, Head, TakenOver};
-use crate::host::slots::LentFd;
+use crate::host::handoff::{self, HandoverReceived, HandoverResult, Head};
+use crate::host::slots::SharedFd;
 use crate::host::{Slot, SlotTable};
 use crate::link::{LinkCounters, Nanos};
 use crate::sys::{self, OwnFd};
@@ -87,14 +87,14 @@ enum Fd {
     /// A socket of this link.
     Own(OwnFd),
     /// A socket of the slot table.
-    Lent(LentFd),
+    Shared(SharedFd),
 }
 
 impl Fd {
     fn raw(&self) -> RawFd {
         match self {
             Self::Own(fd) => fd.as_raw_fd(),
-            Self::Lent(fd) => fd.raw(),
+            Self::Shared(fd) => fd.raw(),
         }
     }
 }
@@ -160,7 +160,7 @@ impl Receive {
     }
 
     /// Leaves packets that come to shared ports from now on to other processes.
-    pub(crate) fn step_aside(&mut self, now: Nanos) {
+    pub(crate) fn leave_shared_port(&mut self, now: Nanos) {
         for socket in &self.sockets {
             // Nothing is sent from port 4791, so nothing comes to a socket that is connected to it.
             if let (Kind::Public | Kind::Steered, Fd::Own(fd)) = (socket.kind, &socket.fd)
@@ -262,13 +262,13 @@ impl Receive {
         self.sockets.retain(|s| s.owner.is_some());
         let nowhere = LocalAddr::from(std::net::IpAddr::from([0, 0, 0, 0]));
         for (control, packets) in self.slots.sockets() {
-            self.push(Kind::Questions, None, nowhere, 0, Fd::Lent(control));
-            self.push(Kind::HandOver, None, nowhere, 0, Fd::Lent(packets));
+            self.push(Kind::Questions, None, nowhere, 0, Fd::Shared(control));
+            self.push(Kind::HandOver, None, nowhere, 0, Fd::Shared(packets));
         }
         let slots = &self.slots;
         self.exchange.leave(|slot| !slots.is_ours(slot));
         for (slot, door) in self.slots.doors() {
-            self.push(Kind::Door(slot), None, nowhere, 0, Fd::Lent(door));
+            self.push(Kind::Door(slot), None, nowhere, 0, Fd::Shared(door));
         }
         self.changed();
     }
@@ -290,11 +290,11 @@ impl Receive {
         }
         self.exchange.take(batch, counters);
         let mut cooled = false;
-        for place in 0..self.hot.len() {
+        for index in 0..self.hot.len() {
             if batch.free() == 0 {
                 break;
             }
-            let at = self.hot[place];
+            let at = self.hot[index];
             self.recv_from(at, now, batch, counters);
             cooled |= self.sockets[at].hot_until <= now;
         }
@@ -375,7 +375,7 @@ impl Receive {
             Kind::Questions => self.slots.serve(),
             Kind::HandOver => self.take_over(at, now, batch, counters),
             Kind::Door(slot) => {
-                if let Fd::Lent(door) = &self.sockets[at].fd {
+                if let Fd::Shared(door) = &self.sockets[at].fd {
                     self.exchange.accept(slot, door, now, counters);
                 }
             }
@@ -490,15 +490,15 @@ impl Receive {
                     let head = Head { stride: stride.min(end - start) as u16, first_segment, meta };
                     let (slots, packets) = (&self.slots, &buffer[start..end]);
                     match self.exchange.hand_over(slots, slot, &head, packets, now) {
-                        HandedOver::Yes => {
+                        HandoverResult::Yes => {
                             counters.handed_over += count as u64;
                             false
                         }
-                        HandedOver::Full => {
+                        HandoverResult::Full => {
                             counters.hand_over_drops += count as u64;
                             false
                         }
-                        HandedOver::NoOwner => {
+                        HandoverResult::NoOwner => {
                             self.absent_until[usize::from(slot.value())] = now.plus(ABSENT_NANOS);
                             true
                         }
@@ -520,16 +520,16 @@ impl Receive {
         batch: &mut RxBatch,
         counters: &mut LinkCounters,
     ) {
-        let Fd::Lent(fd) = &self.sockets[at].fd else { return };
+        let Fd::Shared(fd) = &self.sockets[at].fd else { return };
         // If the slot was given back, the list of sockets is made anew the next time.
         let Some(fd) = fd.get() else { return };
         for _ in 0..TAKE_OVERS.min(batch.free()) {
             counters.rx_calls += 1;
             let buffer = &mut batch.spare()[..RX_BUFFER_BYTES];
             match handoff::recv(fd.as_fd(), buffer) {
-                TakenOver::Empty => break,
-                TakenOver::Rejected => counters.hand_over_rejects += 1,
-                TakenOver::Packets(head, len) => {
+                HandoverReceived::Empty => break,
+                HandoverReceived::Rejected => counters.hand_over_rejects += 1,
+                HandoverReceived::Packets(head, len) => {
                     let stride = usize::from(head.stride);
                     self.sockets[at].hot_until = now.plus(HOT_NANOS);
                     counters.rx_buffers += 1;

@@ -68,19 +68,19 @@ impl Steering {
     pub(crate) fn note(&mut self, src: SocketAddr, dst: SocketAddr, now: Nanos) -> bool {
         let set = &mut self.flows[usize::from(src.port()) % SETS];
         let fresh = |flow: &Counted| now < flow.since.plus(IDLE_NANOS);
-        let is_it = |place: &Option<Counted>| place.is_some_and(|f| f.src == src && f.dst == dst);
-        let hand_overs = |place: &&mut Option<Counted>| {
-            place.filter(|flow| fresh(flow)).map_or(0, |flow| flow.hand_overs)
+        let is_it = |entry: &Option<Counted>| entry.is_some_and(|f| f.src == src && f.dst == dst);
+        let hand_overs = |entry: &&mut Option<Counted>| {
+            entry.filter(|flow| fresh(flow)).map_or(0, |flow| flow.hand_overs)
         };
         let known = set.iter().position(is_it);
-        let place = match known {
+        let entry = match known {
             Some(at) => Some(&mut set[at]),
             None => set.iter_mut().min_by_key(hand_overs),
         };
-        let Some(place) = place else { return false };
-        let flow = match place {
+        let Some(entry) = entry else { return false };
+        let flow = match entry {
             Some(flow) if known.is_some() && fresh(flow) => flow,
-            _ => place.insert(Counted { src, dst, hand_overs: 0, since: now }),
+            _ => entry.insert(Counted { src, dst, hand_overs: 0, since: now }),
         };
         flow.hand_overs = flow.hand_overs.saturating_add(1);
         flow.hand_overs == HAND_OVERS

@@ -269,7 +269,7 @@ fn a_link_that_steps_aside_hands_over_what_it_has_and_gets_nothing_new_for_a_whi
     let (mut before, mut at, mut kept, mut returned) = (0, Nanos(0), 0, 0);
     for flows in [0..FLOWS / 2, FLOWS / 2..FLOWS] {
         send(flows.clone());
-        leaver.step_aside(at);
+        leaver.leave_shared_port(at);
         let (had, _) = all_there(&mut leaver, 0);
         send(flows.clone());
         let (has, now) = all_there(&mut leaver, 0);
@@ -545,8 +545,8 @@ impl tx::Transmit {
 fn packets_for_qp1_go_to_whoever_has_the_name_and_their_flow_stays_where_it_is() {
     let ip = home();
     let (mut a, b) = (open(ip, true), open(ip, true));
-    let place = crate::Place::Address(ip.into());
-    let name = crate::ServiceName { service: vernic_wire::cm::ServiceId(0x0106_0007), place };
+    let scope = crate::ServiceScope::Address(ip.into());
+    let name = crate::ServiceName { service: vernic_wire::cm::ServiceId(0x0106_0007), scope };
     a.slots.clone().claim_name(&name).unwrap();
     a.slots.clone().open_name(&name).unwrap();
     let slot = a.slots.clone().claim().unwrap();
@@ -564,7 +564,7 @@ fn packets_for_qp1_go_to_whoever_has_the_name_and_their_flow_stays_where_it_is()
             0 => b.slots.clone().hand_over_to_name(&name, &packet),
             _ => b.slots.clone().hand_over_to_slot(slot, &packet),
         };
-        assert_eq!(handed_over, crate::HandedOver::Yes);
+        assert_eq!(handed_over, crate::HandoverResult::Yes);
         a.recv(Nanos(round * 100_000), &mut batch);
         let got: Vec<_> = batch.packets().collect();
         assert_eq!(got.len(), 1, "round {round}");

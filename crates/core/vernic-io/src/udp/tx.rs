@@ -121,11 +121,11 @@ impl Transmit {
     /// by [`send`](Self::send).
     pub(crate) fn stamp(&mut self, batch: &mut TxBatch, config: &UdpConfig) {
         batch.stamp_with(|path, first, bytes, stride| {
-            let place = usize::from(path.flow()) % KNOWN_PATHS;
-            if self.known[place].as_ref().is_none_or(|known| known.path != *path) {
-                self.known[place] = self.look_up(path, config);
+            let index = usize::from(path.flow()) % KNOWN_PATHS;
+            if self.known[index].as_ref().is_none_or(|known| known.path != *path) {
+                self.known[index] = self.look_up(path, config);
             }
-            let Some(KnownPath { flow, segmented, .. }) = &self.known[place] else { return };
+            let Some(KnownPath { flow, segmented, .. }) = &self.known[index] else { return };
             icrc::stamp_run(flow, segmented.then_some(first), bytes, stride);
         });
     }
@@ -155,34 +155,34 @@ impl Transmit {
     /// first flow of its class, else the first of all. Flows of one class go to the same links, so
     /// flows that share a socket are steered together.
     fn assign(&mut self, at: usize, flow: u16, config: &UdpConfig) -> u8 {
-        let place = usize::from(flow) % SOURCE_PORTS;
-        if let Some(known) = self.sources[at].by_flow[place] {
+        let index = usize::from(flow) % SOURCE_PORTS;
+        if let Some(known) = self.sources[at].by_flow[index] {
             return known;
         }
         let first_of_class = flow % Slot::CLASSES;
-        let is_first = place == usize::from(first_of_class);
+        let is_first = index == usize::from(first_of_class);
         let limit = if is_first { MAX_FLOW_SOCKETS } else { MAX_FLOW_SOCKETS / 2 };
         let open: usize = self.sources.iter().map(|source| source.ports.len() - 1).sum();
-        let own = if open < limit { self.open(at, place, config) } else { None };
+        let own = if open < limit { self.open(at, index, config) } else { None };
         let chosen = match own {
             Some(own) => own,
             None if is_first => 0,
             None => self.assign(at, first_of_class, config),
         };
-        self.sources[at].by_flow[place] = Some(chosen);
+        self.sources[at].by_flow[index] = Some(chosen);
         chosen
     }
 
     /// Opens one more socket of a source, for a flow.
     fn open(&mut self, at: usize, flow: usize, config: &UdpConfig) -> Option<u8> {
         let local = self.sources[at].local;
-        let place = u8::try_from(self.sources[at].ports.len()).ok()?;
+        let index = u8::try_from(self.sources[at].ports.len()).ok()?;
         let opened = socket::transmit(local, config, self.first_port(local, flow));
         let opened = opened.inspect_err(|error| {
             tracing::debug!(%local, %error, "a flow shares a source port with others");
         });
         self.sources[at].ports.push(opened.ok()?);
-        Some(place)
+        Some(index)
     }
 
     /// Returns the port that is tried first for a flow. The port is the same each time that the

@@ -17,7 +17,7 @@ use crate::{AddressVector, Config, Context, Qp, QpCap, QpInit};
 struct Own {
     context: Arc<Context>,
     qp: Arc<Qp>,
-    id: NeighbourId,
+    id: LocalPeerId,
 }
 
 impl Own {

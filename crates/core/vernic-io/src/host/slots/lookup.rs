@@ -13,7 +13,7 @@ use vernic_wire::Qpn;
 use super::message::{Answer, MAX_MESSAGE_BYTES, Question};
 use super::{MAX_SERVED, Slot, SlotTable, new_socket, tables};
 use crate::address::LocalAddr;
-use crate::path::{IntakeId, ProcessId};
+use crate::path::{ProcessId, ReceiverPageId};
 use crate::sys::{self, Gate, OwnFd};
 use crate::user;
 
@@ -32,13 +32,13 @@ pub struct PeerProcess {
     /// UDP port, on the address asked for, that only this process receives on.
     pub private_port: u16,
     /// The receiver page of the process, if the process passed one.
-    pub intake: Option<IntakeId>,
+    pub receiver_page: Option<ReceiverPageId>,
 }
 
 impl PeerProcess {
     /// Returns the id by which a path to the process names it.
     pub fn id(&self) -> ProcessId {
-        ProcessId { door: self.private_port, intake: self.intake }
+        ProcessId { door: self.private_port, receiver_page: self.receiver_page }
     }
 }
 
@@ -195,11 +195,11 @@ impl SlotTable {
             let incoming = sys::recv_abstract(fd, &mut buf, &mut []).ok()?;
             let Some(from) = incoming.credentials.filter(|c| user::is_own(c.uid)) else { continue };
             let Some(answer) = Answer::parse(&buf[..incoming.len.min(buf.len())]) else { continue };
-            let intake = || self.intakes.add_file(incoming.file.as_ref()?.as_fd());
+            let receiver_page = || self.receiver_pages.add_file(incoming.file.as_ref()?.as_fd());
             let peer = (answer.private_port != 0).then(|| PeerProcess {
                 pid: from.pid,
                 private_port: answer.private_port,
-                intake: intake(),
+                receiver_page: receiver_page(),
             });
             return Some((answer, peer));
         }
@@ -221,8 +221,9 @@ impl SlotTable {
     /// `ip`.
     pub(super) fn port_in(&self, table: &Self, ip: IpAddr) -> Option<PeerProcess> {
         let private_port = find_port(&table.state().served, ip)?;
-        let intake = table.intake().map(|intake| self.intakes.add(intake));
-        Some(PeerProcess { pid: std::process::id(), private_port, intake })
+        let receiver_page =
+            table.receiver_page().map(|receiver_page| self.receiver_pages.add(receiver_page));
+        Some(PeerProcess { pid: std::process::id(), private_port, receiver_page })
     }
 }
 

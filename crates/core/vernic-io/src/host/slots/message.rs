@@ -7,8 +7,8 @@
 //!       +-------+----------------+--------+--------------+
 //! ```
 //!
-//! With an answer that names a port comes the descriptor of the receiver page (`intake.rs`), if the
-//! process has shared memory.
+//! With an answer that names a port comes the descriptor of the receiver page (`receiver_page.rs`),
+//! if the process has shared memory.
 //!
 //! The last byte of the magic is the version. Processes with different versions of Vernic do not
 //! understand each other, and use port 4791.

@@ -31,7 +31,7 @@ use std::time::{Duration, Instant};
 
 use vernic_wire::cm::ServiceId;
 
-use super::super::handoff::{HandedOver, Head};
+use super::super::handoff::{HandoverResult, Head};
 use super::lookup::{LOOKUP_LIFE, MAX_LOOKUPS};
 use super::message::Question;
 use super::{Name, PeerProcess, Slot, SlotTable, State, is_taken, new_socket, tables};
@@ -56,14 +56,14 @@ const PACKETS: &str = "/packets";
 
 /// The place where a service is offered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum ServiceScope {
     /// One address.
     Address(LocalAddr),
     /// All addresses of the netdev of this index, later ones included.
     Netdev(u32),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ServiceScope {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Address(local) => local.fmt(f),
@@ -78,12 +78,12 @@ pub struct ServiceName {
     /// The service that is offered.
     pub service: ServiceId,
     /// The place where it is offered.
-    pub place: Place,
+    pub scope: ServiceScope,
 }
 
 impl fmt::Display for ServiceName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:x}/{}", self.service.value(), self.place)
+        write!(f, "{:x}/{}", self.service.value(), self.scope)
     }
 }
 
@@ -93,24 +93,24 @@ impl fmt::Display for ServiceName {
 pub enum NameError {
     /// A process of this host has the name, perhaps this one.
     #[error(
-        "{service} is taken at {place}: `ss -xap | grep vernic/service/{name}` names the process",
-        service = .0.service, place = .0.place, name = .0
+        "{service} is taken at {scope}: `ss -xap | grep vernic/service/{name}` names the process",
+        service = .0.service, scope = .0.scope, name = .0
     )]
     InUse(ServiceName),
     /// The table is full.
     #[error(
         "{} cannot be taken at {}: this device has all of its {MAX_NAMES} names in use",
-        name.service, name.place
+        name.service, name.scope
     )]
     TooMany {
         /// The name wanted.
         name: ServiceName,
     },
     /// The name was not claimed before it was opened.
-    #[error("{} was not claimed at {}", .0.service, .0.place)]
+    #[error("{} was not claimed at {}", .0.service, .0.scope)]
     NotClaimed(ServiceName),
     /// The operating system refused.
-    #[error("cannot open the socket of {} at {}: {source}", name.service, name.place)]
+    #[error("cannot open the socket of {} at {}: {source}", name.service, name.scope)]
     Os {
         /// The name wanted.
         name: ServiceName,
@@ -298,7 +298,7 @@ impl SlotTable {
 
     /// Sends a packet on to the process that has the name open. The packet's ICRC must have been
     /// found good: the receiver does not check it. Never blocks or allocates.
-    pub fn hand_over_to_name(&self, name: &ServiceName, packet: &RxPacket<'_>) -> HandedOver {
+    pub fn hand_over_to_name(&self, name: &ServiceName, packet: &RxPacket<'_>) -> HandoverResult {
         let to = self.service_name(name, PACKETS);
         self.send(&to, &Head::of_verified(packet), packet.bytes)
     }

@@ -2,7 +2,7 @@ use std::net::IpAddr;
 use std::time::Duration;
 
 use super::*;
-use crate::path::IntakeId;
+use crate::path::ReceiverPageId;
 
 const LOCALHOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
@@ -42,7 +42,7 @@ fn a_closed_table_has_given_everything_back_and_takes_nothing_more() {
     let slot = table.claim().unwrap();
     let service = ServiceName {
         service: vernic_wire::cm::ServiceId(7),
-        place: Place::Address(LOCALHOST.into()),
+        scope: ServiceScope::Address(LOCALHOST.into()),
     };
     table.claim_name(&service).unwrap();
     table.open_name(&service).unwrap();
@@ -112,8 +112,8 @@ fn a_query_for_a_slot_of_this_process_needs_no_socket() {
     let none = Duration::ZERO;
     assert_eq!(here.query(LOCALHOST, slot.qpn(5), none), None);
     there.publish(LOCALHOST.into(), 777);
-    let intake = IntakeId::new(1);
-    let peer = PeerProcess { pid: std::process::id(), private_port: 777, intake };
+    let receiver_page = ReceiverPageId::new(1);
+    let peer = PeerProcess { pid: std::process::id(), private_port: 777, receiver_page };
     assert_eq!(here.query(LOCALHOST, slot.qpn(5), none), Some(peer));
     assert_eq!(here.lookup(LOCALHOST, slot.qpn(5)), Lookup::Here(peer));
     there.withdraw(LOCALHOST.into());
@@ -151,7 +151,8 @@ fn slots_that_nobody_has_any_more_are_told_from_those_that_somebody_has() {
     assert_eq!(asker.vacant(all.into_iter()).unwrap(), []);
     other.release(given);
     assert_eq!(asker.vacant(all.into_iter()).unwrap(), [given]);
-    let page = asker.intake_of(asker.intakes.add(other.intake().unwrap())).unwrap();
+    let page =
+        asker.receiver_page_of(asker.receiver_pages.add(other.receiver_page().unwrap())).unwrap();
     assert!(!page.has_left());
     other.close();
     assert_eq!(asker.vacant(all.into_iter()).unwrap(), [given, kept]);

@@ -14,12 +14,12 @@ fn table(name: &str) -> Arc<SlotTable> {
     SlotTable::with_scope(&format!("vt{}{name}", std::process::id())).unwrap()
 }
 
-fn at(service: u64, place: Place) -> ServiceName {
-    ServiceName { service: ServiceId(service), place }
+fn at(service: u64, scope: ServiceScope) -> ServiceName {
+    ServiceName { service: ServiceId(service), scope }
 }
 
 fn here(service: u64) -> ServiceName {
-    at(service, Place::Address(LOCALHOST.into()))
+    at(service, ServiceScope::Address(LOCALHOST.into()))
 }
 
 #[test]
@@ -36,7 +36,7 @@ fn a_name_is_claimed_once_and_free_again_after_release() {
     }
     // Neither another service, nor another place, nor all of the netdev is the same name.
     b.claim_name(&here(0x0106_1389)).unwrap();
-    b.claim_name(&at(0x0106_1388, Place::Netdev(1))).unwrap();
+    b.claim_name(&at(0x0106_1388, ServiceScope::Netdev(1))).unwrap();
     a.release_name(&name);
     assert!(!b.is_claimed(&name).unwrap());
     b.claim_name(&name).unwrap();
@@ -46,7 +46,7 @@ fn a_name_is_claimed_once_and_free_again_after_release() {
 fn the_longest_name_is_whole() {
     let table = table(&"x".repeat(80));
     let ip = "fe80:1111:2222:3333:4444:5555:6666:7777".parse().unwrap();
-    let mut name = at(u64::MAX, Place::Address(LocalAddr::new(ip, u32::MAX)));
+    let mut name = at(u64::MAX, ServiceScope::Address(LocalAddr::new(ip, u32::MAX)));
     let text = table.service_name(&name, QUESTIONS);
     assert!(text.as_bytes().ends_with(b"%4294967295/questions"));
     table.claim_name(&name).unwrap();
@@ -90,22 +90,23 @@ fn a_packet_is_handed_over_to_who_has_the_name_open_and_to_nobody_else() {
     let icrc = Icrc::Unchecked;
     let meta = RxMeta { icrc, ..endpoint::arrival(src, dst) };
     let packet = RxPacket { bytes: &[5; 280], meta: &meta, segment: 3 };
-    assert_eq!(b.hand_over_to_name(&name, &packet), HandedOver::NoOwner);
+    assert_eq!(b.hand_over_to_name(&name, &packet), HandoverResult::NoOwner);
     a.claim_name(&name).unwrap();
-    assert_eq!(b.hand_over_to_name(&name, &packet), HandedOver::NoOwner, "claimed, not open");
+    assert_eq!(b.hand_over_to_name(&name, &packet), HandoverResult::NoOwner, "claimed, not open");
     a.open_name(&name).unwrap();
-    assert_eq!(b.hand_over_to_name(&name, &packet), HandedOver::Yes);
+    assert_eq!(b.hand_over_to_name(&name, &packet), HandoverResult::Yes);
     let packets = a.sockets()[0].1.get().unwrap();
     let mut buffer = [0; 300];
-    let handoff::TakenOver::Packets(head, len) = handoff::recv(packets.as_fd(), &mut buffer) else {
+    let handoff::HandoverReceived::Packets(head, len) = handoff::recv(packets.as_fd(), &mut buffer)
+    else {
         panic!("no packet");
     };
     assert_eq!((&buffer[..len], head.stride, head.first_segment), (packet.bytes, 280, 3));
     assert_eq!((head.meta.icrc, head.meta.handed_over), (Icrc::Good, true));
     // The owner does not keep up, which is another result than a name that no process has.
-    let sent = (0..10_000).find(|_| b.hand_over_to_name(&name, &packet) != HandedOver::Yes);
+    let sent = (0..10_000).find(|_| b.hand_over_to_name(&name, &packet) != HandoverResult::Yes);
     assert!(sent.is_some());
-    assert_eq!(b.hand_over_to_name(&name, &packet), HandedOver::Full);
+    assert_eq!(b.hand_over_to_name(&name, &packet), HandoverResult::Full);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use super::hello::{HELLO_FILES, Hello, Said};
+use super::hello::{HELLO_FILES, Hello, PeerMessage};
 use super::page::{OwnPage, PeerPage};
 use super::ring::{Bell, RingMemory, RingReader, RingWriter};
 use crate::host::Slot;
@@ -14,12 +14,12 @@ use crate::user;
 
 /// A ring that was made here, for a local peer to write to.
 #[derive(Debug)]
-pub(super) struct Incoming {
+pub(super) struct IncomingRing {
     file: OwnFd,
     pub(super) memory: Arc<RingMemory>,
 }
 
-impl Incoming {
+impl IncomingRing {
     pub(super) fn new(ring_bytes: u32) -> io::Result<Self> {
         let len = RingMemory::file_bytes(ring_bytes);
         let file = sys::memory_file(len)?;
@@ -28,32 +28,37 @@ impl Incoming {
     }
 
     /// Sends a hello or welcome, with the files that go with it.
-    pub(super) fn send(&self, to: BorrowedFd<'_>, said: &Said, page: &OwnPage) -> io::Result<()> {
+    pub(super) fn send(
+        &self,
+        to: BorrowedFd<'_>,
+        message: &PeerMessage,
+        page: &OwnPage,
+    ) -> io::Result<()> {
         let page = page.file().ok_or(io::ErrorKind::NotConnected)?;
         let files: [_; HELLO_FILES] = [self.file.as_fd(), page.as_fd()];
-        sys::send_packet(to, &said.emit(), &files)
+        sys::send_packet(to, &message.emit(), &files)
     }
 }
 
 /// A call that this process made: the slot, and the ring that the slot's process is to write to.
 #[derive(Debug)]
-pub(super) struct Call {
+pub(super) struct OutgoingCall {
     pub(super) slot: Slot,
-    pub(super) incoming: Incoming,
+    pub(super) incoming: IncomingRing,
 }
 
 /// A pending peer: a connection whose process is no local peer yet.
 #[derive(Debug)]
-pub(super) struct Stranger {
+pub(super) struct PendingPeer {
     pub(super) key: u64,
     pub(super) connection: OwnFd,
     pub(super) pid: u32,
     pub(super) since: Nanos,
     /// The call, if this process made it.
-    pub(super) call: Option<Call>,
+    pub(super) call: Option<OutgoingCall>,
 }
 
-impl Stranger {
+impl PendingPeer {
     /// Returns the process id of the process at the other end of `connection`.
     ///
     /// # Errors
@@ -70,12 +75,12 @@ impl Stranger {
 
 /// The ring and page that came with a hello or welcome.
 #[derive(Debug)]
-pub(super) struct Passed {
+pub(super) struct ReceivedFiles {
     ring: Arc<RingMemory>,
     page: PeerPage,
 }
 
-impl Passed {
+impl ReceivedFiles {
     /// Maps the files of a hello.
     ///
     /// # Errors
@@ -102,7 +107,7 @@ impl Passed {
     }
 
     /// Returns what an engine would pass to itself.
-    pub(super) fn own(incoming: &Incoming, page: &OwnPage) -> io::Result<Self> {
+    pub(super) fn own(incoming: &IncomingRing, page: &OwnPage) -> io::Result<Self> {
         let page = page.file().ok_or(io::ErrorKind::NotConnected)?;
         Ok(Self { ring: incoming.memory.clone(), page: PeerPage::map(page.as_fd())? })
     }

@@ -4,9 +4,9 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
-use super::hello::{Hello, Said};
+use super::hello::{Hello, PeerMessage};
 use super::ring::RingWriter;
-use super::{Event, Neighbour};
+use super::{Event, LocalPeer};
 use crate::host::Slot;
 use crate::link::Nanos;
 use crate::sys::{self, EpollOp, OwnFd, Packet};
@@ -22,9 +22,9 @@ pub(super) const READABLE: u32 = libc::EPOLLIN as u32;
 
 /// A connected local peer.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct ConnectedPeer {
     pub(super) key: u64,
-    pub(super) neighbour: Arc<Neighbour>,
+    pub(super) local_peer: Arc<LocalPeer>,
     pub(super) engine: u64,
     pub(super) slots: Vec<Slot>,
     /// The ring to the local peer, until the peer says that it is ready.
@@ -53,11 +53,11 @@ pub(super) enum Next {
     Expel(&'static str),
 }
 
-impl Open {
-    pub(super) fn new(key: u64, neighbour: Arc<Neighbour>, hello: &Hello) -> Self {
+impl ConnectedPeer {
+    pub(super) fn new(key: u64, local_peer: Arc<LocalPeer>, hello: &Hello) -> Self {
         Self {
             key,
-            neighbour,
+            local_peer,
             engine: hello.engine,
             slots: hello.slots.clone(),
             writer: None,
@@ -72,7 +72,7 @@ impl Open {
 
     /// Returns the socket at which the messages of the local peer are read.
     fn listening(&self) -> Option<Arc<OwnFd>> {
-        self.ear.clone().or_else(|| self.neighbour.connection.get())
+        self.ear.clone().or_else(|| self.local_peer.connection.get())
     }
 
     /// Watches the connection, or stops watching it.
@@ -109,23 +109,23 @@ impl Open {
 
     /// Handles a message.
     pub(super) fn take(&mut self, buf: &[u8], packet: Packet, events: &mut Vec<Event>) -> Next {
-        let from = self.neighbour.id;
+        let from = self.local_peer.id;
         let Packet { len, truncated, mut files, .. } = packet;
-        let said = buf.get(..len).filter(|_| !truncated).and_then(Said::parse);
-        let may_have_files = matches!(said, Some(Said::Told(_)));
+        let message = buf.get(..len).filter(|_| !truncated).and_then(PeerMessage::parse);
+        let may_have_files = matches!(message, Some(PeerMessage::Payload(_)));
         if files.len() > usize::from(may_have_files) {
             return Next::Expel("a message with files that it must not have");
         }
-        self.heard += usize::from(!matches!(said, Some(Said::Ring)));
-        match said {
-            Some(Said::Ready) => match self.writer.take() {
+        self.heard += usize::from(!matches!(message, Some(PeerMessage::Ring)));
+        match message {
+            Some(PeerMessage::Ready) => match self.writer.take() {
                 Some(writer) => {
                     events.push(Event::Ready { from, writer });
                     events.push(Event::Slots { from, slots: self.slots.clone() });
                 }
                 None => return Next::Expel("it is ready twice"),
             },
-            Some(Said::Slots(slots)) => {
+            Some(PeerMessage::Slots(slots)) => {
                 self.slots.clone_from(&slots);
                 // Only the latest list of slots counts.
                 let is_old =
@@ -133,13 +133,13 @@ impl Open {
                 events.retain(|event| !is_old(event));
                 events.push(Event::Slots { from, slots });
             }
-            Some(Said::Ring) => {}
-            Some(Said::Bye) => self.said_bye = true,
-            Some(Said::Told(bytes)) => {
+            Some(PeerMessage::Ring) => {}
+            Some(PeerMessage::Bye) => self.said_bye = true,
+            Some(PeerMessage::Payload(bytes)) => {
                 let file = files.pop().map(OwnFd::give_away);
                 events.push(Event::Message { from, bytes, file });
             }
-            Some(Said::Hello(_) | Said::Welcome(_)) | None => {
+            Some(PeerMessage::Hello(_) | PeerMessage::Welcome(_)) | None => {
                 return Next::Expel("a message that nobody says");
             }
         }

@@ -25,7 +25,7 @@
 //! `waits` is the position of a writer that found the ring full, else 0; a reader that makes room
 //! rings the writer's bell. That is a help, not a promise: the reader may miss the word, so a
 //! writer polls again by itself after a while. `inside` is for a process that accesses the other's
-//! memory directly ([`Neighbour`](super::Neighbour)).
+//! memory directly ([`LocalPeer`](super::LocalPeer)).
 //!
 //! The other end may write anything anywhere at any time. So a record's header is copied out before
 //! it is checked, and a packet before it is parsed. Positions and lengths are checked against what
@@ -342,7 +342,7 @@ impl RingReader {
     }
 
     /// Whether there is something to read. A thread that is about to sleep calls this, too, after
-    /// [`Alarm::announce`](super::Alarm::announce).
+    /// [`SleepFlag::announce`](super::SleepFlag::announce).
     #[inline]
     pub fn has_news(&self) -> bool {
         self.mark().is_some()

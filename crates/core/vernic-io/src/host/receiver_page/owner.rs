@@ -1,5 +1,5 @@
-//! The part of an [`Intake`] that peers read while they wait for its owner. It says which of the
-//! owner's queue pairs answer requests, and whether the owner has closed its device in order.
+//! The part of an [`ReceiverPage`] that peers read while they wait for its owner. It says which of
+//! the owner's queue pairs answer requests, and whether the owner has closed its device in order.
 //!
 //! A silent peer may be stopped or not scheduled, and then it is worth waiting for. If its queue
 //! pair is gone, it is not. The process itself cannot be asked while it is stopped, so it says so
@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use vernic_wire::Qpn;
 
 use super::super::Slot;
-use super::Intake;
+use super::ReceiverPage;
 
 /// Not 0 once the process has closed its device in order.
 const LEFT: usize = 48;
@@ -23,7 +23,7 @@ const SLOT: usize = 49;
 /// The first word of the bits, one bit for each queue pair of the slot.
 const BITS: usize = 256;
 
-impl Intake {
+impl ReceiverPage {
     /// Returns the word and the bit of a queue pair of the slot.
     fn place(qpn: Qpn) -> (usize, u64) {
         let index = qpn.value() & (Slot::QPNS - 1);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io;
 
-use super::{MAX_NEIGHBOURS, PATIENCE};
+use super::{MAX_LOCAL_PEERS, PATIENCE};
 use crate::host::Slot;
 use crate::link::Nanos;
 
@@ -20,19 +20,19 @@ const MAX_TRIES: u32 = 8;
 /// The reason why a process of this host is no local peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Hindrance {
+pub enum ConnectFailure {
     /// This process has no descriptor left (`EMFILE`, `ENFILE`).
     Descriptors,
     /// The system has no memory to share, or does not allow so much.
     Memory,
     /// There are as many local peers as can be.
-    Crowd,
+    TooManyPeers,
     /// There are as many connects under way as can be. Each is over within a second.
-    Meetings,
+    TooManyConnects,
     /// The process is of another user.
     User,
     /// The process does not take calls: it shares no memory, or has no descriptor left.
-    Door,
+    NoListener,
     /// The process takes the call and does not answer.
     Silent,
     /// The process hung up: it has no descriptor or memory left, has as many local peers as can be,
@@ -42,7 +42,7 @@ pub enum Hindrance {
     Other,
 }
 
-impl Hindrance {
+impl ConnectFailure {
     /// Returns the reason that an error means. The error is of a connect, or of making shared
     /// memory.
     pub fn of(error: &io::Error) -> Self {
@@ -50,10 +50,10 @@ impl Hindrance {
             Some(libc::EMFILE | libc::ENFILE) => Self::Descriptors,
             Some(libc::ENOMEM | libc::ENOBUFS | libc::ENOSPC | libc::EFBIG) => Self::Memory,
             _ => match error.kind() {
-                io::ErrorKind::QuotaExceeded => Self::Crowd,
-                io::ErrorKind::ResourceBusy => Self::Meetings,
+                io::ErrorKind::QuotaExceeded => Self::TooManyPeers,
+                io::ErrorKind::ResourceBusy => Self::TooManyConnects,
                 io::ErrorKind::PermissionDenied => Self::User,
-                io::ErrorKind::ConnectionRefused => Self::Door,
+                io::ErrorKind::ConnectionRefused => Self::NoListener,
                 // A full list of calls that are not accepted is silence, too.
                 io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock => Self::Silent,
                 io::ErrorKind::ConnectionReset | io::ErrorKind::UnexpectedEof => Self::HungUp,
@@ -66,11 +66,11 @@ impl Hindrance {
     /// this side is reported at once, and a reason that may pass when it has not passed. A reason
     /// that is a choice, or that always passes, is never reported. (A peer without descriptors for
     /// its socket reports that itself.)
-    pub(super) const fn tries_to_tell(self) -> u32 {
+    pub(super) const fn tries_to_warn(self) -> u32 {
         match self {
             Self::Descriptors | Self::Memory => 1,
-            Self::Crowd | Self::Silent | Self::HungUp | Self::Other => 2,
-            Self::User | Self::Door | Self::Meetings => u32::MAX,
+            Self::TooManyPeers | Self::Silent | Self::HungUp | Self::Other => 2,
+            Self::User | Self::NoListener | Self::TooManyConnects => u32::MAX,
         }
     }
 
@@ -80,15 +80,15 @@ impl Hindrance {
     }
 }
 
-impl fmt::Display for Hindrance {
+impl fmt::Display for ConnectFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Descriptors => "this process has no file descriptor left (raise `ulimit -n`)",
             Self::Memory => "the system has no memory to share with the peer's process (free it, or raise `ulimit -f` or `-v`)",
-            Self::Crowd => "too many processes share memory with this one",
-            Self::Meetings => "this process meets too many others just now",
+            Self::TooManyPeers => "too many processes share memory with this one",
+            Self::TooManyConnects => "this process meets too many others just now",
             Self::User => "the peer's process is of another user",
-            Self::Door => "the peer's process shares no memory (its setting same_host, or its descriptors)",
+            Self::NoListener => "the peer's process shares no memory (its setting same_host, or its descriptors)",
             Self::Silent => "the peer's process does not answer",
             Self::HungUp => "the peer's process hung up (its descriptors, memory or number of neighbours, or another version)",
             Self::Other => "the peer's process or the system refused it (`VERNIC_LOG=debug` says why)",
@@ -100,7 +100,7 @@ impl fmt::Display for Hindrance {
 #[derive(Debug)]
 struct Failed {
     slot: Slot,
-    why: Hindrance,
+    why: ConnectFailure,
     tries: u32,
     since: Nanos,
 }
@@ -120,12 +120,12 @@ impl Failed {
 
 /// The failed connects: one per slot at most.
 #[derive(Debug, Default)]
-pub(super) struct Hindrances(Vec<Failed>);
+pub(super) struct ConnectFailures(Vec<Failed>);
 
-impl Hindrances {
+impl ConnectFailures {
     /// Notes that a connect to the process that has `slot` failed. Returns how many times it has by
     /// now.
-    pub(super) fn note(&mut self, slot: Slot, why: Hindrance, now: Nanos) -> u32 {
+    pub(super) fn note(&mut self, slot: Slot, why: ConnectFailure, now: Nanos) -> u32 {
         match self.0.iter_mut().find(|failed| failed.slot == slot) {
             Some(failed) => {
                 let tries = failed.tries.saturating_add(1);
@@ -175,7 +175,7 @@ impl Hindrances {
         self.0.retain(|failed| !slots.contains(&failed.slot));
     }
 
-    pub(super) fn why(&self, slot: Slot) -> Option<Hindrance> {
+    pub(super) fn why(&self, slot: Slot) -> Option<ConnectFailure> {
         self.0.iter().find(|failed| failed.slot == slot).map(|failed| failed.why)
     }
 }
@@ -184,7 +184,7 @@ impl Hindrances {
 #[derive(Debug)]
 struct Shortage {
     pid: u32,
-    why: Hindrance,
+    why: ConnectFailure,
     at: Nanos,
 }
 
@@ -203,16 +203,16 @@ pub(super) struct Shortages(Vec<Shortage>);
 
 impl Shortages {
     /// Notes that something ran out during a connect to the process `pid`.
-    pub(super) fn note(&mut self, pid: u32, why: Hindrance, now: Nanos) {
+    pub(super) fn note(&mut self, pid: u32, why: ConnectFailure, now: Nanos) {
         self.0.retain(|known| known.pid != pid && known.is_fresh(now));
-        if self.0.len() == MAX_NEIGHBOURS {
+        if self.0.len() == MAX_LOCAL_PEERS {
             self.0.remove(0);
         }
         self.0.push(Shortage { pid, why, at: now });
     }
 
     /// Returns what ran out just now during a connect to the process `pid`.
-    pub(super) fn of(&self, pid: u32, now: Nanos) -> Option<Hindrance> {
+    pub(super) fn of(&self, pid: u32, now: Nanos) -> Option<ConnectFailure> {
         let own = self.0.iter().find(|known| known.pid == pid && known.is_fresh(now))?;
         Some(own.why)
     }
@@ -226,40 +226,40 @@ mod tests {
     fn a_shortage_is_of_the_process_that_was_met_and_of_two_seconds() {
         let mut shortages = Shortages::default();
         let (start, now) = (Nanos(5), Nanos(1_000_000_005));
-        shortages.note(7, Hindrance::Descriptors, start);
-        shortages.note(8, Hindrance::Memory, now);
-        assert_eq!(shortages.of(7, now), Some(Hindrance::Descriptors));
-        assert_eq!(shortages.of(8, now), Some(Hindrance::Memory));
+        shortages.note(7, ConnectFailure::Descriptors, start);
+        shortages.note(8, ConnectFailure::Memory, now);
+        assert_eq!(shortages.of(7, now), Some(ConnectFailure::Descriptors));
+        assert_eq!(shortages.of(8, now), Some(ConnectFailure::Memory));
         assert_eq!(shortages.of(9, now), None);
         assert_eq!(shortages.of(7, start.plus(2_000_000_000)), None);
-        for pid in 0..10 * MAX_NEIGHBOURS as u32 {
-            shortages.note(pid, Hindrance::Memory, now);
+        for pid in 0..10 * MAX_LOCAL_PEERS as u32 {
+            shortages.note(pid, ConnectFailure::Memory, now);
         }
-        assert_eq!(shortages.0.len(), MAX_NEIGHBOURS);
+        assert_eq!(shortages.0.len(), MAX_LOCAL_PEERS);
     }
 
     #[test]
     fn a_meeting_that_fails_is_tried_again_later_and_later_and_not_for_ever() {
         let slot = Slot::FIRST;
-        let mut hindrances = Hindrances::default();
+        let mut failures = ConnectFailures::default();
         let (mut now, mut tries) = (Nanos(5), 0);
-        hindrances.note(slot, Hindrance::Door, now);
-        while let Some(next) = hindrances.next() {
-            assert!(hindrances.is_paused(slot, now) && hindrances.due(now).is_empty());
+        failures.note(slot, ConnectFailure::NoListener, now);
+        while let Some(next) = failures.next() {
+            assert!(failures.is_paused(slot, now) && failures.due(now).is_empty());
             assert!(next.0 - now.0 >= FIRST_PAUSE_NANOS && next.0 - now.0 <= 64_000_000_000);
             now = next;
-            assert_eq!(hindrances.due(now), [slot]);
-            hindrances.begin(slot, now);
-            assert!(hindrances.due(now).is_empty(), "one try at a time");
-            hindrances.note(slot, Hindrance::Descriptors, now);
+            assert_eq!(failures.due(now), [slot]);
+            failures.begin(slot, now);
+            assert!(failures.due(now).is_empty(), "one try at a time");
+            failures.note(slot, ConnectFailure::Descriptors, now);
             tries += 1;
         }
-        assert_eq!((tries, hindrances.why(slot)), (MAX_TRIES - 1, Some(Hindrance::Descriptors)));
+        assert_eq!((tries, failures.why(slot)), (MAX_TRIES - 1, Some(ConnectFailure::Descriptors)));
         // A caller that wants the connect later begins with the first try.
-        assert!(hindrances.is_paused(slot, now));
+        assert!(failures.is_paused(slot, now));
         let later = now.plus(64_000_000_000);
-        assert!(!hindrances.is_paused(slot, later));
-        hindrances.note(slot, Hindrance::Door, later);
-        assert_eq!(hindrances.next(), Some(later.plus(FIRST_PAUSE_NANOS)));
+        assert!(!failures.is_paused(slot, later));
+        failures.note(slot, ConnectFailure::NoListener, later);
+        assert_eq!(failures.next(), Some(later.plus(FIRST_PAUSE_NANOS)));
     }
 }

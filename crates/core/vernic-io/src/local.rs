@@ -14,8 +14,8 @@
 //!            ... slots, bell, messages, bye; a hang-up: the peer is gone ...
 //! ```
 //!
-//! - Each side passes the ring that the other is to write to (`neighbour/ring.rs`), and a page that
-//!   only its owner can write (`neighbour/page.rs`).
+//! - Each side passes the ring that the other is to write to (`local/ring.rs`), and a page that
+//!   only its owner can write (`local/page.rs`).
 //! - There is one connection per pair of engines. If both call at once, the call of the engine with
 //!   the lower random number stays.
 //! - The kernel names the process at the other end (`SO_PEERCRED`); a process of another user is
@@ -28,25 +28,25 @@
 //!
 //! A process of our user may do anything with the memory that it shares with us, so:
 //! - Sizes of files are sealed before they are mapped, and what is read is a private copy.
-//! - A local peer that breaks a rule is disconnected ([`Neighbourhood::expel`]), and one that does
+//! - A local peer that breaks a rule is disconnected ([`LocalPeers::expel`]), and one that does
 //!   not answer for [`PATIENCE`] is given up.
-//! - At most [`MAX_STRANGERS`] connections that have not said hello yet are kept.
+//! - At most [`MAX_PENDING_PEERS`] connections that have not said hello yet are kept.
 //! - Ringing the bell cannot block.
 //! - A local peer can claim any slot: the engine believes it only if the slot's own socket named
 //!   the same process.
 //!
 //! | file | what |
 //! |---|---|
-//! | `neighbour/meeting.rs` | what is made, passed and checked in a connect |
-//! | `neighbour/neighbourhood.rs` | all local peers of a device |
-//! | `neighbour/open.rs` | one connected local peer |
-//! | `neighbour/hindrance.rs` | failed connects, why they failed, and when they are tried again |
-//! | `neighbour/complaint.rs` | warnings to users about failed connects |
-//! | `neighbour/hello.rs` | the messages as bytes |
-//! | `neighbour/ring.rs`, `neighbour/page.rs` | shared memory |
-//! | `neighbour/cursor.rs` | the protocol of the ring's positions and of sleeping, model-checked |
+//! | `local/connecting.rs` | what is made, passed and checked in a connect |
+//! | `local/peers.rs` | all local peers of a device |
+//! | `local/connected_peer.rs` | one connected local peer |
+//! | `local/connect_failure.rs` | failed connects, why they failed, and when they are tried again |
+//! | `local/connect_warning.rs` | warnings to users about failed connects |
+//! | `local/hello.rs` | the messages as bytes |
+//! | `local/ring.rs`, `local/page.rs` | shared memory |
+//! | `local/cursor.rs` | the protocol of the ring's positions and of sleeping, model-checked |
 //!
-//! Limits: [`MAX_NEIGHBOURS`] at a time; two rings, a page and a descriptor each.
+//! Limits: [`MAX_LOCAL_PEERS`] at a time; two rings, a page and a descriptor each.
 
 use std::fmt;
 use std::io;
@@ -58,64 +58,64 @@ use std::time::Duration;
 use crate::host::Slot;
 use crate::sys::{self, ClosableFd};
 
-mod complaint;
+mod connect_failure;
+mod connect_warning;
+mod connected_peer;
+mod connecting;
 mod cursor;
 mod hello;
-mod hindrance;
-mod meeting;
-mod neighbourhood;
-mod open;
 mod page;
+mod peers;
 mod ring;
 
-pub use hello::MAX_TOLD_BYTES;
-pub use hindrance::Hindrance;
-pub use neighbourhood::Neighbourhood;
+pub use connect_failure::ConnectFailure;
+pub use hello::MAX_PAYLOAD_BYTES;
+pub use peers::LocalPeers;
 pub use ring::{
     MAX_RING_BYTES, MIN_RING_BYTES, PacketBuffer, RingBroken, RingReader, RingWriter, record_bytes,
     rx_packet,
 };
 
-use hello::Said;
+use hello::PeerMessage;
 use page::OwnPage;
 use ring::RingMemory;
 
 /// Local peers at a time. Later processes are not connected to, and packets to them go by UDP. Each
 /// local peer takes two rings, which get smaller as local peers get more: 36 MiB at most in all
 /// where the settings say 256 KiB. Each end provides half of that memory.
-pub const MAX_NEIGHBOURS: usize = 256;
+pub const MAX_LOCAL_PEERS: usize = 256;
 
 /// Connections at a time that have not said hello yet. Beyond that the oldest is closed.
-pub const MAX_STRANGERS: usize = 64;
+pub const MAX_PENDING_PEERS: usize = 64;
 
 /// How long a process waits for an answer: far longer than a running process takes.
 pub const PATIENCE: Duration = Duration::from_secs(1);
 
 /// The id of a local peer of one device of this process. No id is used again for another peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct NeighbourId {
-    place: u16,
+pub struct LocalPeerId {
+    index: u16,
     generation: u32,
 }
 
-impl NeighbourId {
-    /// Returns the peer's index in a table of [`MAX_NEIGHBOURS`]; another peer gets the index after
-    /// this one is gone.
-    pub const fn place(self) -> usize {
-        self.place as usize
+impl LocalPeerId {
+    /// Returns the peer's index in a table of [`MAX_LOCAL_PEERS`]; another peer gets the index
+    /// after this one is gone.
+    pub const fn index(self) -> usize {
+        self.index as usize
     }
 }
 
-impl fmt::Display for NeighbourId {
+impl fmt::Display for LocalPeerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}.{}", self.place, self.generation)
+        write!(f, "{}.{}", self.index, self.generation)
     }
 }
 
 /// A local peer: a process that shares memory with this one.
 #[derive(Debug)]
-pub struct Neighbour {
-    id: NeighbourId,
+pub struct LocalPeer {
+    id: LocalPeerId,
     pid: u32,
     connection: Arc<ClosableFd>,
     /// The ring that the local peer writes to, and the ring that we write to.
@@ -124,9 +124,9 @@ pub struct Neighbour {
     gone: AtomicBool,
 }
 
-impl Neighbour {
+impl LocalPeer {
     /// Returns the id of the local peer.
-    pub fn id(&self) -> NeighbourId {
+    pub fn id(&self) -> LocalPeerId {
         self.id
     }
 
@@ -165,25 +165,25 @@ impl Neighbour {
         self.is_gone() || !matches!(sys::poll(&mut fds, Some(Duration::ZERO)), Ok(0))
     }
 
-    /// Sends a message of up to [`MAX_TOLD_BYTES`] bytes to the local peer's engine, with a file or
-    /// without. The engine gets the message as [`Event::Message`]. Never blocks. Messages of one
+    /// Sends a message of up to [`MAX_PAYLOAD_BYTES`] bytes to the local peer's engine, with a file
+    /// or without. The engine gets the message as [`Event::Message`]. Never blocks. Messages of one
     /// local peer arrive in order. A message with a file is lost, and counted at the receiver,
     /// where the receiver has no descriptor left for the file.
     ///
     /// # Errors
     /// `NotConnected` once the local peer is gone, `InvalidInput` for too many bytes, `WouldBlock`
     /// if the peer has not read earlier messages (some ten fit), and other errors of the system.
-    pub fn tell(&self, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> io::Result<()> {
-        if bytes.len() > MAX_TOLD_BYTES {
+    pub fn send(&self, bytes: &[u8], file: Option<BorrowedFd<'_>>) -> io::Result<()> {
+        if bytes.len() > MAX_PAYLOAD_BYTES {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        self.say(&Said::Told(bytes.to_vec()), file.as_slice())
+        self.send_message(&PeerMessage::Payload(bytes.to_vec()), file.as_slice())
     }
 
-    fn say(&self, said: &Said, files: &[BorrowedFd<'_>]) -> io::Result<()> {
+    fn send_message(&self, message: &PeerMessage, files: &[BorrowedFd<'_>]) -> io::Result<()> {
         let fd = self.connection.get().filter(|_| !self.is_gone());
         let fd = fd.ok_or(io::ErrorKind::NotConnected)?;
-        sys::send_packet(fd.as_fd(), &said.emit(), files)
+        sys::send_packet(fd.as_fd(), &message.emit(), files)
     }
 
     fn set_gone(&self) {
@@ -197,30 +197,30 @@ impl Neighbour {
 pub enum Event {
     /// A process was connected to: the packets that it sends come out of the ring. The first event
     /// of a local peer.
-    Met {
+    Connected {
         /// The local peer.
-        neighbour: Arc<Neighbour>,
+        local_peer: Arc<LocalPeer>,
         /// The ring that the local peer writes to.
         reader: RingReader,
     },
     /// From now on the local peer reads what is sent to it. Comes once per local peer.
     Ready {
         /// The local peer.
-        from: NeighbourId,
+        from: LocalPeerId,
         /// The ring to the local peer.
         writer: RingWriter,
     },
     /// The slots that the local peer says it has now.
     Slots {
         /// The local peer.
-        from: NeighbourId,
+        from: LocalPeerId,
         /// All of them.
         slots: Vec<Slot>,
     },
-    /// A message that [`Neighbour::tell`] sent.
+    /// A message that [`LocalPeer::send`] sent.
     Message {
         /// The local peer that sent the message.
-        from: NeighbourId,
+        from: LocalPeerId,
         /// The bytes of the message.
         bytes: Vec<u8>,
         /// The file that came with the message.
@@ -230,7 +230,7 @@ pub enum Event {
     /// The last event of a local peer.
     Gone {
         /// The local peer.
-        from: NeighbourId,
+        from: LocalPeerId,
         /// Whether the local peer closed its device in order; else it was killed, or was
         /// disconnected.
         in_order: bool,
@@ -240,10 +240,10 @@ pub enum Event {
 /// A flag that says that a thread of this process sleeps, so that local peers wake it: see
 /// `cursor.rs`.
 #[derive(Clone, Debug)]
-pub struct Alarm(Arc<OwnPage>);
+pub struct SleepFlag(Arc<OwnPage>);
 
-impl Alarm {
-    /// Says that the calling thread is about to sleep on [`Neighbourhood::raw_fd`]. The caller must
+impl SleepFlag {
+    /// Says that the calling thread is about to sleep on [`LocalPeers::raw_fd`]. The caller must
     /// then poll each ring ([`RingReader::has_news`]) before it sleeps.
     pub fn announce(&self) {
         self.0.announce();
@@ -257,7 +257,7 @@ impl Alarm {
 
 /// Counters of the local peers since the device was opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct NeighbourCounters {
+pub struct LocalPeerCounters {
     /// Local peers that were connected to.
     pub met: u64,
     /// Local peers that are gone again.
@@ -274,7 +274,7 @@ pub struct NeighbourCounters {
     pub muted: u64,
 }
 
-crate::sum_fields! { NeighbourCounters: met, gone, refused, short, expelled, muted }
+crate::sum_fields! { LocalPeerCounters: met, gone, refused, short, expelled, muted }
 
 #[cfg(test)]
 mod tests;

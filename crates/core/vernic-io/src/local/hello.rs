@@ -23,8 +23,8 @@ const HELLO_HEAD: usize = 20;
 /// Longest message: a hello of a process that has every slot.
 pub(super) const MAX_MESSAGE_BYTES: usize = 4096;
 
-/// Longest body of a message that [`Neighbour::tell`](super::Neighbour::tell) sends.
-pub const MAX_TOLD_BYTES: usize = MAX_MESSAGE_BYTES - HEAD;
+/// Longest body of a message that [`LocalPeer::send`](super::LocalPeer::send) sends.
+pub const MAX_PAYLOAD_BYTES: usize = MAX_MESSAGE_BYTES - HEAD;
 
 /// Files with a hello or welcome: the ring that its sender reads, and its sender's page.
 pub(super) const HELLO_FILES: usize = 2;
@@ -42,7 +42,7 @@ pub(super) struct Hello {
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum PeerMessage {
     /// A hello, from the process that has called.
     Hello(Hello),
     /// The answer to a hello.
@@ -56,7 +56,7 @@ pub(super) enum Said {
     /// The sender closes in order.
     Bye,
     /// A message of a higher layer.
-    Told(Vec<u8>),
+    Payload(Vec<u8>),
 }
 
 const HELLO: u8 = 0;
@@ -64,10 +64,10 @@ const WELCOME: u8 = 1;
 const READY: u8 = 2;
 const SLOTS: u8 = 3;
 const BYE: u8 = 4;
-const TOLD: u8 = 5;
+const PAYLOAD: u8 = 5;
 const RING: u8 = 6;
 
-/// The bytes of [`Said::Ring`], ready to be sent.
+/// The bytes of [`PeerMessage::Ring`], ready to be sent.
 pub(super) const RING_BYTES: [u8; 5] = [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], RING];
 
 fn push_slots(bytes: &mut Vec<u8>, slots: &[Slot]) {
@@ -82,7 +82,7 @@ fn parse_slots(bytes: &[u8]) -> Option<Vec<Slot>> {
     slots.collect()
 }
 
-impl Said {
+impl PeerMessage {
     pub(super) fn emit(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         match self {
@@ -95,8 +95,8 @@ impl Said {
             }
             Self::Ring => bytes.push(RING),
             Self::Bye => bytes.push(BYE),
-            Self::Told(body) => {
-                bytes.push(TOLD);
+            Self::Payload(body) => {
+                bytes.push(PAYLOAD);
                 bytes.extend_from_slice(body);
             }
         }
@@ -112,7 +112,7 @@ impl Said {
             SLOTS => parse_slots(body).map(Self::Slots),
             RING => body.is_empty().then_some(Self::Ring),
             BYE => body.is_empty().then_some(Self::Bye),
-            TOLD => Some(Self::Told(body.to_vec())),
+            PAYLOAD => Some(Self::Payload(body.to_vec())),
             _ => None,
         }
     }
@@ -140,57 +140,57 @@ impl Hello {
 mod tests {
     use super::*;
 
-    fn every_kind() -> Vec<Said> {
+    fn every_kind() -> Vec<PeerMessage> {
         let slots = vec![Slot::FIRST, Slot::LAST];
         let hello = Hello { engine: 0x0123_4567_89AB_CDEF, ring_bytes: 1 << 18, slots };
         vec![
-            Said::Hello(hello.clone()),
-            Said::Welcome(hello.clone()),
-            Said::Welcome(Hello { slots: Vec::new(), ..hello.clone() }),
-            Said::Ready,
-            Said::Slots(hello.slots),
-            Said::Ring,
-            Said::Bye,
-            Said::Told(vec![1, 2, 3]),
-            Said::Told(Vec::new()),
+            PeerMessage::Hello(hello.clone()),
+            PeerMessage::Welcome(hello.clone()),
+            PeerMessage::Welcome(Hello { slots: Vec::new(), ..hello.clone() }),
+            PeerMessage::Ready,
+            PeerMessage::Slots(hello.slots),
+            PeerMessage::Ring,
+            PeerMessage::Bye,
+            PeerMessage::Payload(vec![1, 2, 3]),
+            PeerMessage::Payload(Vec::new()),
         ]
     }
 
     #[test]
     fn what_is_said_is_understood() {
-        for said in every_kind() {
-            assert_eq!(Said::parse(&said.emit()), Some(said));
+        for message in every_kind() {
+            assert_eq!(PeerMessage::parse(&message.emit()), Some(message));
         }
         let all = (1..=Slot::LAST.value()).filter_map(Slot::new).collect();
         let hello = Hello { engine: 1, ring_bytes: 1 << 18, slots: all };
-        assert!(Said::Hello(hello).emit().len() <= MAX_MESSAGE_BYTES);
-        assert!(Said::Told(vec![0; MAX_TOLD_BYTES]).emit().len() <= MAX_MESSAGE_BYTES);
+        assert!(PeerMessage::Hello(hello).emit().len() <= MAX_MESSAGE_BYTES);
+        assert!(PeerMessage::Payload(vec![0; MAX_PAYLOAD_BYTES]).emit().len() <= MAX_MESSAGE_BYTES);
     }
 
     #[test]
     fn the_bell_is_a_message_like_others() {
-        assert_eq!(Said::Ring.emit(), RING_BYTES);
+        assert_eq!(PeerMessage::Ring.emit(), RING_BYTES);
     }
 
     #[test]
     fn what_is_cut_off_or_of_another_version_is_not_understood() {
-        for said in every_kind() {
-            let mut bytes = said.emit();
+        for message in every_kind() {
+            let mut bytes = message.emit();
             for len in 0..bytes.len() {
                 // A list of slots may end early, and so may the body of `Told`.
-                if let Some(other) = Said::parse(&bytes[..len]) {
-                    assert_eq!(std::mem::discriminant(&other), std::mem::discriminant(&said));
+                if let Some(other) = PeerMessage::parse(&bytes[..len]) {
+                    assert_eq!(std::mem::discriminant(&other), std::mem::discriminant(&message));
                 }
             }
             bytes[3] += 1;
-            assert_eq!(Said::parse(&bytes), None);
+            assert_eq!(PeerMessage::parse(&bytes), None);
         }
-        let mut bytes = Said::Ready.emit();
+        let mut bytes = PeerMessage::Ready.emit();
         bytes.push(0);
-        assert_eq!(Said::parse(&bytes), None);
+        assert_eq!(PeerMessage::parse(&bytes), None);
         bytes[4] = 77;
-        assert_eq!(Said::parse(&bytes), None);
+        assert_eq!(PeerMessage::parse(&bytes), None);
         let nobody = [&MAGIC[..], &[SLOTS, 0, 0]].concat();
-        assert_eq!(Said::parse(&nobody), None, "no process has slot 0");
+        assert_eq!(PeerMessage::parse(&nobody), None, "no process has slot 0");
     }
 }

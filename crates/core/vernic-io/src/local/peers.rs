@@ -5,25 +5,25 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-use super::complaint::{Complaints, Whose};
-use super::hello::{Hello, MAX_MESSAGE_BYTES, Said};
-use super::hindrance::{Hindrance, Hindrances, Shortages};
-use super::meeting::{Call, Incoming, Passed, Stranger};
-use super::open::{Next, Open, READABLE};
+use super::connect_failure::{ConnectFailure, ConnectFailures, Shortages};
+use super::connect_warning::{ConnectWarnings, WarningSubject};
+use super::connected_peer::{ConnectedPeer, Next, READABLE};
+use super::connecting::{IncomingRing, OutgoingCall, PendingPeer, ReceivedFiles};
+use super::hello::{Hello, MAX_MESSAGE_BYTES, PeerMessage};
 use super::page::OwnPage;
 use super::ring::{RingMemory, RingWriter};
 use super::{
-    Alarm, Event, MAX_NEIGHBOURS, MAX_STRANGERS, MIN_RING_BYTES, Neighbour, NeighbourCounters,
-    NeighbourId, PATIENCE,
+    Event, LocalPeer, LocalPeerCounters, LocalPeerId, MAX_LOCAL_PEERS, MAX_PENDING_PEERS,
+    MIN_RING_BYTES, PATIENCE, SleepFlag,
 };
 use crate::host::{Slot, SlotTable};
 use crate::link::Nanos;
 use crate::random::random;
 use crate::sys::{self, ClosableFd, EpollOp, OwnFd, Packet};
 
-mod doors;
+mod listeners;
 
-use doors::Door;
+use listeners::SlotListener;
 
 /// Messages that one poll takes from one connection.
 const MAX_SERVED: usize = 32;
@@ -36,17 +36,17 @@ const FULL_RINGS: usize = 8;
 
 /// The local peers of a device. Served by one thread, which sleeps on [`raw_fd`](Self::raw_fd).
 #[derive(Debug)]
-pub struct Neighbourhood {
+pub struct LocalPeers {
     engine: u64,
     slots: Arc<SlotTable>,
     ring_bytes: u32,
     page: Arc<OwnPage>,
     epoll: OwnFd,
-    doors: Vec<Door>,
-    strangers: Vec<Stranger>,
-    open: Vec<Option<Open>>,
-    hindrances: Hindrances,
-    complaints: Complaints,
+    listeners: Vec<SlotListener>,
+    pending: Vec<PendingPeer>,
+    connected: Vec<Option<ConnectedPeer>>,
+    failures: ConnectFailures,
+    warnings: ConnectWarnings,
     shortages: Shortages,
     /// The [`SlotTable::generation`] whose slots were followed last.
     followed: Option<u64>,
@@ -54,14 +54,14 @@ pub struct Neighbourhood {
     shut_until: Option<Nanos>,
     /// Set while a slot's socket could not be opened: the pause before the next try, and when that
     /// try is.
-    doors_due: Option<(u64, Nanos)>,
+    listeners_due: Option<(u64, Nanos)>,
     last_key: u64,
     generation: u32,
-    counters: NeighbourCounters,
+    counters: LocalPeerCounters,
     closed: bool,
 }
 
-impl Neighbourhood {
+impl LocalPeers {
     /// Creates the local peers of a device, with none connected yet. Other processes find this
     /// device by the slots of `slots`. They write to rings of `ring_bytes`, or less from the ninth
     /// local peer on. `ring_bytes` is a power of two from [`MIN_RING_BYTES`](super::MIN_RING_BYTES)
@@ -80,18 +80,18 @@ impl Neighbourhood {
             ring_bytes,
             page: Arc::new(OwnPage::new()?),
             epoll: sys::epoll()?,
-            doors: Vec::new(),
-            strangers: Vec::new(),
-            open: Vec::new(),
-            hindrances: Hindrances::default(),
-            complaints: Complaints::default(),
+            listeners: Vec::new(),
+            pending: Vec::new(),
+            connected: Vec::new(),
+            failures: ConnectFailures::default(),
+            warnings: ConnectWarnings::default(),
             shortages: Shortages::default(),
             followed: None,
             shut_until: None,
-            doors_due: None,
+            listeners_due: None,
             last_key: 0,
             generation: 0,
-            counters: NeighbourCounters::default(),
+            counters: LocalPeerCounters::default(),
             closed: false,
         })
     }
@@ -103,12 +103,12 @@ impl Neighbourhood {
     }
 
     /// Returns the flag for the thread that sleeps.
-    pub fn alarm(&self) -> Alarm {
-        Alarm(self.page.clone())
+    pub fn sleep_flag(&self) -> SleepFlag {
+        SleepFlag(self.page.clone())
     }
 
     /// Returns the totals so far.
-    pub fn counters(&self) -> NeighbourCounters {
+    pub fn counters(&self) -> LocalPeerCounters {
         self.counters
     }
 
@@ -116,20 +116,20 @@ impl Neighbourhood {
     /// readable.
     pub fn deadline(&self, now: Nanos) -> Option<Nanos> {
         let patience = PATIENCE.as_nanos() as u64;
-        let strangers = self.strangers.iter().map(|stranger| stranger.since.plus(patience));
-        let owed = self.open.iter().flatten().any(|open| open.owed_slots);
+        let pending = self.pending.iter().map(|pending| pending.since.plus(patience));
+        let owed = self.connected.iter().flatten().any(|peer| peer.owed_slots);
         let owed = owed.then(|| now.plus(RETRY_NANOS));
-        let doors = self.doors_due.map(|(_, due)| due);
-        let muted = self.open.iter().flatten().filter(|open| open.is_muted);
-        let muted = muted.map(Open::heard_again_at);
-        let others = [owed, doors, self.shut_until, self.hindrances.next()];
-        strangers.chain(muted).chain(others.into_iter().flatten()).min()
+        let listeners = self.listeners_due.map(|(_, due)| due);
+        let muted = self.connected.iter().flatten().filter(|peer| peer.is_muted);
+        let muted = muted.map(ConnectedPeer::heard_again_at);
+        let others = [owed, listeners, self.shut_until, self.failures.next()];
+        pending.chain(muted).chain(others.into_iter().flatten()).min()
     }
 
     /// Why the process that has `slot` is no local peer although a connect was tried; `None` if no
     /// failure is known.
-    pub fn hindrance(&self, slot: Slot) -> Option<Hindrance> {
-        self.hindrances.why(slot)
+    pub fn connect_failure(&self, slot: Slot) -> Option<ConnectFailure> {
+        self.failures.why(slot)
     }
 
     fn next_key(&mut self) -> u64 {
@@ -142,7 +142,7 @@ impl Neighbourhood {
     }
 
     /// Counts a shortage on this side, and notes it for `pid` if the process is known.
-    fn count_shortage(&mut self, why: Hindrance, pid: Option<u32>, now: Nanos) {
+    fn count_shortage(&mut self, why: ConnectFailure, pid: Option<u32>, now: Nanos) {
         if why.is_shortage() {
             self.counters.short += 1;
             pid.into_iter().for_each(|pid| self.shortages.note(pid, why, now));
@@ -152,48 +152,48 @@ impl Neighbourhood {
     /// Why a connect to the process `pid` failed. Of two calls at once one ends, with a hang-up or
     /// in silence, and the other is to be accepted. If accepting failed because something ran out
     /// here, the failure is a shortage of ours and not the peer's.
-    fn why(&self, error: &io::Error, pid: Option<u32>, now: Nanos) -> Hindrance {
+    fn why(&self, error: &io::Error, pid: Option<u32>, now: Nanos) -> ConnectFailure {
         let own = || self.shortages.of(pid?, now);
-        match Hindrance::of(error) {
-            why @ (Hindrance::HungUp | Hindrance::Silent) => own().unwrap_or(why),
+        match ConnectFailure::of(error) {
+            why @ (ConnectFailure::HungUp | ConnectFailure::Silent) => own().unwrap_or(why),
             why => why,
         }
     }
 
     /// Tries again what failed before and may be possible now.
     fn try_again(&mut self, now: Nanos, events: &mut Vec<Event>) {
-        self.try_doors(now);
-        for slot in self.hindrances.due(now) {
-            self.meet_owner(slot, None, now, events);
+        self.try_listeners(now);
+        for slot in self.failures.due(now) {
+            self.connect_owner(slot, None, now, events);
         }
     }
 
     /// Sends our slots to the local peers that do not know them.
     fn pay_slots(&mut self) {
-        let own = Said::Slots(self.slots.own_slots());
-        for open in self.open.iter_mut().flatten().filter(|open| open.owed_slots) {
-            let told = open.neighbour.say(&own, &[]);
-            open.owed_slots = told.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+        let own = PeerMessage::Slots(self.slots.own_slots());
+        for peer in self.connected.iter_mut().flatten().filter(|peer| peer.owed_slots) {
+            let told = peer.local_peer.send_message(&own, &[]);
+            peer.owed_slots = told.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
         }
     }
 
     /// Returns the local peer that says it has this slot.
-    pub fn find(&self, slot: Slot) -> Option<&Arc<Neighbour>> {
-        let open = self.open.iter().flatten();
-        open.into_iter().find(|open| open.slots.contains(&slot)).map(|open| &open.neighbour)
+    pub fn find(&self, slot: Slot) -> Option<&Arc<LocalPeer>> {
+        let peer = self.connected.iter().flatten();
+        peer.into_iter().find(|peer| peer.slots.contains(&slot)).map(|peer| &peer.local_peer)
     }
 
     /// Begins to connect to the process `pid`, which has this slot, unless that is done or under
     /// way. Does not wait: [`serve`](Self::serve) reports the connected peer, or this function does
     /// if the peer is this process. A connect that fails is tried again, some times in the next
     /// minutes.
-    pub fn meet(&mut self, slot: Slot, pid: u32, now: Nanos, events: &mut Vec<Event>) {
-        self.meet_owner(slot, Some(pid), now, events);
+    pub fn connect(&mut self, slot: Slot, pid: u32, now: Nanos, events: &mut Vec<Event>) {
+        self.connect_owner(slot, Some(pid), now, events);
     }
 
-    /// Does what [`meet`](Self::meet) does, with the process that has the slot now. `pid` is that
-    /// process if it is known before the connect.
-    fn meet_owner(
+    /// Does what [`connect`](Self::connect) does, with the process that has the slot now. `pid` is
+    /// that process if it is known before the connect.
+    fn connect_owner(
         &mut self,
         slot: Slot,
         mut pid: Option<u32>,
@@ -201,40 +201,44 @@ impl Neighbourhood {
         events: &mut Vec<Event>,
     ) {
         let is_under_way =
-            |stranger: &Stranger| stranger.call.as_ref().is_some_and(|call| call.slot == slot);
+            |pending: &PendingPeer| pending.call.as_ref().is_some_and(|call| call.slot == slot);
         if self.find(slot).is_some() {
-            self.hindrances.forget(&[slot]);
+            self.failures.forget(&[slot]);
         }
         if self.closed
             || !slot.is_ordinary()
             || self.find(slot).is_some()
-            || self.strangers.iter().any(is_under_way)
-            || self.hindrances.is_paused(slot, now)
+            || self.pending.iter().any(is_under_way)
+            || self.failures.is_paused(slot, now)
         {
             return;
         }
-        self.hindrances.begin(slot, now);
+        self.failures.begin(slot, now);
         let met = match self.slots.is_ours(slot) {
-            true => self.meet_self(events),
+            true => self.connect_self(events),
             false => self.call(slot, &mut pid, now),
         };
         if let Err(error) = met {
-            self.hinder(slot, pid, &error, now);
+            self.note_failure(slot, pid, &error, now);
         }
     }
 
     /// Notes that the process that has `slot` could not be connected to; `pid` is the process if
     /// known.
-    fn hinder(&mut self, slot: Slot, pid: Option<u32>, error: &io::Error, now: Nanos) {
+    fn note_failure(&mut self, slot: Slot, pid: Option<u32>, error: &io::Error, now: Nanos) {
         if self.find(slot).is_some() {
             // Two calls at once: the other one succeeded.
             return;
         }
         let why = self.why(error, pid, now);
         tracing::debug!(slot = slot.value(), pid, %error, %why, "its process is no neighbour");
-        let tries = self.hindrances.note(slot, why, now);
-        self.complaints.hear(pid.map_or(Whose::Unknown, Whose::Process), why, tries);
-        self.count_shortage(Hindrance::of(error), pid, now);
+        let tries = self.failures.note(slot, why, now);
+        self.warnings.note(
+            pid.map_or(WarningSubject::Unknown, WarningSubject::Process),
+            why,
+            tries,
+        );
+        self.count_shortage(ConnectFailure::of(error), pid, now);
     }
 
     fn hello(&self, ring_bytes: u32) -> Hello {
@@ -243,51 +247,55 @@ impl Neighbourhood {
 
     /// Returns the capacity of the ring that the next local peer writes to.
     fn next_ring_bytes(&self) -> u32 {
-        ring_bytes_among(self.open.iter().flatten().count(), self.ring_bytes)
+        ring_bytes_among(self.connected.iter().flatten().count(), self.ring_bytes)
     }
 
     /// Calls the process that has `slot`, and sets `pid` to that process once it is reached.
     fn call(&mut self, slot: Slot, pid: &mut Option<u32>, now: Nanos) -> io::Result<()> {
-        self.free_place().ok_or(io::ErrorKind::QuotaExceeded)?;
-        if self.strangers.len() >= MAX_STRANGERS {
+        self.free_index().ok_or(io::ErrorKind::QuotaExceeded)?;
+        if self.pending.len() >= MAX_PENDING_PEERS {
             return Err(io::ErrorKind::ResourceBusy.into());
         }
         let connection = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0)?;
         sys::connect_abstract(connection.as_fd(), &self.slots.neighbour_name(slot))?;
-        let peer = Stranger::check(connection.as_fd())?;
+        let peer = PendingPeer::check(connection.as_fd())?;
         *pid = Some(peer);
         let ring_bytes = self.next_ring_bytes();
-        let incoming = Incoming::new(ring_bytes)?;
-        incoming.send(connection.as_fd(), &Said::Hello(self.hello(ring_bytes)), &self.page)?;
+        let incoming = IncomingRing::new(ring_bytes)?;
+        incoming.send(
+            connection.as_fd(),
+            &PeerMessage::Hello(self.hello(ring_bytes)),
+            &self.page,
+        )?;
         let key = self.next_key();
         self.watch(&connection, key)?;
-        let call = Some(Call { slot, incoming });
-        self.strangers.push(Stranger { key, connection, pid: peer, since: now, call });
+        let call = Some(OutgoingCall { slot, incoming });
+        self.pending.push(PendingPeer { key, connection, pid: peer, since: now, call });
         Ok(())
     }
 
-    fn meet_self(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
+    fn connect_self(&mut self, events: &mut Vec<Event>) -> io::Result<()> {
         let (mouth, ear) = sys::packet_pair()?;
         let ring_bytes = self.next_ring_bytes();
-        let incoming = Incoming::new(ring_bytes)?;
-        let passed = Passed::own(&incoming, &self.page)?;
+        let incoming = IncomingRing::new(ring_bytes)?;
+        let received = ReceivedFiles::own(&incoming, &self.page)?;
         let key = self.next_key();
         self.watch(&ear, key)?;
         let hello = self.hello(ring_bytes);
         let pid = std::process::id();
-        let writer = self.welcome(key, mouth, pid, &hello, incoming.memory, passed, events)?;
-        if let Some(open) = self.open.iter_mut().flatten().find(|open| open.key == key) {
-            open.ear = Some(Arc::new(ear));
-            let from = open.neighbour.id;
+        let writer = self.welcome(key, mouth, pid, &hello, incoming.memory, received, events)?;
+        if let Some(peer) = self.connected.iter_mut().flatten().find(|peer| peer.key == key) {
+            peer.ear = Some(Arc::new(ear));
+            let from = peer.local_peer.id;
             events.push(Event::Ready { from, writer });
             events.push(Event::Slots { from, slots: hello.slots });
         }
         Ok(())
     }
 
-    fn free_place(&self) -> Option<usize> {
-        let free = self.open.iter().position(Option::is_none).unwrap_or(self.open.len());
-        (free < MAX_NEIGHBOURS).then_some(free)
+    fn free_index(&self) -> Option<usize> {
+        let free = self.connected.iter().position(Option::is_none).unwrap_or(self.connected.len());
+        (free < MAX_LOCAL_PEERS).then_some(free)
     }
 
     /// Adds the process on this connection as a local peer, which may write to us from now on.
@@ -299,25 +307,25 @@ impl Neighbourhood {
         pid: u32,
         hello: &Hello,
         incoming: Arc<RingMemory>,
-        passed: Passed,
+        received: ReceivedFiles,
         events: &mut Vec<Event>,
     ) -> io::Result<RingWriter> {
-        let place = self.free_place().ok_or(io::ErrorKind::QuotaExceeded)?;
+        let index = self.free_index().ok_or(io::ErrorKind::QuotaExceeded)?;
         let connection = Arc::new(ClosableFd::new(connection));
-        let (outgoing, reader, writer) = passed.into_ends(incoming.clone(), &connection);
+        let (outgoing, reader, writer) = received.into_ends(incoming.clone(), &connection);
         self.generation = self.generation.wrapping_add(1);
-        let id = NeighbourId { place: place as u16, generation: self.generation };
+        let id = LocalPeerId { index: index as u16, generation: self.generation };
         let gone = AtomicBool::new(false);
-        let neighbour = Arc::new(Neighbour { id, pid, connection, incoming, outgoing, gone });
-        let open = Open::new(key, neighbour.clone(), hello);
-        self.hindrances.forget(&hello.slots);
-        if place == self.open.len() {
-            self.open.push(Some(open));
+        let local_peer = Arc::new(LocalPeer { id, pid, connection, incoming, outgoing, gone });
+        let peer = ConnectedPeer::new(key, local_peer.clone(), hello);
+        self.failures.forget(&hello.slots);
+        if index == self.connected.len() {
+            self.connected.push(Some(peer));
         } else {
-            self.open[place] = Some(open);
+            self.connected[index] = Some(peer);
         }
         self.counters.met += 1;
-        events.push(Event::Met { neighbour, reader });
+        events.push(Event::Connected { local_peer, reader });
         Ok(writer)
     }
 
@@ -329,17 +337,17 @@ impl Neighbourhood {
             return;
         }
         let epoll = self.epoll.as_fd();
-        let muted = self.open.iter_mut().flatten().filter(|open| open.is_muted);
-        muted.filter(|open| open.heard_again_at() <= now).for_each(|open| open.watch(epoll, true));
+        let muted = self.connected.iter_mut().flatten().filter(|peer| peer.is_muted);
+        muted.filter(|peer| peer.heard_again_at() <= now).for_each(|peer| peer.watch(epoll, true));
         let mut ready = Vec::new();
         // The only errors possible are of descriptors that are not ours.
         let _ = sys::epoll_ready(self.epoll.as_fd(), |key, _| ready.push(key));
         for key in ready {
-            if let Some(at) = self.doors.iter().position(|door| door.key == key) {
+            if let Some(at) = self.listeners.iter().position(|listener| listener.key == key) {
                 self.accept(at, now);
-            } else if let Some(at) = self.strangers.iter().position(|s| s.key == key) {
-                self.hear_stranger(at, now, events);
-            } else if let Some(at) = self.place_of(key) {
+            } else if let Some(at) = self.pending.iter().position(|s| s.key == key) {
+                self.hear_pending(at, now, events);
+            } else if let Some(at) = self.index_of(key) {
                 self.hear(at, now, events);
             }
         }
@@ -348,54 +356,59 @@ impl Neighbourhood {
         self.pay_slots();
     }
 
-    fn place_of(&self, key: u64) -> Option<usize> {
-        self.open.iter().position(|open| open.as_ref().is_some_and(|open| open.key == key))
+    fn index_of(&self, key: u64) -> Option<usize> {
+        self.connected.iter().position(|peer| peer.as_ref().is_some_and(|peer| peer.key == key))
     }
 
     fn give_up_silent(&mut self, now: Nanos) {
         let patience = PATIENCE.as_nanos() as u64;
-        while let Some(at) = self.strangers.iter().position(|s| s.since.plus(patience) <= now) {
-            let stranger = self.strangers.remove(at);
+        while let Some(at) = self.pending.iter().position(|s| s.since.plus(patience) <= now) {
+            let pending = self.pending.remove(at);
             self.counters.refused += 1;
-            tracing::debug!(pid = stranger.pid, "a process does not answer: no neighbour");
-            if let Some(call) = stranger.call {
-                self.hinder(call.slot, Some(stranger.pid), &io::ErrorKind::TimedOut.into(), now);
+            tracing::debug!(pid = pending.pid, "a process does not answer: no neighbour");
+            if let Some(call) = pending.call {
+                self.note_failure(
+                    call.slot,
+                    Some(pending.pid),
+                    &io::ErrorKind::TimedOut.into(),
+                    now,
+                );
             }
         }
     }
 
     /// Handles one message of a pending peer: the peer becomes a local peer, or its connection is
     /// closed.
-    fn hear_stranger(&mut self, at: usize, now: Nanos, events: &mut Vec<Event>) {
+    fn hear_pending(&mut self, at: usize, now: Nanos, events: &mut Vec<Event>) {
         let mut buf = [0; MAX_MESSAGE_BYTES];
-        let packet = sys::recv_packet(self.strangers[at].connection.as_fd(), &mut buf);
+        let packet = sys::recv_packet(self.pending[at].connection.as_fd(), &mut buf);
         if packet.as_ref().is_err_and(sys::is_for_later) {
             return;
         }
-        let stranger = self.strangers.remove(at);
-        let (pid, called) = (stranger.pid, stranger.call.as_ref().map(|call| call.slot));
-        let met = packet.and_then(|packet| self.consider(stranger, &buf, &packet, events));
+        let pending = self.pending.remove(at);
+        let (pid, called) = (pending.pid, pending.call.as_ref().map(|call| call.slot));
+        let met = packet.and_then(|packet| self.consider(pending, &buf, &packet, events));
         let Err(error) = met else { return };
         // A hang-up, or a shortage on this side, does not count as refused.
-        let why = Hindrance::of(&error);
+        let why = ConnectFailure::of(&error);
         tracing::debug!(pid, %error, %why, "a process is no neighbour");
         match called {
-            Some(slot) => self.hinder(slot, Some(pid), &error, now),
+            Some(slot) => self.note_failure(slot, Some(pid), &error, now),
             None => {
                 self.count_shortage(why, Some(pid), now);
                 if why.is_shortage() {
-                    self.complaints.hear(Whose::Process(pid), why, 1);
+                    self.warnings.note(WarningSubject::Process(pid), why, 1);
                 }
             }
         }
-        if !why.is_shortage() && why != Hindrance::HungUp {
+        if !why.is_shortage() && why != ConnectFailure::HungUp {
             self.counters.refused += 1;
         }
     }
 
     fn consider(
         &mut self,
-        stranger: Stranger,
+        pending: PendingPeer,
         buf: &[u8],
         packet: &Packet,
         events: &mut Vec<Event>,
@@ -407,41 +420,45 @@ impl Neighbourhood {
         if packet.lost_files {
             return Err(io::Error::from_raw_os_error(libc::EMFILE));
         }
-        let said = buf.get(..packet.len).filter(|_| !packet.truncated).and_then(Said::parse);
-        let Stranger { key, connection, pid, call, .. } = stranger;
-        match (said, call) {
-            (Some(Said::Hello(hello)), None) => {
-                let passed = Passed::map(&hello, &packet.files)?;
+        let message =
+            buf.get(..packet.len).filter(|_| !packet.truncated).and_then(PeerMessage::parse);
+        let PendingPeer { key, connection, pid, call, .. } = pending;
+        match (message, call) {
+            (Some(PeerMessage::Hello(hello)), None) => {
+                let received = ReceivedFiles::map(&hello, &packet.files)?;
                 if !self.takes_call_of(&hello, pid) {
                     return Ok(());
                 }
                 // Refuse before the welcome: a welcomed process sends through memory at once, and
                 // takes a hang-up for our death.
-                self.free_place().ok_or(io::ErrorKind::QuotaExceeded)?;
+                self.free_index().ok_or(io::ErrorKind::QuotaExceeded)?;
                 let ring_bytes = self.next_ring_bytes();
-                let incoming = Incoming::new(ring_bytes)?;
-                let welcome = Said::Welcome(self.hello(ring_bytes));
+                let incoming = IncomingRing::new(ring_bytes)?;
+                let welcome = PeerMessage::Welcome(self.hello(ring_bytes));
                 incoming.send(connection.as_fd(), &welcome, &self.page)?;
                 let memory = incoming.memory;
-                let writer = self.welcome(key, connection, pid, &hello, memory, passed, events)?;
-                if let Some(open) = self.open.iter_mut().flatten().find(|open| open.key == key) {
-                    open.writer = Some(writer);
+                let writer =
+                    self.welcome(key, connection, pid, &hello, memory, received, events)?;
+                if let Some(peer) = self.connected.iter_mut().flatten().find(|peer| peer.key == key)
+                {
+                    peer.writer = Some(writer);
                 }
                 Ok(())
             }
-            (Some(Said::Welcome(hello)), Some(Call { incoming, .. })) => {
-                let passed = Passed::map(&hello, &packet.files)?;
+            (Some(PeerMessage::Welcome(hello)), Some(OutgoingCall { incoming, .. })) => {
+                let received = ReceivedFiles::map(&hello, &packet.files)?;
                 if self.knows(&hello, pid) {
                     return Ok(());
                 }
                 let memory = incoming.memory;
-                let writer = self.welcome(key, connection, pid, &hello, memory, passed, events)?;
-                let at = self.place_of(key).ok_or(io::ErrorKind::NotFound)?;
-                let Some(open) = &mut self.open[at] else { return Ok(()) };
+                let writer =
+                    self.welcome(key, connection, pid, &hello, memory, received, events)?;
+                let at = self.index_of(key).ok_or(io::ErrorKind::NotFound)?;
+                let Some(peer) = &mut self.connected[at] else { return Ok(()) };
                 // If there is no room for the message, the connection is lost, which the next
                 // message notices.
-                let _ = open.neighbour.say(&Said::Ready, &[]);
-                let from = open.neighbour.id;
+                let _ = peer.local_peer.send_message(&PeerMessage::Ready, &[]);
+                let from = peer.local_peer.id;
                 events.push(Event::Ready { from, writer });
                 events.push(Event::Slots { from, slots: hello.slots });
                 Ok(())
@@ -453,8 +470,9 @@ impl Neighbourhood {
     /// Whether the engine in `hello` is this engine, or a local peer already over another
     /// connection.
     fn knows(&self, hello: &Hello, pid: u32) -> bool {
-        let is_it = |open: &Open| open.engine == hello.engine && open.neighbour.pid == pid;
-        hello.engine == self.engine || self.open.iter().flatten().any(is_it)
+        let is_it =
+            |peer: &ConnectedPeer| peer.engine == hello.engine && peer.local_peer.pid == pid;
+        hello.engine == self.engine || self.connected.iter().flatten().any(is_it)
     }
 
     /// Whether a caller becomes a local peer on its connection. If we call it at the same time, one
@@ -463,13 +481,13 @@ impl Neighbourhood {
         if self.knows(hello, pid) {
             return false;
         }
-        let ours = self.strangers.iter().position(|stranger| {
-            stranger.call.as_ref().is_some_and(|call| hello.slots.contains(&call.slot))
+        let ours = self.pending.iter().position(|pending| {
+            pending.call.as_ref().is_some_and(|call| hello.slots.contains(&call.slot))
         });
         match ours {
             Some(_) if self.engine < hello.engine => false,
             Some(at) => {
-                self.strangers.remove(at);
+                self.pending.remove(at);
                 true
             }
             None => true,
@@ -480,59 +498,60 @@ impl Neighbourhood {
     fn hear(&mut self, at: usize, now: Nanos, events: &mut Vec<Event>) {
         for _ in 0..MAX_SERVED {
             let mut buf = [0; MAX_MESSAGE_BYTES];
-            let Some(open) = &mut self.open[at] else { return };
-            if open.has_said_enough(now) {
+            let Some(peer) = &mut self.connected[at] else { return };
+            if peer.has_said_enough(now) {
                 // The kernel reports a hang-up all the same; it is handled when the peer is handled
                 // again.
-                if !open.is_muted {
-                    open.watch(self.epoll.as_fd(), false);
+                if !peer.is_muted {
+                    peer.watch(self.epoll.as_fd(), false);
                     self.counters.muted += 1;
                 }
                 return;
             }
-            let Some(packet) = open.hear(&mut buf) else { return };
+            let Some(packet) = peer.hear(&mut buf) else { return };
             let next = match packet {
                 // The peer has closed without having read all that we sent. The kernel reports this
                 // once, before it delivers the peer's own last messages.
                 Err(error) if error.kind() == io::ErrorKind::ConnectionReset => Next::Stay,
-                Err(_) => Next::Close { in_order: open.said_bye },
-                Ok(packet) if packet.len == 0 => Next::Close { in_order: open.said_bye },
+                Err(_) => Next::Close { in_order: peer.said_bye },
+                Ok(packet) if packet.len == 0 => Next::Close { in_order: peer.said_bye },
                 Ok(packet) if packet.lost_files => Next::Short,
-                Ok(packet) => open.take(&buf, packet, events),
+                Ok(packet) => peer.take(&buf, packet, events),
             };
             match next {
                 Next::Stay => {}
                 Next::Short => {
-                    let pid = open.neighbour.pid();
+                    let pid = peer.local_peer.pid();
                     tracing::debug!(pid, "no descriptor for the file that a neighbour has sent");
                     self.counters.short += 1;
-                    self.complaints.hear_lost_file(pid);
+                    self.warnings.note_lost_file(pid);
                 }
-                Next::Close { in_order } => return self.part(at, in_order, events),
+                Next::Close { in_order } => return self.disconnect(at, in_order, events),
                 Next::Expel(why) => {
-                    let pid = open.neighbour.pid();
+                    let pid = peer.local_peer.pid();
                     tracing::warn!(pid, why, "a neighbour breaks the rules: no neighbour any more");
                     self.counters.expelled += 1;
-                    return self.part(at, false, events);
+                    return self.disconnect(at, false, events);
                 }
             }
         }
     }
 
-    fn part(&mut self, at: usize, in_order: bool, events: &mut Vec<Event>) {
-        let Some(open) = self.open.get_mut(at).and_then(Option::take) else { return };
-        open.neighbour.set_gone();
+    fn disconnect(&mut self, at: usize, in_order: bool, events: &mut Vec<Event>) {
+        let Some(peer) = self.connected.get_mut(at).and_then(Option::take) else { return };
+        peer.local_peer.set_gone();
         self.counters.gone += 1;
-        events.push(Event::Gone { from: open.neighbour.id, in_order });
+        events.push(Event::Gone { from: peer.local_peer.id, in_order });
     }
 
     /// Disconnects a local peer whose ring broke a rule: nothing that it sends is handled any more.
     /// Appends `Gone` to `events`, unless the peer is gone already.
-    pub fn expel(&mut self, id: NeighbourId, events: &mut Vec<Event>) {
-        let is_it = |open: &Option<Open>| open.as_ref().is_some_and(|o| o.neighbour.id == id);
-        if let Some(at) = self.open.iter().position(is_it) {
+    pub fn expel(&mut self, id: LocalPeerId, events: &mut Vec<Event>) {
+        let is_it =
+            |peer: &Option<ConnectedPeer>| peer.as_ref().is_some_and(|o| o.local_peer.id == id);
+        if let Some(at) = self.connected.iter().position(is_it) {
             self.counters.expelled += 1;
-            self.part(at, false, events);
+            self.disconnect(at, false, events);
         }
     }
 
@@ -540,22 +559,22 @@ impl Neighbourhood {
     pub fn close(&mut self, events: &mut Vec<Event>) {
         self.closed = true;
         self.page.close();
-        self.doors.clear();
-        self.strangers.clear();
-        for at in 0..self.open.len() {
-            if let Some(open) = &self.open[at] {
+        self.listeners.clear();
+        self.pending.clear();
+        for at in 0..self.connected.len() {
+            if let Some(peer) = &self.connected[at] {
                 // A local peer that cannot be sent the message notices the hang-up.
-                let _ = open.neighbour.say(&Said::Bye, &[]);
+                let _ = peer.local_peer.send_message(&PeerMessage::Bye, &[]);
             }
-            self.part(at, true, events);
+            self.disconnect(at, true, events);
         }
     }
 }
 
 /// Returns the capacity of a ring among so many other peers: half of `most` from [`FULL_RINGS`]
 /// peers on, a quarter from twice as many, and so on.
-fn ring_bytes_among(neighbours: usize, most: u32) -> u32 {
-    let halvings = match neighbours / FULL_RINGS {
+fn ring_bytes_among(peers: usize, most: u32) -> u32 {
+    let halvings = match peers / FULL_RINGS {
         0 => 0,
         times => times.ilog2() + 1,
     };
@@ -567,10 +586,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rings_get_smaller_as_neighbours_get_more() {
+    fn rings_get_smaller_as_local_peers_get_more() {
         const FULL: u32 = 4 * MIN_RING_BYTES;
-        let among = |neighbours| FULL / ring_bytes_among(neighbours, FULL);
-        assert_eq!([0, 7, 8, 15, 16, 31, 32, MAX_NEIGHBOURS].map(among), [1, 1, 2, 2, 4, 4, 4, 4]);
+        let among = |peers| FULL / ring_bytes_among(peers, FULL);
+        assert_eq!([0, 7, 8, 15, 16, 31, 32, MAX_LOCAL_PEERS].map(among), [1, 1, 2, 2, 4, 4, 4, 4]);
         assert_eq!(ring_bytes_among(usize::MAX, MIN_RING_BYTES), MIN_RING_BYTES);
         // 64 processes of a host, in KiB: 16 MiB each if all rings were of 256 KiB.
         let all: u32 = (0..63).map(|n| ring_bytes_among(n, FULL) >> 10).sum();
@@ -583,18 +602,19 @@ mod tests {
         let [own, mute] = [(); 2].map(|()| SlotTable::with_scope(&scope).unwrap());
         own.claim().unwrap();
         let slot = mute.claim().unwrap();
-        let door = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).unwrap();
-        sys::bind_abstract(door.as_fd(), &mute.neighbour_name(slot)).unwrap();
-        sys::listen(door.as_fd(), 5).unwrap();
-        let mut hood = Neighbourhood::new(own, MIN_RING_BYTES).unwrap();
+        let listener = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).unwrap();
+        sys::bind_abstract(listener.as_fd(), &mute.neighbour_name(slot)).unwrap();
+        sys::listen(listener.as_fd(), 5).unwrap();
+        let mut peers = LocalPeers::new(own, MIN_RING_BYTES).unwrap();
         let (former, mut now, mut events) = (1, Nanos(1), Vec::new());
-        hood.meet(slot, former, now, &mut events);
+        peers.connect(slot, former, now, &mut events);
         // The connect is given up, tried again, and given up.
         for _ in 0..3 {
-            now = hood.deadline(now).unwrap();
-            hood.serve(now, &mut events);
+            now = peers.deadline(now).unwrap();
+            peers.serve(now, &mut events);
         }
-        let is_told = |pid| hood.complaints.is_told(Whose::Process(pid), Hindrance::Silent);
-        assert_eq!([former, std::process::id()].map(is_told), [false, true]);
+        let is_logged =
+            |pid| peers.warnings.is_logged(WarningSubject::Process(pid), ConnectFailure::Silent);
+        assert_eq!([former, std::process::id()].map(is_logged), [false, true]);
     }
 }

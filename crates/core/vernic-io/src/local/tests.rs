@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use super::hello::{Hello, Said};
+use super::hello::{Hello, PeerMessage};
 use super::*;
 use crate::batch::MAX_PACKET_BYTES;
 use crate::host::SlotTable;
@@ -15,7 +15,7 @@ const RING: u32 = MIN_RING_BYTES;
 
 /// The part of a process's device that deals with local peers.
 struct Engine {
-    hood: Neighbourhood,
+    peers: LocalPeers,
     slots: Arc<SlotTable>,
     events: Vec<Event>,
     now: Nanos,
@@ -29,21 +29,21 @@ impl Engine {
     fn new(scope: &str) -> Self {
         let slots = SlotTable::with_scope(scope).unwrap();
         slots.claim().unwrap();
-        let mut hood = Neighbourhood::new(slots.clone(), RING).unwrap();
-        hood.follow_slots(Nanos(1));
-        Self { hood, slots, events: Vec::new(), now: Nanos(1) }
+        let mut peers = LocalPeers::new(slots.clone(), RING).unwrap();
+        peers.follow_slots(Nanos(1));
+        Self { peers, slots, events: Vec::new(), now: Nanos(1) }
     }
 
     fn slot(&self) -> Slot {
         self.slots.own_slots()[0]
     }
 
-    fn meet(&mut self, slot: Slot) {
-        self.hood.meet(slot, std::process::id(), self.now, &mut self.events);
+    fn connect(&mut self, slot: Slot) {
+        self.peers.connect(slot, std::process::id(), self.now, &mut self.events);
     }
 
     fn serve(&mut self) {
-        self.hood.serve(self.now, &mut self.events);
+        self.peers.serve(self.now, &mut self.events);
     }
 
     fn take(&mut self) -> Vec<Event> {
@@ -53,7 +53,7 @@ impl Engine {
 
 /// Everything that an engine has of a local peer.
 struct Met {
-    neighbour: Arc<Neighbour>,
+    local_peer: Arc<LocalPeer>,
     reader: RingReader,
     writer: RingWriter,
 }
@@ -63,8 +63,8 @@ fn met(events: Vec<Event>) -> Met {
     let (mut found, mut ready) = (None, None);
     for event in events {
         match event {
-            Event::Met { neighbour, reader } => {
-                assert!(found.replace((neighbour, reader)).is_none(), "met twice");
+            Event::Connected { local_peer, reader } => {
+                assert!(found.replace((local_peer, reader)).is_none(), "met twice");
             }
             Event::Ready { from, writer } => {
                 assert_eq!(found.as_ref().map(|(n, _)| n.id()), Some(from));
@@ -74,8 +74,8 @@ fn met(events: Vec<Event>) -> Met {
             other => panic!("{other:?}"),
         }
     }
-    let (neighbour, reader) = found.expect("nobody was met");
-    Met { neighbour, reader, writer: ready.expect("it is not ready") }
+    let (local_peer, reader) = found.expect("nobody was met");
+    Met { local_peer, reader, writer: ready.expect("it is not ready") }
 }
 
 /// Serves both until neither has anything more to do.
@@ -89,7 +89,7 @@ fn settle(a: &mut Engine, b: &mut Engine) {
 fn pair(name: &str) -> (Engine, Met, Engine, Met) {
     let scope = scope(name);
     let (mut a, mut b) = (Engine::new(&scope), Engine::new(&scope));
-    a.meet(b.slot());
+    a.connect(b.slot());
     settle(&mut a, &mut b);
     let (at_a, at_b) = (met(a.take()), met(b.take()));
     (a, at_a, b, at_b)
@@ -118,19 +118,19 @@ fn packets_go_both_ways_once_two_engines_have_met() {
     send(&mut at_b, b"pong");
     assert_eq!(receive(&mut at_a).as_deref(), Some(&b"pong"[..]));
     assert_eq!(receive(&mut at_b), None);
-    assert_eq!(at_a.neighbour.pid(), std::process::id());
-    assert_eq!(a.hood.find(b.slot()).unwrap().id(), at_a.neighbour.id());
-    assert_eq!(b.hood.find(a.slot()).unwrap().id(), at_b.neighbour.id());
-    assert_eq!(a.hood.counters(), NeighbourCounters { met: 1, ..NeighbourCounters::default() });
+    assert_eq!(at_a.local_peer.pid(), std::process::id());
+    assert_eq!(a.peers.find(b.slot()).unwrap().id(), at_a.local_peer.id());
+    assert_eq!(b.peers.find(a.slot()).unwrap().id(), at_b.local_peer.id());
+    assert_eq!(a.peers.counters(), LocalPeerCounters { met: 1, ..LocalPeerCounters::default() });
 }
 
 #[test]
 fn the_words_that_say_who_is_inside_are_seen_by_the_other_and_are_not_each_others() {
     let (_a, at_a, _b, at_b) = pair("inside");
-    at_a.neighbour.inside().store(7, Ordering::SeqCst);
-    assert_eq!(at_b.neighbour.inside_us().load(Ordering::SeqCst), 7);
-    assert_eq!(at_b.neighbour.inside().load(Ordering::SeqCst), 0);
-    assert_eq!(at_a.neighbour.inside_us().load(Ordering::SeqCst), 0);
+    at_a.local_peer.inside().store(7, Ordering::SeqCst);
+    assert_eq!(at_b.local_peer.inside_us().load(Ordering::SeqCst), 7);
+    assert_eq!(at_b.local_peer.inside().load(Ordering::SeqCst), 0);
+    assert_eq!(at_a.local_peer.inside_us().load(Ordering::SeqCst), 0);
 }
 
 #[test]
@@ -138,8 +138,8 @@ fn two_that_call_each_other_at_once_meet_once() {
     for round in 0..20 {
         let scope = scope(&format!("t{round}"));
         let (mut a, mut b) = (Engine::new(&scope), Engine::new(&scope));
-        a.meet(b.slot());
-        b.meet(a.slot());
+        a.connect(b.slot());
+        b.connect(a.slot());
         if round % 2 == 0 {
             settle(&mut a, &mut b);
         } else {
@@ -148,74 +148,74 @@ fn two_that_call_each_other_at_once_meet_once() {
         let (mut at_a, mut at_b) = (met(a.take()), met(b.take()));
         send(&mut at_a, b"once");
         assert_eq!(receive(&mut at_b).as_deref(), Some(&b"once"[..]));
-        assert_eq!(a.hood.counters().refused + b.hood.counters().refused, 0);
+        assert_eq!(a.peers.counters().refused + b.peers.counters().refused, 0);
     }
 }
 
 #[test]
-fn an_engine_is_its_own_neighbour() {
+fn an_engine_is_its_own_local_peer() {
     let mut a = Engine::new(&scope("self"));
-    a.meet(a.slot());
+    a.connect(a.slot());
     a.serve();
     let mut own = met(a.take());
     send(&mut own, b"to me");
     assert_eq!(receive(&mut own).as_deref(), Some(&b"to me"[..]));
-    own.neighbour.tell(b"hear", None).unwrap();
+    own.local_peer.send(b"hear", None).unwrap();
     a.serve();
     assert!(matches!(&a.take()[..], [Event::Message { bytes, .. }] if bytes == b"hear"));
-    assert!(!own.neighbour.has_hung_up());
+    assert!(!own.local_peer.has_hung_up());
 }
 
 #[test]
-fn a_slot_that_is_taken_later_is_told_and_leads_to_the_same_neighbour() {
+fn a_slot_that_is_taken_later_is_told_and_leads_to_the_same_local_peer() {
     let (mut a, at_a, mut b, _at_b) = pair("later");
     let later = b.slots.claim().unwrap();
-    assert!(a.hood.find(later).is_none());
-    b.hood.follow_slots(Nanos(1));
+    assert!(a.peers.find(later).is_none());
+    b.peers.follow_slots(Nanos(1));
     a.serve();
     assert!(matches!(&a.take()[..], [Event::Slots { slots, .. }] if slots.contains(&later)));
-    assert_eq!(a.hood.find(later).unwrap().id(), at_a.neighbour.id());
-    a.meet(later);
+    assert_eq!(a.peers.find(later).unwrap().id(), at_a.local_peer.id());
+    a.connect(later);
     settle(&mut a, &mut b);
     assert!(a.take().is_empty() && b.take().is_empty(), "they know each other");
     b.slots.release(later);
-    b.hood.follow_slots(Nanos(1));
+    b.peers.follow_slots(Nanos(1));
     settle(&mut b, &mut a);
-    assert!(a.hood.find(later).is_none());
+    assert!(a.peers.find(later).is_none());
 }
 
 #[test]
 fn what_is_told_arrives_in_order_with_its_file() {
     let (mut a, at_a, _b, at_b) = pair("tell");
     let file = std::fs::File::open("/proc/self/exe").unwrap();
-    at_b.neighbour.tell(b"first", Some(file.as_fd())).unwrap();
-    at_b.neighbour.tell(&[5; MAX_TOLD_BYTES], None).unwrap();
-    assert!(at_b.neighbour.tell(&[5; MAX_TOLD_BYTES + 1], None).is_err());
+    at_b.local_peer.send(b"first", Some(file.as_fd())).unwrap();
+    at_b.local_peer.send(&[5; MAX_PAYLOAD_BYTES], None).unwrap();
+    assert!(at_b.local_peer.send(&[5; MAX_PAYLOAD_BYTES + 1], None).is_err());
     a.serve();
     let events = a.take();
     let [first, second] = &events[..] else { panic!("{events:?}") };
     let Event::Message { from, bytes, file: Some(got) } = first else { panic!("{first:?}") };
-    assert_eq!((*from, &bytes[..]), (at_a.neighbour.id(), &b"first"[..]));
+    assert_eq!((*from, &bytes[..]), (at_a.local_peer.id(), &b"first"[..]));
     let inode = |fd| crate::sys::inode_of(fd).unwrap();
     assert_eq!(inode(got.as_fd()), inode(file.as_fd()));
     assert!(
-        matches!(second, Event::Message { bytes, file: None, .. } if bytes.len() == MAX_TOLD_BYTES)
+        matches!(second, Event::Message { bytes, file: None, .. } if bytes.len() == MAX_PAYLOAD_BYTES)
     );
 }
 
 #[test]
-fn a_neighbour_that_never_stops_talking_is_heard_a_little_at_a_time() {
+fn a_local_peer_that_never_stops_talking_is_heard_a_little_at_a_time() {
     let (mut a, _at_a, _b, mut at_b) = pair("talk");
     let mut sleeper = Sleeper::new().unwrap();
-    sleeper.watch([a.hood.raw_fd()]);
+    sleeper.watch([a.peers.raw_fd()]);
     let mut heard = Vec::new();
     for _ in 0..3 {
-        while at_b.neighbour.tell(b"look at me", None).is_ok() {}
+        while at_b.local_peer.send(b"look at me", None).is_ok() {}
         // However often `a` polls in a millisecond.
         (0..100).for_each(|_| a.serve());
         heard.push(a.take().len());
         assert!(!sleeper.sleep(Some(Duration::ZERO)).by_fd, "nobody is kept awake by it");
-        a.now = a.hood.deadline(a.now).unwrap();
+        a.now = a.peers.deadline(a.now).unwrap();
     }
     assert_eq!(heard, [heard[0]; 3]);
     assert!((1..=32).contains(&heard[0]), "{heard:?}");
@@ -226,12 +226,12 @@ fn a_neighbour_that_never_stops_talking_is_heard_a_little_at_a_time() {
     }
     a.take();
     for _ in 0..8 {
-        at_b.neighbour.say(&Said::Slots(vec![Slot::LAST]), &[]).unwrap();
+        at_b.local_peer.send_message(&PeerMessage::Slots(vec![Slot::LAST]), &[]).unwrap();
     }
     a.serve();
     assert!(matches!(&a.take()[..], [Event::Slots { slots, .. }] if slots == &[Slot::LAST]));
     // Bells do not count as messages.
-    a.hood.alarm().announce();
+    a.peers.sleep_flag().announce();
     send(&mut at_b, b"wake up");
     assert!(sleeper.sleep(Some(Duration::from_secs(60))).by_fd);
 }
@@ -239,7 +239,7 @@ fn a_neighbour_that_never_stops_talking_is_heard_a_little_at_a_time() {
 #[test]
 fn who_does_not_listen_is_not_told_for_ever() {
     let (_a, _at_a, _b, at_b) = pair("full");
-    let refused = (0..100_000).find_map(|_| at_b.neighbour.tell(b"x", None).err());
+    let refused = (0..100_000).find_map(|_| at_b.local_peer.send(b"x", None).err());
     assert_eq!(refused.unwrap().kind(), io::ErrorKind::WouldBlock);
 }
 
@@ -249,25 +249,25 @@ fn who_closes_in_order_says_so_and_who_ends_does_not() {
         let (mut a, at_a, mut b, at_b) = pair(if in_order { "bye" } else { "killed" });
         let mut events = Vec::new();
         if in_order {
-            b.hood.close(&mut events);
+            b.peers.close(&mut events);
             assert!(matches!(events[..], [Event::Gone { in_order: true, .. }]));
-            assert!(at_b.neighbour.is_gone());
+            assert!(at_b.local_peer.is_gone());
         } else {
             drop((b, at_b));
         }
-        assert!(at_a.neighbour.has_hung_up() && !at_a.neighbour.is_gone());
+        assert!(at_a.local_peer.has_hung_up() && !at_a.local_peer.is_gone());
         a.serve();
-        let id = at_a.neighbour.id();
+        let id = at_a.local_peer.id();
         assert!(
             matches!(a.take()[..], [Event::Gone { from, in_order: o }] if from == id && o == in_order)
         );
-        assert!(at_a.neighbour.is_gone());
+        assert!(at_a.local_peer.is_gone());
         assert_eq!(
-            at_a.neighbour.tell(b"?", None).unwrap_err().kind(),
+            at_a.local_peer.send(b"?", None).unwrap_err().kind(),
             io::ErrorKind::NotConnected
         );
         // Shared memory stays mapped as long as something refers to it.
-        at_a.neighbour.inside_us().load(Ordering::Relaxed);
+        at_a.local_peer.inside_us().load(Ordering::Relaxed);
     }
 }
 
@@ -275,8 +275,8 @@ fn who_closes_in_order_says_so_and_who_ends_does_not() {
 fn a_good_bye_is_heard_though_something_was_left_unread() {
     // The kernel then reports a reset connection before it delivers the good-bye.
     let (mut a, at_a, mut b, _at_b) = pair("unread");
-    at_a.neighbour.tell(b"never read", None).unwrap();
-    b.hood.close(&mut Vec::new());
+    at_a.local_peer.send(b"never read", None).unwrap();
+    b.peers.close(&mut Vec::new());
     a.serve();
     assert!(matches!(a.take()[..], [Event::Gone { in_order: true, .. }]));
 }
@@ -284,15 +284,15 @@ fn a_good_bye_is_heard_though_something_was_left_unread() {
 #[test]
 fn a_place_that_is_free_again_is_anothers_with_another_id() {
     let (mut a, at_a, b, at_b) = pair("place");
-    let former = at_a.neighbour.id();
+    let former = at_a.local_peer.id();
     drop((b, at_b, at_a));
     a.serve();
     a.take();
     let mut c = Engine::new(&scope("place"));
-    c.meet(a.slot());
+    c.connect(a.slot());
     settle(&mut a, &mut c);
-    let now = met(a.take()).neighbour.id();
-    assert_eq!(now.place(), former.place());
+    let now = met(a.take()).local_peer.id();
+    assert_eq!(now.index(), former.index());
     assert_ne!(now, former);
 }
 
@@ -300,29 +300,29 @@ fn a_place_that_is_free_again_is_anothers_with_another_id() {
 fn a_bell_wakes_who_sleeps_on_the_descriptor() {
     let (mut a, _at_a, _b, mut at_b) = pair("bell");
     let mut sleeper = Sleeper::new().unwrap();
-    sleeper.watch([a.hood.raw_fd()]);
+    sleeper.watch([a.peers.raw_fd()]);
     assert!(!sleeper.sleep(Some(Duration::ZERO)).by_fd);
     send(&mut at_b, b"nobody sleeps");
     assert!(!sleeper.sleep(Some(Duration::ZERO)).by_fd);
-    a.hood.alarm().announce();
+    a.peers.sleep_flag().announce();
     send(&mut at_b, b"wake up");
     assert!(sleeper.sleep(Some(Duration::from_secs(60))).by_fd);
     a.serve();
-    a.hood.alarm().awake();
+    a.peers.sleep_flag().awake();
     assert!(!sleeper.sleep(Some(Duration::ZERO)).by_fd, "it was heard");
 }
 
 #[test]
-fn an_expelled_neighbour_is_gone_at_both_ends() {
+fn an_expelled_local_peer_is_gone_at_both_ends() {
     let (mut a, at_a, mut b, at_b) = pair("expel");
     let mut events = Vec::new();
-    a.hood.expel(at_a.neighbour.id(), &mut events);
-    a.hood.expel(at_a.neighbour.id(), &mut events);
+    a.peers.expel(at_a.local_peer.id(), &mut events);
+    a.peers.expel(at_a.local_peer.id(), &mut events);
     assert!(matches!(events[..], [Event::Gone { in_order: false, .. }]));
     b.serve();
-    assert!(at_b.neighbour.is_gone());
+    assert!(at_b.local_peer.is_gone());
     assert!(matches!(b.take()[..], [Event::Gone { in_order: false, .. }]));
-    assert_eq!(a.hood.counters().expelled, 1);
+    assert_eq!(a.peers.counters().expelled, 1);
 }
 
 /// Connects to `engine` as a process that knows the name of its socket.
@@ -333,12 +333,12 @@ fn knock(engine: &Engine) -> OwnFd {
     socket
 }
 
-fn hello(ring_bytes: u32) -> Said {
+fn hello(ring_bytes: u32) -> PeerMessage {
     hello_of(4711, ring_bytes)
 }
 
-fn hello_of(engine: u64, ring_bytes: u32) -> Said {
-    Said::Hello(Hello { engine, ring_bytes, slots: vec![Slot::LAST] })
+fn hello_of(engine: u64, ring_bytes: u32) -> PeerMessage {
+    PeerMessage::Hello(Hello { engine, ring_bytes, slots: vec![Slot::LAST] })
 }
 
 /// Whether the other end of a connection was closed.
@@ -360,7 +360,7 @@ fn lies_in_a_hello_are_refused() {
     let small = sys::memory_file(4096).unwrap();
     let page = sys::memory_file(4096).unwrap();
     let unsealed = std::fs::File::open("/proc/self/exe").unwrap();
-    let cases: [(&str, Said, Vec<BorrowedFd<'_>>); 12] = [
+    let cases: [(&str, PeerMessage, Vec<BorrowedFd<'_>>); 12] = [
         ("no files", hello(RING), vec![]),
         ("one file", hello(RING), vec![ring.as_fd()]),
         ("three files", hello(RING), vec![ring.as_fd(), page.as_fd(), page.as_fd()]),
@@ -371,24 +371,24 @@ fn lies_in_a_hello_are_refused() {
         ("no capacity", hello(0), vec![ring.as_fd(), page.as_fd()]),
         ("no power of two", hello(RING + 64), vec![ring.as_fd(), page.as_fd()]),
         ("a huge ring", hello(1 << 31), vec![ring.as_fd(), page.as_fd()]),
-        ("a welcome to nobody", Said::Ready, vec![]),
-        ("something told", Said::Told(vec![1]), vec![]),
+        ("a welcome to nobody", PeerMessage::Ready, vec![]),
+        ("something told", PeerMessage::Payload(vec![1]), vec![]),
     ];
     let mut a = Engine::new(&scope("lies"));
-    for (n, (what, said, list)) in cases.iter().enumerate() {
+    for (n, (what, message, list)) in cases.iter().enumerate() {
         let socket = knock(&a);
-        sys::send_packet(socket.as_fd(), &said.emit(), list).unwrap();
+        sys::send_packet(socket.as_fd(), &message.emit(), list).unwrap();
         settle_one(&mut a);
         assert!(is_closed(&socket), "{what} with {} files", list.len());
         assert!(a.take().is_empty(), "{what}");
-        assert_eq!(a.hood.counters().refused, n as u64 + 1, "{what}");
+        assert_eq!(a.peers.counters().refused, n as u64 + 1, "{what}");
     }
     // The same with correct files and sizes.
     let socket = knock(&a);
     sys::send_packet(socket.as_fd(), &hello(RING).emit(), &[ring.as_fd(), page.as_fd()]).unwrap();
     settle_one(&mut a);
     assert!(!is_closed(&socket));
-    assert_eq!(a.hood.counters().met, 1);
+    assert_eq!(a.peers.counters().met, 1);
 }
 
 fn settle_one(engine: &mut Engine) {
@@ -398,28 +398,28 @@ fn settle_one(engine: &mut Engine) {
 }
 
 #[test]
-fn a_neighbour_that_says_what_nobody_says_is_expelled() {
-    for said in [&b""[..], b"VN\x00\x02\x02", &[0xFF; 4096], &Said::Ready.emit()] {
+fn a_local_peer_that_says_what_nobody_says_is_expelled() {
+    for message in [&b""[..], b"VN\x00\x02\x02", &[0xFF; 4096], &PeerMessage::Ready.emit()] {
         let mut a = Engine::new(&scope("nonsense"));
         let ring = sys::memory_file(RingMemory::file_bytes(RING)).unwrap();
         let page = sys::memory_file(4096).unwrap();
         let socket = knock(&a);
         let files = [ring.as_fd(), page.as_fd()];
         sys::send_packet(socket.as_fd(), &hello(RING).emit(), &files).unwrap();
-        sys::send_packet(socket.as_fd(), &Said::Ready.emit(), &[]).unwrap();
+        sys::send_packet(socket.as_fd(), &PeerMessage::Ready.emit(), &[]).unwrap();
         settle_one(&mut a);
-        assert_eq!(a.hood.counters().met, 1);
-        if said.is_empty() {
+        assert_eq!(a.peers.counters().met, 1);
+        if message.is_empty() {
             // A file with a message that must not have one.
-            sys::send_packet(socket.as_fd(), &Said::Ring.emit(), &files[..1]).unwrap();
+            sys::send_packet(socket.as_fd(), &PeerMessage::Ring.emit(), &files[..1]).unwrap();
         } else {
-            sys::send_packet(socket.as_fd(), said, &[]).unwrap();
+            sys::send_packet(socket.as_fd(), message, &[]).unwrap();
         }
         settle_one(&mut a);
-        assert!(is_closed(&socket), "{said:?}");
+        assert!(is_closed(&socket), "{message:?}");
         let events = a.take();
         assert!(matches!(events.last(), Some(Event::Gone { in_order: false, .. })), "{events:?}");
-        assert_eq!(a.hood.counters().expelled, 1);
+        assert_eq!(a.peers.counters().expelled, 1);
     }
 }
 
@@ -427,24 +427,24 @@ fn a_neighbour_that_says_what_nobody_says_is_expelled() {
 fn who_calls_and_says_nothing_is_given_up_and_many_of_them_keep_nobody_out() {
     let mut a = Engine::new(&scope("silent"));
     let mut silent: Vec<_> = Vec::new();
-    for _ in 0..MAX_STRANGERS + 10 {
+    for _ in 0..MAX_PENDING_PEERS + 10 {
         silent.push(knock(&a));
         a.serve();
     }
-    assert_eq!(a.hood.counters().refused, 10);
+    assert_eq!(a.peers.counters().refused, 10);
     assert!(silent[..10].iter().all(is_closed) && !silent[10..].iter().any(is_closed));
     let mut b = Engine::new(&scope("silent"));
     // With so many calls pending, `a` calls nothing more, but still accepts calls.
-    a.meet(b.slot());
-    assert_eq!(a.hood.hindrance(b.slot()), Some(Hindrance::Meetings));
-    b.meet(a.slot());
+    a.connect(b.slot());
+    assert_eq!(a.peers.connect_failure(b.slot()), Some(ConnectFailure::TooManyConnects));
+    b.connect(a.slot());
     settle(&mut a, &mut b);
     let both = (met(a.take()), met(b.take()));
-    assert_eq!(a.hood.deadline(a.now), Some(Nanos(1).plus(PATIENCE.as_nanos() as u64)));
-    a.now = a.hood.deadline(a.now).unwrap();
+    assert_eq!(a.peers.deadline(a.now), Some(Nanos(1).plus(PATIENCE.as_nanos() as u64)));
+    a.now = a.peers.deadline(a.now).unwrap();
     a.serve();
     assert!(silent.iter().all(is_closed));
-    assert_eq!(a.hood.deadline(a.now), None);
+    assert_eq!(a.peers.deadline(a.now), None);
     drop(both);
 }
 
@@ -455,7 +455,7 @@ fn one_more_than_there_can_be_is_refused_before_it_is_welcome_and_met_once_there
     let ring = sys::memory_file(RingMemory::file_bytes(RING)).unwrap();
     let page = sys::memory_file(4096).unwrap();
     let files = [ring.as_fd(), page.as_fd()];
-    let mut crowd: Vec<_> = (0..MAX_NEIGHBOURS as u64)
+    let mut crowd: Vec<_> = (0..MAX_LOCAL_PEERS as u64)
         .map(|n| {
             let socket = knock(&a);
             sys::send_packet(socket.as_fd(), &hello_of(n, RING).emit(), &files).unwrap();
@@ -463,25 +463,25 @@ fn one_more_than_there_can_be_is_refused_before_it_is_welcome_and_met_once_there
             socket
         })
         .collect();
-    let known = NeighbourCounters { met: MAX_NEIGHBOURS as u64, ..NeighbourCounters::default() };
-    assert_eq!(a.hood.counters(), known);
-    b.meet(a.slot());
+    let known = LocalPeerCounters { met: MAX_LOCAL_PEERS as u64, ..LocalPeerCounters::default() };
+    assert_eq!(a.peers.counters(), known);
+    b.connect(a.slot());
     settle(&mut a, &mut b);
-    assert_eq!(a.hood.counters(), NeighbourCounters { refused: 1, ..known });
+    assert_eq!(a.peers.counters(), LocalPeerCounters { refused: 1, ..known });
     // If `b` had been welcomed first and cut off then, it would take the hang-up for a death.
-    assert!(b.take().is_empty() && b.hood.find(a.slot()).is_none());
-    assert_eq!(b.hood.hindrance(a.slot()), Some(Hindrance::HungUp));
+    assert!(b.take().is_empty() && b.peers.find(a.slot()).is_none());
+    assert_eq!(b.peers.connect_failure(a.slot()), Some(ConnectFailure::HungUp));
     // `a` does not call either: it has no room for the answer.
-    a.meet(b.slot());
-    assert_eq!(a.hood.hindrance(b.slot()), Some(Hindrance::Crowd));
+    a.connect(b.slot());
+    assert_eq!(a.peers.connect_failure(b.slot()), Some(ConnectFailure::TooManyPeers));
     crowd.pop();
     settle_one(&mut a);
-    b.now = b.hood.deadline(b.now).unwrap();
+    b.now = b.peers.deadline(b.now).unwrap();
     a.take();
     b.serve();
     settle(&mut a, &mut b);
     met(b.take());
-    assert_eq!(a.hood.find(b.slot()).map(|met| met.pid()), Some(std::process::id()));
+    assert_eq!(a.peers.find(b.slot()).map(|met| met.pid()), Some(std::process::id()));
 }
 
 #[test]
@@ -493,8 +493,8 @@ fn a_process_that_takes_the_call_and_never_answers_is_given_up_and_left_alone_fo
     let door = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).unwrap();
     sys::bind_abstract(door.as_fd(), &mute.neighbour_name(slot)).unwrap();
     sys::listen(door.as_fd(), 5).unwrap();
-    a.meet(slot);
-    a.meet(slot);
+    a.connect(slot);
+    a.connect(slot);
     let mut held = Vec::new();
     let mut calls = |door: &OwnFd| {
         let before = held.len();
@@ -502,29 +502,29 @@ fn a_process_that_takes_the_call_and_never_answers_is_given_up_and_left_alone_fo
         held.len() - before
     };
     assert_eq!(calls(&door), 1, "one call at a time");
-    a.now = a.hood.deadline(a.now).unwrap();
+    a.now = a.peers.deadline(a.now).unwrap();
     a.serve();
-    a.meet(slot);
-    assert_eq!((calls(&door), a.hood.counters().refused), (0, 1));
+    a.connect(slot);
+    assert_eq!((calls(&door), a.peers.counters().refused), (0, 1));
     a.now = a.now.plus(2_000_000_000);
-    a.meet(slot);
+    a.connect(slot);
     assert_eq!(calls(&door), 1);
 }
 
 #[test]
-fn a_slot_that_nobody_has_or_that_has_no_door_costs_a_call_and_no_neighbour() {
+fn a_slot_that_nobody_has_or_that_has_no_door_costs_a_call_and_no_local_peer() {
     let scope = scope("nobody");
     let mut a = Engine::new(&scope);
     let other = SlotTable::with_scope(&scope).unwrap();
     let slot = other.claim().unwrap();
     let none = Slot::of(vernic_wire::Qpn::GSI);
     for slot in [slot, none] {
-        a.meet(slot);
+        a.connect(slot);
         a.serve();
         assert!(a.take().is_empty());
         // A process that may open a socket later is tried again, and a slot that no process can
         // have is not.
-        assert_eq!(a.hood.hindrance(slot).is_some(), slot.is_ordinary());
+        assert_eq!(a.peers.connect_failure(slot).is_some(), slot.is_ordinary());
     }
 }
 
@@ -532,7 +532,7 @@ fn a_slot_that_nobody_has_or_that_has_no_door_costs_a_call_and_no_neighbour() {
 fn a_ring_of_another_size_than_a_power_of_two_is_not_made() {
     let slots = SlotTable::with_scope(&scope("size")).unwrap();
     for bytes in [0, 1, 4096, MIN_RING_BYTES - 1, MIN_RING_BYTES + 1, 3 << 16, MAX_RING_BYTES * 2] {
-        assert!(Neighbourhood::new(slots.clone(), bytes).is_err(), "{bytes}");
+        assert!(LocalPeers::new(slots.clone(), bytes).is_err(), "{bytes}");
     }
 }
 
@@ -544,8 +544,8 @@ fn two_threads_that_sleep_and_wake_lose_nothing() {
     // Each side answers what it receives, and sleeps when there is nothing to receive.
     let play = |engine: &mut Engine, at: &mut Met, begins: bool| {
         let mut sleeper = Sleeper::new().unwrap();
-        sleeper.watch([engine.hood.raw_fd()]);
-        let alarm = engine.hood.alarm();
+        sleeper.watch([engine.peers.raw_fd()]);
+        let sleep_flag = engine.peers.sleep_flag();
         let mut heard = 0;
         if begins {
             send(at, &0_u32.to_ne_bytes());
@@ -560,12 +560,12 @@ fn two_threads_that_sleep_and_wake_lose_nothing() {
                 }
                 continue;
             }
-            alarm.announce();
+            sleep_flag.announce();
             if !at.reader.has_news() {
                 let woken = sleeper.sleep(Some(end.saturating_duration_since(Instant::now())));
                 assert!(woken.by_fd, "a wake-up was lost after {heard} messages");
             }
-            alarm.awake();
+            sleep_flag.awake();
             engine.serve();
         }
     };

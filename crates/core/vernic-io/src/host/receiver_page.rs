@@ -1,15 +1,15 @@
 //! Receiver pages: how much is on its way into a process of this host, so that senders do not
 //! overrun its sockets.
 //!
-//! An [`Intake`], or receiver page, is a page of memory that a process shares with those that ask
-//! for its private port (`slots.rs`). Senders of unreliable services add what they are about to
+//! An [`ReceiverPage`], or receiver page, is a page of memory that a process shares with those that
+//! ask for its private port (`slots.rs`). Senders of unreliable services add what they are about to
 //! send, and the receiver adds what it has taken. The difference is in flight, and is kept below a
 //! part of what a socket of the receiver holds. RC needs no such count: its acknowledgements bound
 //! what is in flight.
 //!
 //! RC uses the rest of the page, which can be read even when the process is stopped or gone. It
 //! says which of the process's queue pairs answer requests, and whether the process closed its
-//! device in order (`intake/owner.rs`).
+//! device in order (`receiver_page/owner.rs`).
 //!
 //! ```text
 //!  word 0       16           32              48           256
@@ -24,9 +24,9 @@
 //! Other processes write the page, so no value of it is trusted. The worst that a process can do is
 //! to keep senders waiting, which the engine bounds, or to let them send packets that then get
 //! lost. Crashed senders and lost packets leave bytes in the difference. These are forgotten when
-//! the receiver finds nothing to receive for a while ([`Intake::settle`]).
+//! the receiver finds nothing to receive for a while ([`ReceiverPage::settle`]).
 //!
-//! Limits: [`MAX_INTAKES`] receiver pages known at a time, 4 KiB each.
+//! Limits: [`MAX_RECEIVER_PAGES`] receiver pages known at a time, 4 KiB each.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -34,7 +34,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::batch::MAX_TRANSPORT_BYTES;
-use crate::path::{IntakeId, MAX_INTAKES};
+use crate::path::{MAX_RECEIVER_PAGES, ReceiverPageId};
 use crate::sys::{self, ClosableFd, OwnFd, SharedPage};
 
 mod owner;
@@ -62,12 +62,12 @@ const CAPACITY: usize = 32;
 
 /// A receiver page of one process. See the module's documentation.
 #[derive(Debug)]
-pub struct Intake {
+pub struct ReceiverPage {
     page: SharedPage,
     inode: u64,
 }
 
-impl Intake {
+impl ReceiverPage {
     fn map(fd: BorrowedFd<'_>, inode: u64) -> io::Result<Self> {
         Ok(Self { page: SharedPage::map(fd)?, inode })
     }
@@ -193,25 +193,25 @@ const SETTLE_NANOS: u64 = 2_000_000;
 
 /// The receiver pages that a link knows: its own, and those of other processes.
 #[derive(Debug)]
-pub(crate) struct IntakeTable {
-    own: Option<(ClosableFd, Arc<Intake>)>,
+pub(crate) struct ReceiverPages {
+    own: Option<(ClosableFd, Arc<ReceiverPage>)>,
     known: Mutex<Known>,
     generation: AtomicU32,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    list: Vec<Arc<Intake>>,
+    list: Vec<Arc<ReceiverPage>>,
     /// The index of the page that is replaced next.
     oldest: usize,
 }
 
-impl IntakeTable {
+impl ReceiverPages {
     pub(crate) fn new() -> Self {
         let make = || {
             let fd = sys::shared_file()?;
-            let intake = Intake::map(fd.as_fd(), sys::inode_of(fd.as_fd())?)?;
-            Ok((ClosableFd::new(fd), Arc::new(intake)))
+            let receiver_page = ReceiverPage::map(fd.as_fd(), sys::inode_of(fd.as_fd())?)?;
+            Ok((ClosableFd::new(fd), Arc::new(receiver_page)))
         };
         let own = make()
             .inspect_err(|error: &io::Error| {
@@ -226,8 +226,8 @@ impl IntakeTable {
     }
 
     /// Returns this link's own page.
-    pub(crate) fn own(&self) -> Option<&Arc<Intake>> {
-        self.own.as_ref().map(|(_, intake)| intake)
+    pub(crate) fn own(&self) -> Option<&Arc<ReceiverPage>> {
+        self.own.as_ref().map(|(_, receiver_page)| receiver_page)
     }
 
     /// Returns the file of this link's own page, to pass to others; `None` once the table is
@@ -237,7 +237,7 @@ impl IntakeTable {
     }
 
     /// Returns a known page by its id.
-    pub(crate) fn get(&self, id: IntakeId) -> Option<Arc<Intake>> {
+    pub(crate) fn get(&self, id: ReceiverPageId) -> Option<Arc<ReceiverPage>> {
         self.known().list.get(id.index()).cloned()
     }
 
@@ -256,20 +256,21 @@ impl IntakeTable {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Copies the list; the position of each page is its [`IntakeId::index`].
-    pub(crate) fn copy_to(&self, list: &mut Vec<Arc<Intake>>) {
+    /// Copies the list; the position of each page is its [`ReceiverPageId::index`].
+    pub(crate) fn copy_to(&self, list: &mut Vec<Arc<ReceiverPage>>) {
         list.clone_from(&self.known().list);
     }
 
     /// Adds a receiver page of this process.
-    pub(crate) fn add(&self, intake: &Arc<Intake>) -> IntakeId {
-        self.insert(intake.inode, || Ok(intake.clone())).unwrap_or(IntakeId::at(0))
+    pub(crate) fn add(&self, receiver_page: &Arc<ReceiverPage>) -> ReceiverPageId {
+        self.insert(receiver_page.inode, || Ok(receiver_page.clone()))
+            .unwrap_or(ReceiverPageId::at(0))
     }
 
     /// Adds the receiver page that another process passed; `None` if the file is anything else.
-    pub(crate) fn add_file(&self, fd: BorrowedFd<'_>) -> Option<IntakeId> {
+    pub(crate) fn add_file(&self, fd: BorrowedFd<'_>) -> Option<ReceiverPageId> {
         let inode = sys::inode_of(fd).ok()?;
-        self.insert(inode, || Intake::map(fd, inode).map(Arc::new))
+        self.insert(inode, || ReceiverPage::map(fd, inode).map(Arc::new))
             .inspect_err(|error| tracing::debug!(%error, "a peer's shared memory is not used"))
             .ok()
     }
@@ -277,13 +278,13 @@ impl IntakeTable {
     fn insert(
         &self,
         inode: u64,
-        make: impl FnOnce() -> io::Result<Arc<Intake>>,
-    ) -> io::Result<IntakeId> {
+        make: impl FnOnce() -> io::Result<Arc<ReceiverPage>>,
+    ) -> io::Result<ReceiverPageId> {
         let mut known = self.known();
         let found = known.list.iter().position(|other| other.inode == inode);
         let at = match found {
             Some(at) => at,
-            None if known.list.len() < MAX_INTAKES => {
+            None if known.list.len() < MAX_RECEIVER_PAGES => {
                 known.list.push(make()?);
                 self.generation.fetch_add(1, Ordering::Release);
                 known.list.len() - 1
@@ -291,12 +292,12 @@ impl IntakeTable {
             None => {
                 let at = known.oldest;
                 known.list[at] = make()?;
-                known.oldest = (at + 1) % MAX_INTAKES;
+                known.oldest = (at + 1) % MAX_RECEIVER_PAGES;
                 self.generation.fetch_add(1, Ordering::Release);
                 at
             }
         };
-        Ok(IntakeId::at(at))
+        Ok(ReceiverPageId::at(at))
     }
 }
 
