@@ -30,7 +30,7 @@
 //! | `streams.rs`, `streams/` | iWARP: listening sockets and start-ups |
 //! | `silent_host.rs` | RoCE: hosts that do not answer a request |
 //! | `registry.rs`, `registry/` | events that wait: their id, their channel, their order |
-//! | `keeper.rs` | the background thread |
+//! | `worker.rs` | the background thread |
 //! | `device.rs`, `device/` | the open devices, and the engine's interface for RoCE |
 //! | `ports.rs` | port spaces |
 //! | `route.rs` | from a destination to the source address |
@@ -52,7 +52,6 @@ mod device;
 mod error;
 mod event;
 mod id;
-mod keeper;
 mod key;
 mod manager;
 mod param;
@@ -67,6 +66,7 @@ mod sync;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod worker;
 
 pub use error::{Error, StreamError};
 pub use event::{ConnInfo, EventKind, Param, UdInfo};

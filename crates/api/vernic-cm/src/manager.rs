@@ -67,7 +67,7 @@ impl Manager {
     /// `rdma_cm`.) Only peers of iWARP are waited for, because a stream ends only when the peer has
     /// received what was sent. Takes at most half a second, even if threads of this process hold
     /// locks.
-    pub fn say_goodbye(&self) {
+    pub fn disconnect_all(&self) {
         let mut at = &self.generation;
         while !at.shared.origin.is_here() {
             // A child that has used nothing has nothing to end.

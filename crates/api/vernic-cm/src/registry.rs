@@ -23,14 +23,14 @@ use vernic_proto::cm::{self, CmPath, ConnId, ListenerId};
 use vernic_wire::cm::{CmService, CmaHeader, RejReason};
 
 use crate::device::Device;
-use crate::keeper::{Job, Keeper};
 use crate::key::{DeviceKey, IdKey};
 use crate::sync::lock;
+use crate::worker::{Task, Worker};
 
 mod entry;
 mod order;
 
-pub(crate) use entry::{Asked, Entry, Request, StreamEvent, StreamRequest, What};
+pub(crate) use entry::{Entry, EntryContent, Request, RequestKind, StreamEvent, StreamRequest};
 pub(crate) use order::{IdEvents, Position, Unacked};
 
 /// Most events that are kept for connections whose number a call is about to learn.
@@ -65,13 +65,13 @@ pub(crate) struct Listener {
 impl Listener {
     /// Whether an id of this listener could answer the request; the kernel's rdma_cm makes the same
     /// comparison.
-    fn suits(&self, asked: &Asked) -> bool {
-        match (asked, self.qp_type) {
-            (Asked::Datagrams(_), qp_type) => qp_type == QpType::Ud,
-            (Asked::Connection(req), QpType::Rc) => req.transport == CmService::RC,
-            (Asked::Connection(req), QpType::Uc) => req.transport == CmService::UC,
-            (Asked::Connection(req), QpType::XrcIni | QpType::XrcTgt) => req.is_xrc(),
-            (Asked::Connection(_), QpType::Ud) | (Asked::Stream(_), _) => false,
+    fn suits(&self, kind: &RequestKind) -> bool {
+        match (kind, self.qp_type) {
+            (RequestKind::Datagrams(_), qp_type) => qp_type == QpType::Ud,
+            (RequestKind::Connection(req), QpType::Rc) => req.transport == CmService::RC,
+            (RequestKind::Connection(req), QpType::Uc) => req.transport == CmService::UC,
+            (RequestKind::Connection(req), QpType::XrcIni | QpType::XrcTgt) => req.is_xrc(),
+            (RequestKind::Connection(_), QpType::Ud) | (RequestKind::Stream(_), _) => false,
         }
     }
 }
@@ -91,7 +91,7 @@ struct Tables {
 pub(crate) struct Registry {
     next: AtomicU64,
     tables: Mutex<Tables>,
-    keeper: Arc<Keeper>,
+    worker: Arc<Worker>,
 }
 
 /// A guard: while it lives, events of unknown connections are kept, for one of these connections
@@ -119,8 +119,8 @@ fn is_of_path(header: &CmaHeader, path: &CmPath) -> bool {
 }
 
 impl Registry {
-    pub(crate) fn new(keeper: Arc<Keeper>) -> Self {
-        Self { next: AtomicU64::new(0), tables: Mutex::default(), keeper }
+    pub(crate) fn new(worker: Arc<Worker>) -> Self {
+        Self { next: AtomicU64::new(0), tables: Mutex::default(), worker }
     }
 
     fn new_events(&self) -> Arc<IdEvents> {
@@ -137,7 +137,7 @@ impl Registry {
     }
 
     /// Queues an event for an id; the event is lost if the id is gone.
-    pub(crate) fn push(&self, key: IdKey, what: What) {
+    pub(crate) fn push(&self, key: IdKey, what: EntryContent) {
         lock(&self.tables).push(key, what);
     }
 
@@ -201,7 +201,7 @@ impl Registry {
                 return;
             }
         } else if let Some(&key) = tables.conns.get(&(device, conn)) {
-            tables.push(key, What::Cm(event.kind));
+            tables.push(key, EntryContent::Cm(event.kind));
             return;
         }
         if tables.expecting != 0 {
@@ -221,14 +221,14 @@ impl Registry {
         conn: ConnId,
         kind: cm::EventKind,
     ) {
-        let (path, asked, private_data) = match kind {
+        let (path, kind, private_data) = match kind {
             cm::EventKind::Request { path, req, .. } => {
                 let data = *req.private_data.as_bytes();
-                (path, Asked::Connection(req), CmaHeader::parse(&data))
+                (path, RequestKind::Connection(req), CmaHeader::parse(&data))
             }
             cm::EventKind::SidrRequest { path, req, .. } => {
                 let data = *req.private_data.as_bytes();
-                (path, Asked::Datagrams(req), CmaHeader::parse(&data))
+                (path, RequestKind::Datagrams(req), CmaHeader::parse(&data))
             }
             _ => return,
         };
@@ -244,31 +244,31 @@ impl Registry {
         let device = entry.device.clone();
         // Requests are messages, which only devices with an agent have.
         let Some(agent) = device.agent().cloned() else { return };
-        let hears = if v4 { entry.v4 } else { entry.v6 } && entry.suits(&asked);
+        let hears = if v4 { entry.v4 } else { entry.v6 } && entry.suits(&kind);
         let registration = tables.ids.get(&entry.key);
         let (Some(registration), Ok(header), true) = (registration, private_data, hears) else {
             let (reason, info) = (RejReason::INVALID_SERVICE_ID, None);
-            self.keeper.add(Job::Refuse { agent, conn, reason, info });
+            self.worker.add(Task::Refuse { agent, conn, reason, info });
             return;
         };
         if !is_of_path(&header, &path) {
             let (from, says) = (path.remote.to_ip(), header.src);
             tracing::warn!(%from, %says, port = entry.port, "a request in another's name is refused");
             let (reason, info) = (RejReason::INVALID_GID, None);
-            self.keeper.add(Job::Refuse { agent, conn, reason, info });
+            self.worker.add(Task::Refuse { agent, conn, reason, info });
             return;
         }
         let most = device.mtu();
-        if asked.path_mtu().is_some_and(|mtu| mtu > most) {
+        if kind.path_mtu().is_some_and(|mtu| mtu > most) {
             let from = path.remote.to_ip();
             tracing::warn!(%from, port = entry.port, %most, "a request for a larger path MTU is refused");
             let (reason, info) = (RejReason::INVALID_MTU, Some(most as u8));
-            self.keeper.add(Job::Refuse { agent, conn, reason, info });
+            self.worker.add(Task::Refuse { agent, conn, reason, info });
             return;
         }
         // Untaken requests that have ended no longer count in the engine's backlog, but do here.
         if registration.untaken_requests() >= entry.backlog {
-            self.keeper.add(Job::Ignore { agent, conn });
+            self.worker.add(Task::Ignore { agent, conn });
             return;
         }
         let scope = device.context.info().port.netdev_index;
@@ -276,14 +276,14 @@ impl Registry {
         let (local, peer) =
             (with_scope(header.dst, entry.port), with_scope(header.src, header.port));
         let (key, events) = (entry.key, self.new_events());
-        tables.admit(key, Request { events, device, conn, path, local, peer, asked });
+        tables.admit(key, Request { events, device, conn, path, local, peer, kind });
     }
 
     /// Queues an event of an iWARP connection.
     pub(crate) fn push_stream(&self, device: DeviceKey, conn: ConnId, event: StreamEvent) {
         let tables = lock(&self.tables);
         if let Some(&key) = tables.conns.get(&(device, conn)) {
-            tables.push(key, What::Stream(event));
+            tables.push(key, EntryContent::Stream(event));
         }
     }
 
@@ -317,7 +317,7 @@ impl Registry {
         let mut keys = vec![key];
         let moved = from.extract(|entry| {
             let moves = keys.contains(&entry.events.key);
-            if let (true, What::Request(request)) = (moves, &entry.what) {
+            if let (true, EntryContent::Request(request)) = (moves, &entry.what) {
                 keys.push(request.events.key);
             }
             moves
@@ -333,7 +333,7 @@ impl Registry {
     }
 
     /// Removes untaken events of an id.
-    pub(crate) fn withdraw(&self, key: IdKey, which: impl Fn(&What) -> bool) {
+    pub(crate) fn withdraw(&self, key: IdKey, which: impl Fn(&EntryContent) -> bool) {
         let tables = lock(&self.tables);
         let Some(registration) = tables.ids.get(&key) else { return };
         let gone =
@@ -369,7 +369,9 @@ impl Registration {
     /// The number of requests that nobody has taken.
     fn untaken_requests(&self) -> usize {
         let key = self.events.key;
-        self.queue.count(|entry| entry.events.key == key && matches!(entry.what, What::Request(_)))
+        self.queue.count(|entry| {
+            entry.events.key == key && matches!(entry.what, EntryContent::Request(_))
+        })
     }
 }
 
@@ -383,10 +385,10 @@ impl Tables {
         self.conns.insert(conn, events.key);
         self.ids
             .insert(events.key, Registration { events, queue: queue.clone(), conn: Some(conn) });
-        queue.push(Entry { events: listening, what: What::Request(Box::new(request)) });
+        queue.push(Entry { events: listening, what: EntryContent::Request(Box::new(request)) });
     }
 
-    fn push(&self, key: IdKey, what: What) {
+    fn push(&self, key: IdKey, what: EntryContent) {
         if let Some(registration) = self.ids.get(&key) {
             registration.queue.push(Entry { events: registration.events.clone(), what });
         }

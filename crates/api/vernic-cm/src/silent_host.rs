@@ -3,7 +3,7 @@
 //! An unanswered request is repeated for a minute. Where the host's UDP port of RoCE is closed, no
 //! process there uses RoCE, and the host reports the closed port by ICMP: then the request is
 //! refused here, as a process without such a service would refuse it. Owns the requests that are
-//! watched. The keeper's thread probes the host from [`FIRST_LOOK`] on, until ICMP reports a closed
+//! watched. The worker's thread probes the host from [`FIRST_LOOK`] on, until ICMP reports a closed
 //! port, the request is answered, or [`LONGEST`] is over. One probe is not enough, because hosts
 //! limit their ICMP messages: Linux sends each peer one a second, and the repeats of the request
 //! use some of these.

@@ -1,7 +1,7 @@
 //! iWARP connections before they belong to a queue pair: listening sockets, and start-ups.
 //!
-//! Owns both, for all devices of the process, under one lock. Ids call; the keeper's thread
-//! (`keeper.rs`) handles what becomes ready ([`Streams::progress`], `streams/progress.rs`) and
+//! Owns both, for all devices of the process, under one lock. Ids call; the worker's thread
+//! (`worker.rs`) handles what becomes ready ([`Streams::progress`], `streams/progress.rs`) and
 //! queues events for the ids. Once a queue pair has a connection, the engine reports its end
 //! ([`Notifier`]), under its own locks. Lock order: id, table, registry; the engine's lane,
 //! registry.
@@ -38,11 +38,11 @@ use vernic_wire::cm::CommId;
 use crate::device::Device;
 use crate::error::{Error, StreamError};
 use crate::event::{ConnInfo, EventKind};
-use crate::keeper::Keeper;
 use crate::key::{DeviceKey, IdKey};
 use crate::param::Depths;
 use crate::registry::{Registry, StreamEvent};
 use crate::sync::lock;
+use crate::worker::Worker;
 
 mod due;
 mod progress;
@@ -137,7 +137,7 @@ struct Table {
 #[derive(Debug)]
 pub(crate) struct Streams {
     registry: Arc<Registry>,
-    keeper: Arc<Keeper>,
+    worker: Arc<Worker>,
     /// The settings of every start-up.
     startup: StartupConfig,
     readiness: OnceLock<Arc<Readiness>>,
@@ -145,7 +145,7 @@ pub(crate) struct Streams {
 }
 
 /// What an id asks a peer for.
-pub(crate) struct Ask<'a> {
+pub(crate) struct ConnectRequest<'a> {
     pub(crate) id: IdKey,
     pub(crate) device: &'a Device,
     /// The socket to connect from.
@@ -225,14 +225,14 @@ impl Table {
 }
 
 impl Streams {
-    pub(crate) fn new(registry: Arc<Registry>, keeper: Arc<Keeper>, config: &Config) -> Self {
+    pub(crate) fn new(registry: Arc<Registry>, worker: Arc<Worker>, config: &Config) -> Self {
         let startup = StartupConfig {
             crc: config.iwarp_crc,
             reply_ns: u64::from(config.iwarp_reply_timeout_s) * 1_000_000_000,
             ..StartupConfig::default()
         };
         let (readiness, table) = Default::default();
-        Self { registry, keeper, startup, readiness, table }
+        Self { registry, worker, startup, readiness, table }
     }
 
     /// Makes the descriptor that is readable while [`progress`](Self::progress) has something to
@@ -269,8 +269,8 @@ impl Streams {
     ///
     /// # Errors
     /// [`Error::Stream`], [`Error::Os`].
-    pub(crate) fn connect(&self, ask: Ask<'_>) -> Result<ConnId, Error> {
-        let Ask { id, device, socket, peer, depths, private_data } = ask;
+    pub(crate) fn connect(&self, ask: ConnectRequest<'_>) -> Result<ConnId, Error> {
+        let ConnectRequest { id, device, socket, peer, depths, private_data } = ask;
         // Either side of an application may send first. The initiator shows that it is ready by a
         // READ, whose answer shows that the responder is ready. (siw would choose the WRITE if it
         // could.)
@@ -349,8 +349,8 @@ impl Streams {
                 let notifier = self.notifier(startup.device, conn, &startup.handshake);
                 startup.stage = Stage::Answering { qp: qp.clone(), notifier };
                 table.arm(conn);
-                // The keeper must learn the time limit of the peer.
-                self.keeper.wake();
+                // The worker must learn the time limit of the peer.
+                self.worker.wake();
                 return Ok(());
             }
             HandshakeState::Startup(StartupState::Agreed) => {}
@@ -389,7 +389,7 @@ impl Streams {
             HandshakeState::Startup(StartupState::Replying) => {
                 startup.stage = Stage::Refusing;
                 table.arm(conn);
-                self.keeper.wake();
+                self.worker.wake();
             }
             _ => drop(table.remove(conn)),
         }

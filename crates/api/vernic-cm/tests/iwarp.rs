@@ -246,7 +246,7 @@ fn a_peer_whose_acceptance_is_on_its_way_hears_the_first_word_though_the_program
         peer.write_all(&reply).unwrap();
         expect_leave(peer);
     });
-    client.manager.say_goodbye();
+    client.manager.disconnect_all();
     peer.join().unwrap();
 }
 

@@ -115,7 +115,7 @@ fn accept_and_leave() {
     side.expect(EventKind::Established);
     say("established");
     let _waiting = side.expect(EventKind::ConnectRequest);
-    side.manager.say_goodbye();
+    side.manager.disconnect_all();
     std::process::exit(0);
 }
 

@@ -16,7 +16,7 @@
 //! | `ibverbs/` | the verbs, one file per family |
 //! | `rdmacm/` | the connection manager, one file per kind of call |
 //! | `umad/` | libibumad: which devices and ports there are; refusals that set their results |
-//! | `farewell.rs` | what is done when the program ends |
+//! | `exit.rs` | what is done when the program ends |
 //! | `waiting.rs` | calls that wait: cancelled threads, signals |
 //! | `abi/exports.txt`, `refusal.rs` | the exported symbols and their versions, and what refuses |
 //! | `log.rs` | lines on standard error, if `VERNIC_LOG` asks |
@@ -28,8 +28,8 @@
 //! `unsafe` is in `pointer.rs`, `ibverbs/wr_list.rs`, and at single places that say why.
 
 mod boundary;
+mod exit;
 mod failure;
-mod farewell;
 mod ibverbs;
 mod layout;
 mod log;

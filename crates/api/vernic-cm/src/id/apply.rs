@@ -13,7 +13,7 @@ use crate::id::connect::random_psn;
 use crate::id::connection::{Connection, Peer, Phase};
 use crate::id::{Id, Inner};
 use crate::param::UDP_QKEY;
-use crate::registry::{Asked, Request, Unacked, What};
+use crate::registry::{EntryContent, Request, RequestKind, Unacked};
 use crate::state::State;
 use crate::sync::lock;
 
@@ -28,16 +28,16 @@ impl Id {
         request: &Request,
     ) -> Arc<Self> {
         let events = request.events.clone();
-        let qp_type = match &request.asked {
-            Asked::Datagrams(_) => QpType::Ud,
+        let qp_type = match &request.kind {
+            RequestKind::Datagrams(_) => QpType::Ud,
             // The request of an XRC initiator makes an XRC target.
-            Asked::Connection(_) if listener.qp_type() == QpType::XrcIni => QpType::XrcTgt,
-            Asked::Connection(_) | Asked::Stream(_) => listener.qp_type(),
+            RequestKind::Connection(_) if listener.qp_type() == QpType::XrcIni => QpType::XrcTgt,
+            RequestKind::Connection(_) | RequestKind::Stream(_) => listener.qp_type(),
         };
-        let connection = match &request.asked {
-            Asked::Connection(req) => Connection::asked(request.conn, req, random_psn()),
-            Asked::Datagrams(_) => Connection::asked_for_datagrams(request.conn),
-            Asked::Stream(asked) => {
+        let connection = match &request.kind {
+            RequestKind::Connection(req) => Connection::asked(request.conn, req, random_psn()),
+            RequestKind::Datagrams(_) => Connection::asked_for_datagrams(request.conn),
+            RequestKind::Stream(asked) => {
                 Connection::over_stream(request.conn, Phase::Asked, asked.depths)
             }
         };
@@ -54,21 +54,21 @@ impl Id {
     }
 
     /// Does the work that belongs to an event; `None` if the event no longer matters.
-    pub(crate) fn apply(self: Arc<Self>, what: What, unacked: Unacked) -> Option<Event> {
+    pub(crate) fn apply(self: Arc<Self>, what: EntryContent, unacked: Unacked) -> Option<Event> {
         let (kind, status, param) = {
             let mut inner = lock(&self.inner);
             if inner.state == State::Destroyed {
                 return None;
             }
             match what {
-                What::Decided { kind, status, param } => {
+                EntryContent::Decided { kind, status, param } => {
                     self.written.taken(kind);
                     (kind, status, param)
                 }
-                What::Joined { gid } => Self::apply_joined(&mut inner, gid)?,
-                What::Cm(event) => self.apply_cm(&mut inner, event)?,
-                What::Stream(event) => self.apply_stream(&mut inner, event)?,
-                What::Request(_) => return None,
+                EntryContent::Joined { gid } => Self::apply_joined(&mut inner, gid)?,
+                EntryContent::Cm(event) => self.apply_cm(&mut inner, event)?,
+                EntryContent::Stream(event) => self.apply_stream(&mut inner, event)?,
+                EntryContent::Request(_) => return None,
             }
         };
         Some(Event { id: self, listen_id: None, kind, status, param, _unacked: unacked })
@@ -84,16 +84,16 @@ impl Id {
         if let Some(agent) = request.device.agent() {
             agent.request_taken(request.conn);
         }
-        let param = match request.asked {
-            Asked::Connection(req) => Param::Conn(info_of_req(&req)),
-            Asked::Datagrams(req) => Param::Ud(UdInfo {
+        let param = match request.kind {
+            RequestKind::Connection(req) => Param::Conn(info_of_req(&req)),
+            RequestKind::Datagrams(req) => Param::Ud(UdInfo {
                 private_data: req.private_data.as_bytes()[CmaHeader::LEN..].to_vec(),
                 av: vector(&request.device, &request.path),
                 qp_num: vernic_engine::Qpn::new(0),
                 qkey: UDP_QKEY,
                 context: 0,
             }),
-            Asked::Stream(asked) => Param::Conn(ConnInfo {
+            RequestKind::Stream(asked) => Param::Conn(ConnInfo {
                 private_data: asked.private_data,
                 responder_resources: asked.depths.ird,
                 initiator_depth: asked.depths.ord,

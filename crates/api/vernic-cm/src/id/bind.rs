@@ -21,16 +21,16 @@ use crate::sync::lock;
 pub(crate) struct Reservation {
     device: Arc<Device>,
     service: ServiceId,
-    place: ServiceScope,
+    scope: ServiceScope,
 }
 
 impl Reservation {
     fn make(&self) -> Result<(), ListenError> {
-        self.device.reserve(self.service, self.place)
+        self.device.reserve(self.service, self.scope)
     }
 
     pub(crate) fn release(self) {
-        self.device.release(self.service, self.place);
+        self.device.release(self.service, self.scope);
     }
 
     pub(crate) fn is_on(&self, device: &Arc<Device>) -> bool {
@@ -141,8 +141,8 @@ impl Id {
             }
         };
         let mut made = Vec::new();
-        for (device, place) in wanted {
-            let reservation = Reservation { device, service, place };
+        for (device, scope) in wanted {
+            let reservation = Reservation { device, service, scope };
             if let Err(error) = reservation.make() {
                 made.into_iter().for_each(Reservation::release);
                 return Err(error);

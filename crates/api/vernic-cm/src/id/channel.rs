@@ -8,7 +8,7 @@ use crate::error::Error;
 use crate::id::Event;
 use crate::id::Id;
 use crate::id::Shared;
-use crate::registry::{Entry, Position, Queue, Unacked, What};
+use crate::registry::{Entry, EntryContent, Position, Queue, Unacked};
 
 /// An event channel. Its descriptor is readable while an event waits. The descriptor's
 /// `O_NONBLOCK`, which a program may set and clear, decides whether [`wait`](Self::wait) blocks.
@@ -43,8 +43,8 @@ impl EventChannel {
         }
         // Each iteration takes an entry, and few entries are no events.
         loop {
-            let got = self.queue.wait(|entry| self.take(entry))?;
-            if let Some(event) = self.apply(got, |_| ()) {
+            let taken = self.queue.wait(|entry| self.take(entry))?;
+            if let Some(event) = self.apply(taken, |_| ()) {
                 return Ok(event);
             }
         }
@@ -62,8 +62,8 @@ impl EventChannel {
             return None;
         }
         loop {
-            let got = self.queue.try_next(|entry| self.take(entry))?;
-            if let Some(event) = self.apply(got, &before) {
+            let taken = self.queue.try_next(|entry| self.take(entry))?;
+            if let Some(event) = self.apply(taken, &before) {
                 return Some(event);
             }
         }
@@ -71,23 +71,23 @@ impl EventChannel {
 
     /// Under the lock of the queue: counts the event, and makes the id of a request, so that a
     /// thread that takes the following event finds that id.
-    fn take(self: &Arc<Self>, entry: Entry) -> Got {
+    fn take(self: &Arc<Self>, entry: Entry) -> TakenEntry {
         let (unacked, position) = Unacked::new(&entry.events);
         let id = self.shared.id(entry.events.key);
         let new = match (&entry.what, &id) {
-            (What::Request(request), Some(id)) => Some(Id::of_request(self, id, request)),
+            (EntryContent::Request(request), Some(id)) => Some(Id::of_request(self, id, request)),
             _ => None,
         };
-        Got { entry, unacked, position, id, new }
+        TakenEntry { entry, unacked, position, id, new }
     }
 
     /// Does the work that belongs to the entry, and makes the program's event of it; `None` if the
     /// id is gone or the event does not matter to it.
-    fn apply(&self, got: Got, before: impl Fn(&Arc<Id>)) -> Option<Event> {
-        let Got { entry, unacked, position, id, new } = got;
+    fn apply(&self, taken: TakenEntry, before: impl Fn(&Arc<Id>)) -> Option<Event> {
+        let TakenEntry { entry, unacked, position, id, new } = taken;
         let _turn = position.wait();
         match (entry.what, id, new) {
-            (What::Request(request), Some(id), Some(new)) => {
+            (EntryContent::Request(request), Some(id), Some(new)) => {
                 Some(new.apply_request(id, *request, unacked))
             }
             (what, Some(id), _) => {
@@ -104,7 +104,7 @@ impl EventChannel {
 }
 
 /// An entry that was taken out of the queue.
-struct Got {
+struct TakenEntry {
     entry: Entry,
     unacked: Unacked,
     position: Position,
@@ -150,12 +150,13 @@ mod tests {
         lab.tell(1, disconnect_request());
         lab.tell(1, CmEvent::TimewaitExit);
         let channel = &lab.channel;
-        let mut got = (0..3).map(|_| channel.queue.try_next(|entry| channel.take(entry)).unwrap());
+        let mut taken =
+            (0..3).map(|_| channel.queue.try_next(|entry| channel.take(entry)).unwrap());
         let (first, second, third) =
-            (got.next().unwrap(), got.next().unwrap(), got.next().unwrap());
+            (taken.next().unwrap(), taken.next().unwrap(), taken.next().unwrap());
         let kinds = std::thread::scope(|scope| {
-            let late =
-                [third, second].map(|got| scope.spawn(|| channel.apply(got, |_| ()).unwrap().kind));
+            let late = [third, second]
+                .map(|taken| scope.spawn(|| channel.apply(taken, |_| ()).unwrap().kind));
             // Gives the threads time to apply their events too early.
             std::thread::sleep(std::time::Duration::from_millis(20));
             let kind = channel.apply(first, |_| ()).unwrap().kind;

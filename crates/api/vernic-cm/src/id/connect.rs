@@ -116,7 +116,7 @@ impl Id {
         Ok(())
     }
 
-    /// Has the keeper watch the peer's host, if that is another host, in case it stays silent.
+    /// Has the worker watch the peer's host, if that is another host, in case it stays silent.
     fn watch_silence(
         &self,
         agent: &Arc<dyn Agent>,
@@ -130,7 +130,7 @@ impl Id {
         // Without the thread, the request is repeated until its own time is up.
         if self.shared.start_keeper().is_ok() {
             self.shared.silent_hosts.add(agent, conn, local, peer);
-            self.shared.keeper.wake();
+            self.shared.worker.wake();
         }
     }
 

@@ -15,7 +15,7 @@ use crate::id::bind::{Purpose, Reservation};
 use crate::id::{Id, Inner};
 use crate::key::DeviceKey;
 use crate::ports::Binding;
-use crate::registry::{Listener, What};
+use crate::registry::{EntryContent, Listener};
 use crate::route;
 use crate::state::State;
 use crate::sync::lock;
@@ -183,7 +183,7 @@ impl Id {
         }
         if inner.device.as_ref().is_some_and(|own| Arc::ptr_eq(own, device)) {
             let (kind, status, param) = (EventKind::DeviceRemoval, 0, Param::None);
-            self.shared.registry.push(self.key(), What::Decided { kind, status, param });
+            self.shared.registry.push(self.key(), EntryContent::Decided { kind, status, param });
         }
     }
 

@@ -16,7 +16,7 @@ use crate::error::Error;
 use crate::event::{EventKind, Param, UdInfo};
 use crate::id::{Id, Inner};
 use crate::param::UDP_QKEY;
-use crate::registry::What;
+use crate::registry::EntryContent;
 use crate::route;
 
 /// The IP hop limit of multicast: groups end at the link, as those of sockets do.
@@ -106,7 +106,7 @@ impl Id {
         };
         let attached = None;
         inner.groups.push(Membership { addr: group, gid, join, context, av, attached });
-        self.shared.registry.push(self.key(), What::Joined { gid });
+        self.shared.registry.push(self.key(), EntryContent::Joined { gid });
         Ok(())
     }
 
@@ -120,7 +120,7 @@ impl Id {
         let at = inner.groups.iter().position(|member| member.gid == gid);
         let at = at.ok_or(Error::NotJoined(group))?;
         inner.groups.swap_remove(at).detach();
-        let of_group = |what: &What| matches!(what, What::Joined { gid: joined } if *joined == gid);
+        let of_group = |what: &EntryContent| matches!(what, EntryContent::Joined { gid: joined } if *joined == gid);
         self.shared.registry.withdraw(self.key(), of_group);
         Ok(())
     }

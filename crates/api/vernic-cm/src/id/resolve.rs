@@ -13,9 +13,9 @@ use vernic_io::{NextHop, PortProbe, ROCE_PORT, ServiceScope};
 use crate::error::Error;
 use crate::event::{EventKind, Param};
 use crate::id::bind::Purpose;
-use crate::id::search::Look;
+use crate::id::next_hop_wait::PollHop;
 use crate::id::{Id, Inner};
-use crate::registry::What;
+use crate::registry::EntryContent;
 use crate::route;
 use crate::state::State;
 use crate::sync::lock;
@@ -82,7 +82,9 @@ impl Id {
             false => dst,
         });
         match NextHop::seek(route::local(found), netdev, dst) {
-            Some(hop) => self.begin_search(&mut inner, timeout, Box::new(move || hop.state())),
+            Some(hop) => {
+                self.begin_next_hop_wait(&mut inner, timeout, Box::new(move || hop.state()));
+            }
             None => self.resolved(&mut inner),
         }
         Ok(())
@@ -118,13 +120,13 @@ impl Id {
         self.push_event(EventKind::AddrResolved, 0);
     }
 
-    /// Resolves the next hop on the keeper's thread.
-    pub(crate) fn begin_search(&self, inner: &mut Inner, timeout: Duration, look: Look) {
+    /// Resolves the next hop on the worker's thread.
+    pub(crate) fn begin_next_hop_wait(&self, inner: &mut Inner, timeout: Duration, poll: PollHop) {
         match self.shared.start_keeper() {
             Ok(()) => {
                 inner.state = State::AddrQuery;
-                self.shared.searches.add(self.key(), timeout, look);
-                self.shared.keeper.wake();
+                self.shared.next_hop_waits.add(self.key(), timeout, poll);
+                self.shared.worker.wake();
             }
             Err(error) => {
                 tracing::warn!(id = ?self, %error, "whether the next hop is there is not waited for");
@@ -133,8 +135,8 @@ impl Id {
         }
     }
 
-    /// Ends the search for the next hop with its outcome.
-    pub(crate) fn end_search(&self, outcome: Result<(), c_int>) {
+    /// Ends the wait for the next hop with its outcome.
+    pub(crate) fn end_next_hop_wait(&self, outcome: Result<(), c_int>) {
         let mut inner = lock(&self.inner);
         match outcome {
             // The id was destroyed meanwhile.
@@ -167,7 +169,7 @@ impl Id {
 
     /// Queues an event without content.
     pub(crate) fn push_event(&self, kind: EventKind, status: i32) {
-        let what = What::Decided { kind, status, param: Param::None };
+        let what = EntryContent::Decided { kind, status, param: Param::None };
         self.shared.registry.push(self.key(), what);
     }
 }

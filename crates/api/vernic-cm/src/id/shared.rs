@@ -12,21 +12,21 @@ use vernic_wire::cm::RejReason;
 use crate::device::{Device, Devices};
 use crate::error::Error;
 use crate::id::Id;
-use crate::id::search::Searches;
-use crate::keeper::{Keeper, Work};
+use crate::id::next_hop_wait::NextHopWaits;
 use crate::key::{DeviceKey, IdKey};
 use crate::ports::Ports;
-use crate::registry::{Entry, Registry, What};
+use crate::registry::{Entry, EntryContent, Registry};
 use crate::silent_host::SilentHosts;
 use crate::streams::Streams;
 use crate::sync::lock;
+use crate::worker::{Work, Worker};
 
 /// The state that the ids of one process share. A child of `fork` has its own.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) origin: Origin,
     pub(crate) registry: Arc<Registry>,
-    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) worker: Arc<Worker>,
     pub(crate) ports: Mutex<Ports>,
     pub(crate) devices: Devices,
     /// The transport of connections by address, unless the peer decides it.
@@ -36,7 +36,7 @@ pub(crate) struct Shared {
     /// Start-ups of iWARP.
     pub(crate) streams: Streams,
     /// Destinations whose next hop is not known yet.
-    pub(crate) searches: Searches,
+    pub(crate) next_hop_waits: NextHopWaits,
     /// Hosts that have not answered a request for a connection by RoCE.
     pub(crate) silent_hosts: SilentHosts,
     /// The ids of this process, until they are dropped.
@@ -48,8 +48,8 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub(crate) fn new(config: &Config) -> Arc<Self> {
-        let keeper = Arc::new(Keeper::default());
-        let registry = Arc::new(Registry::new(keeper.clone()));
+        let worker = Arc::new(Worker::default());
+        let registry = Arc::new(Registry::new(worker.clone()));
         let transport = address_transport(config);
         Arc::new_cyclic(|me: &Weak<Self>| {
             let (shared, events) = (me.clone(), registry.clone());
@@ -58,14 +58,14 @@ impl Shared {
             };
             Self {
                 origin: Origin::here(),
-                streams: Streams::new(registry.clone(), keeper.clone(), config),
+                streams: Streams::new(registry.clone(), worker.clone(), config),
                 devices: Devices::new(config.clone(), transport, Box::new(sink)),
                 transport,
                 looks_for_transport: looks_for_transport(config),
                 registry,
-                keeper,
+                worker,
                 ports: Mutex::new(Ports::new()),
-                searches: Searches::default(),
+                next_hop_waits: NextHopWaits::default(),
                 silent_hosts: SilentHosts::default(),
                 ids: Mutex::default(),
                 wildcards: Mutex::default(),
@@ -74,14 +74,14 @@ impl Shared {
         })
     }
 
-    /// Starts the keeper's thread, unless it runs.
+    /// Starts the worker's thread, unless it runs.
     ///
     /// # Errors
     /// [`Error::Os`] when the process has no descriptor or thread left.
     pub(crate) fn start_keeper(&self) -> Result<(), Error> {
         let has_streams = self.transport == Transport::Iwarp || self.looks_for_transport;
         let streams = has_streams.then(|| self.streams.open()).transpose()?;
-        self.keeper.start(streams, self.me.clone())
+        self.worker.start(streams, self.me.clone())
     }
 
     /// Adds a new id.
@@ -147,7 +147,7 @@ impl Shared {
     /// Refuses the requests among events that will not be taken.
     pub(super) fn refuse(&self, untaken: Vec<Entry>) {
         for entry in untaken {
-            if let What::Request(request) = entry.what {
+            if let EntryContent::Request(request) = entry.what {
                 self.destroy(&request.device, request.conn);
                 // The program has not seen that id, so its other events do not matter.
                 self.registry.unregister(request.events.key);
@@ -162,16 +162,16 @@ impl Work for Shared {
             self.listen_on_new_devices();
         }
         let startups = self.streams.progress(&self.devices);
-        let (searches, silent) =
-            (self.searches.progress(|key| self.id(key)), self.silent_hosts.progress());
-        [startups, searches, silent].into_iter().flatten().min()
+        let (next_hop_waits, silent) =
+            (self.next_hop_waits.progress(|key| self.id(key)), self.silent_hosts.progress());
+        [startups, next_hop_waits, silent].into_iter().flatten().min()
     }
 }
 
 impl Drop for Shared {
     fn drop(&mut self) {
         // The thread then finds that its work is gone.
-        self.keeper.wake();
+        self.worker.wake();
     }
 }
 

@@ -18,7 +18,7 @@ use crate::param::Depths;
 use crate::ports::Binding;
 use crate::registry::StreamEvent;
 use crate::state::State;
-use crate::streams::{Ask, MAX_PRIVATE_DATA};
+use crate::streams::{ConnectRequest, MAX_PRIVATE_DATA};
 use crate::sync::lock;
 
 impl Id {
@@ -107,8 +107,14 @@ impl Id {
             socket.ok_or_else(|| self.wrong_state(inner, call, "has not connected before"))?;
         set_tos(&socket, inner.options.tos);
         let (id, private_data) = (self.key(), param.private_data);
-        let asked =
-            self.shared.streams.connect(Ask { id, device, socket, peer, depths, private_data });
+        let asked = self.shared.streams.connect(ConnectRequest {
+            id,
+            device,
+            socket,
+            peer,
+            depths,
+            private_data,
+        });
         let conn = asked.inspect_err(|_| self.retake_socket(inner))?;
         inner.connection = Some(Connection::over_stream(conn, Phase::Asking, depths));
         inner.state = State::Connect;

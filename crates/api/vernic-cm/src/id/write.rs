@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use crate::error::Error;
 use crate::event::{EventKind, Param};
 use crate::id::Id;
-use crate::registry::What;
+use crate::registry::EntryContent;
 
 /// Most written events of an id that may wait to be taken.
 const MAX_WRITTEN: u32 = 1024;
@@ -48,7 +48,7 @@ impl Id {
             return Err(Error::Value { what, value, allowed });
         }
         self.written.add()?;
-        let what = What::Decided { kind, status, param: Param::Arg(arg) };
+        let what = EntryContent::Decided { kind, status, param: Param::Arg(arg) };
         self.shared.registry.push(self.key(), what);
         drop(inner);
         Ok(())

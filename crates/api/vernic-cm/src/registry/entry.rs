@@ -17,12 +17,12 @@ use crate::param::Depths;
 pub(crate) struct Entry {
     /// The counter of the id that the event belongs to; for a request, the listener's.
     pub(crate) events: Arc<IdEvents>,
-    pub(crate) what: What,
+    pub(crate) what: EntryContent,
 }
 
 /// The content of an entry.
 #[derive(Debug)]
-pub(crate) enum What {
+pub(crate) enum EntryContent {
     /// An event that is complete.
     Decided { kind: EventKind, status: i32, param: Param },
     /// The id has joined a multicast group.
@@ -47,18 +47,18 @@ pub(crate) struct Request {
     pub(crate) local: SocketAddr,
     /// The peer's address and port.
     pub(crate) peer: SocketAddr,
-    pub(crate) asked: Asked,
+    pub(crate) kind: RequestKind,
 }
 
 /// What a peer asks for.
 #[derive(Debug)]
-pub(crate) enum Asked {
+pub(crate) enum RequestKind {
     Connection(Box<Req>),
     Datagrams(Box<SidrReq>),
     Stream(StreamRequest),
 }
 
-impl Asked {
+impl RequestKind {
     /// The path MTU that a connection asks for.
     pub(super) fn path_mtu(&self) -> Option<Mtu> {
         match self {

@@ -66,22 +66,22 @@ pub(crate) struct Position {
 impl Position {
     /// Waits until the events before have been applied; those behind wait until the turn is
     /// dropped.
-    pub(crate) fn wait(self) -> Turn {
+    pub(crate) fn wait(self) -> EventTurn {
         let mut taken = lock(&self.events.taken);
         // Each iteration sleeps until another event has been applied.
         while taken.applied != self.number {
             taken = self.events.applied.wait(taken).unwrap_or_else(PoisonError::into_inner);
         }
         drop(taken);
-        Turn(self.events)
+        EventTurn(self.events)
     }
 }
 
 /// The turn of an event to be applied.
 #[derive(Debug)]
-pub(crate) struct Turn(Arc<IdEvents>);
+pub(crate) struct EventTurn(Arc<IdEvents>);
 
-impl Drop for Turn {
+impl Drop for EventTurn {
     fn drop(&mut self) {
         lock(&self.0.taken).applied += 1;
         self.0.applied.notify_all();

@@ -1,4 +1,4 @@
-//! The progress of start-ups, on the keeper's thread.
+//! The progress of start-ups, on the worker's thread.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use super::{
 use crate::device::{Device, Devices};
 use crate::event::EventKind;
 use crate::param::Depths;
-use crate::registry::{Asked, Request, StreamEvent, StreamRequest};
+use crate::registry::{Request, RequestKind, StreamEvent, StreamRequest};
 use crate::route;
 use crate::sync::lock;
 
@@ -280,10 +280,10 @@ impl Streams {
         let request = describe(&startup.handshake, &device);
         table.dequeue(listener, arrival);
         let admitted = match (table.listeners.get(&listener), request) {
-            (Some(Listening { id, port, backlog, .. }), Some((local, peer, asked))) => {
+            (Some(Listening { id, port, backlog, .. }), Some((local, peer, kind))) => {
                 let path = CmPath::new(Gid::from_ip(local.ip()), Gid::from_ip(peer.ip()));
-                let (local, asked) = (route::with_port(local, *port), Asked::Stream(asked));
-                let make = |events| Request { events, device, conn, path, local, peer, asked };
+                let (local, kind) = (route::with_port(local, *port), RequestKind::Stream(kind));
+                let make = |events| Request { events, device, conn, path, local, peer, kind };
                 self.registry.request_stream(*id, *backlog, make)
             }
             _ => false,

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use vernic_engine::Gate;
 
 use crate::boundary::{self, Failure};
-use crate::farewell::{self, Ending};
+use crate::exit::{self, Ending};
 use crate::ibverbs::shared::Shared;
 use crate::layout::context::ibv_context;
 use crate::layout::device::ibv_device;
@@ -66,7 +66,7 @@ pub(crate) fn note(
 ) -> Result<(), Failure> {
     let identity = identity(fd.as_raw_fd())?;
     let gate = Gate::enter();
-    farewell::arrange(&gate, Ending::Devices, say_goodbye);
+    exit::arrange(&gate, Ending::Devices, flush_devices);
     let mut open = lock(&OPEN);
     open.retain(|known| known.shared.strong_count() != 0);
     open.push(Open { identity, device, shared: Arc::downgrade(shared) });
@@ -74,9 +74,9 @@ pub(crate) fn note(
 }
 
 /// Sends what the open devices still owe when the program ends: an acknowledgement that waits for
-/// company, above all. A device of hardware has sent it before the program saw the completion. What
+/// others, above all. A device of hardware has sent it before the program saw the completion. What
 /// a capture keeps is written to its file.
-fn say_goodbye() {
+fn flush_devices() {
     // Dropped behind nothing: a device that ends here closes sockets, which passes the gate.
     for shared in open_devices() {
         if shared.is_orphan() {

@@ -54,7 +54,7 @@ pub(crate) fn take(channel: &Arc<EventChannel>) -> Result<Option<Handle<rdma_cm_
     }
     // Each turn takes an event; few are of ids that the program does not know.
     while let Some(event) = channel.try_next_after(heed) {
-        if let Some(of_c) = tell(event) {
+        if let Some(of_c) = into_c(event) {
             return Ok(Some(of_c));
         }
     }
@@ -73,7 +73,7 @@ fn heed(id: &Arc<Id>) {
 
 /// Makes an event one of C's; `None` of an id that the program does not know, or does not know any
 /// more.
-fn tell(event: Event) -> Option<Handle<rdma_cm_event>> {
+fn into_c(event: Event) -> Option<Handle<rdma_cm_event>> {
     let process = process().ok()?;
     let (id, listen_id) = match &event.listen_id {
         Some(listen_id) => {

@@ -17,7 +17,7 @@ use vernic_cm::{Id, Manager};
 use vernic_engine::{Config, Context, Gate, OpenError, ProcessOrigin, XrcdOpen};
 
 use crate::boundary::{self, Failure};
-use crate::farewell::{self, Ending};
+use crate::exit::{self, Ending};
 use crate::ibverbs::context::ContextObject;
 use crate::ibverbs::device::{self, DeviceObject};
 use crate::ibverbs::pd::PdObject;
@@ -113,11 +113,11 @@ static MADE: AtomicPtr<Process> = AtomicPtr::new(ptr::null_mut());
 
 /// Ends the connections of a program that ends without doing so: their peers learn of it, as they
 /// do from a kernel.
-fn say_goodbye() {
+fn disconnect_all() {
     // SAFETY: null, or leaked by `process`.
     let made = unsafe { MADE.load(Ordering::Acquire).as_ref() };
     if let Some(made) = made.filter(|made| made.origin.is_here()) {
-        made.manager.say_goodbye();
+        made.manager.disconnect_all();
     }
 }
 
@@ -134,7 +134,7 @@ pub(crate) fn process() -> Result<&'static Process, Failure> {
         return Ok(made);
     }
     log::init();
-    farewell::arrange(&Gate::enter(), Ending::Connections, say_goodbye);
+    exit::arrange(&Gate::enter(), Ending::Connections, disconnect_all);
     let config = Config::load().map_err(|error| Failure::from(OpenError::from(error)).fatal())?;
     let new = Box::into_raw(Box::new(Process {
         origin: ProcessOrigin::here(),

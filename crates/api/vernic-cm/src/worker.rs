@@ -1,9 +1,10 @@
 //! Work outside the program's own threads: refusals that come up under the engine's locks, and
-//! periodic work of the keeper's owner ([`Work`]).
+//! periodic work of the worker's owner ([`Work`]).
 //!
-//! One thread per process, started with the first listener, search, request to another host, or
-//! connection of iWARP. The thread sleeps on its own descriptor, on changes of the network and on
-//! one descriptor of its work, holds nothing while it sleeps, and ends when its work is dropped.
+//! One thread per process, started with the first listener, wait for a next hop, request to another
+//! host, or connection of iWARP. The thread sleeps on its own descriptor, on changes of the network
+//! and on one descriptor of its work, holds nothing while it sleeps, and ends when its work is
+//! dropped.
 
 use std::fmt;
 use std::os::fd::RawFd;
@@ -28,14 +29,14 @@ pub(crate) trait Work: Send + Sync {
 }
 
 /// An answer to a request that no id will give.
-pub(crate) enum Job {
+pub(crate) enum Task {
     /// No listener can take the request, for this reason and with the number that goes with it.
     Refuse { agent: Arc<dyn Agent>, conn: ConnId, reason: RejReason, info: Option<u8> },
     /// The listener has no room for the request.
     Ignore { agent: Arc<dyn Agent>, conn: ConnId },
 }
 
-impl Job {
+impl Task {
     fn run(self) {
         match self {
             // The request may have ended meanwhile. Requests for datagrams have their own kind of
@@ -50,19 +51,19 @@ impl Job {
     }
 }
 
-/// The jobs and the thread. Jobs are bounded by the requests that an engine keeps unanswered.
+/// The tasks and the thread. Tasks are bounded by the requests that an engine keeps unanswered.
 #[derive(Default)]
-pub(crate) struct Keeper {
-    jobs: Mutex<Vec<Job>>,
+pub(crate) struct Worker {
+    tasks: Mutex<Vec<Task>>,
     waker: OnceLock<Waker>,
     /// Held while the thread is started.
     starting: Mutex<()>,
 }
 
-impl Keeper {
-    /// Adds a job. Takes no lock but the keeper's own.
-    pub(crate) fn add(&self, job: Job) {
-        lock(&self.jobs).push(job);
+impl Worker {
+    /// Adds a task. Takes no lock but the worker's own.
+    pub(crate) fn add(&self, task: Task) {
+        lock(&self.tasks).push(task);
         self.wake();
     }
 
@@ -93,8 +94,8 @@ impl Keeper {
         let watcher = ChangeWatcher::new()
             .inspect_err(|error| tracing::warn!(%error, "new devices will not be noticed"))
             .ok();
-        let keeper = self.clone();
-        spawn("vernic-cm", move || keeper.run(sleeper, watcher.as_ref(), fd, &work))
+        let worker = self.clone();
+        spawn("vernic-cm", move || worker.run(sleeper, watcher.as_ref(), fd, &work))
             .map_err(os("start the thread of the connection manager"))?;
         let _ = self.waker.set(waker);
         Ok(())
@@ -112,8 +113,8 @@ impl Keeper {
         // A turn per wake-up.
         loop {
             let Some(work) = work.upgrade() else { return };
-            let jobs = std::mem::take(&mut *lock(&self.jobs));
-            jobs.into_iter().for_each(Job::run);
+            let tasks = std::mem::take(&mut *lock(&self.tasks));
+            tasks.into_iter().for_each(Task::run);
             let pause = work.progress(watcher.is_some_and(ChangeWatcher::has_changed));
             drop(work);
             sleeper.sleep(pause);
@@ -121,8 +122,8 @@ impl Keeper {
     }
 }
 
-impl fmt::Debug for Keeper {
+impl fmt::Debug for Worker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Keeper").field("jobs", &lock(&self.jobs).len()).finish()
+        f.debug_struct("Worker").field("tasks", &lock(&self.tasks).len()).finish()
     }
 }

@@ -1,10 +1,10 @@
-//! Searches for the hardware addresses of next hops.
+//! Waits for the hardware addresses of next hops.
 //!
-//! Owns the searches of a process. The keeper's thread polls each search and notifies its id at the
+//! Owns the waits of a process. The worker's thread polls each wait and notifies its id at the
 //! end: as soon as the neighbour is known, when the system has given up, or when the program's time
 //! is over. (The kernel's `rdma_cm` waits for the program's time even if the system has given up.)
 //!
-//! Limits: one search per id.
+//! Limits: one wait per id.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -23,23 +23,23 @@ const FIRST_PAUSE: Duration = Duration::from_micros(200);
 /// proportion to the wait.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The poll of a search: what the system knows of the next hop.
-pub(crate) type Look = Box<dyn Fn() -> HopState + Send>;
+/// The poll of a wait: what the system knows of the next hop.
+pub(crate) type PollHop = Box<dyn Fn() -> HopState + Send>;
 
-/// A search for one id.
-struct Search {
+/// A wait for one id.
+struct NextHopWait {
     id: IdKey,
-    look: Look,
+    poll: PollHop,
     /// When the program's time is over; `None` is never.
     until: Option<Instant>,
     pause: Duration,
     next: Instant,
 }
 
-impl Search {
-    /// Polls once more; the outcome, if the search is over.
+impl NextHopWait {
+    /// Polls once more; the outcome, if the wait is over.
     fn outcome(&mut self, now: Instant) -> Option<Result<(), c_int>> {
-        match (self.look)() {
+        match (self.poll)() {
             HopState::Open => return Some(Ok(())),
             HopState::Absent => return Some(Err(libc::EHOSTUNREACH)),
             HopState::Asked => {}
@@ -54,40 +54,40 @@ impl Search {
     }
 }
 
-impl fmt::Debug for Search {
+impl fmt::Debug for NextHopWait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Search").field("id", &self.id).field("until", &self.until).finish()
+        f.debug_struct("NextHopWait").field("id", &self.id).field("until", &self.until).finish()
     }
 }
 
-/// The searches that are not over.
+/// The waits that are not over.
 #[derive(Debug, Default)]
-pub(crate) struct Searches(Mutex<Vec<Search>>);
+pub(crate) struct NextHopWaits(Mutex<Vec<NextHopWait>>);
 
-impl Searches {
-    /// Adds a search for the id, which polls `look` until the next hop is known or `timeout` is
+impl NextHopWaits {
+    /// Adds a wait for the id, which polls `poll` until the next hop is known or `timeout` is
     /// over.
-    pub(crate) fn add(&self, id: IdKey, timeout: Duration, look: Look) {
+    pub(crate) fn add(&self, id: IdKey, timeout: Duration, poll: PollHop) {
         let now = Instant::now();
         let (until, pause) = (now.checked_add(timeout), FIRST_PAUSE);
-        lock(&self.0).push(Search { id, look, until, pause, next: now });
+        lock(&self.0).push(NextHopWait { id, poll, until, pause, next: now });
     }
 
-    /// Polls the searches that are due, and notifies the ids, found by `id`, of those that are
+    /// Polls the waits that are due, and notifies the ids, found by `id`, of those that are
     /// over. Returns the time until the next is due.
     pub(crate) fn progress(&self, id: impl Fn(IdKey) -> Option<Arc<Id>>) -> Option<Duration> {
         let now = Instant::now();
-        let is_due = |search: &mut Search| search.next <= now;
+        let is_due = |wait: &mut NextHopWait| wait.next <= now;
         let due: Vec<_> = lock(&self.0).extract_if(.., is_due).collect();
-        for mut search in due {
+        for mut wait in due {
             // An id that is gone needs no outcome.
-            let Some(id) = id(search.id) else { continue };
-            match search.outcome(now) {
-                Some(outcome) => id.end_search(outcome),
-                None => lock(&self.0).push(search),
+            let Some(id) = id(wait.id) else { continue };
+            match wait.outcome(now) {
+                Some(outcome) => id.end_next_hop_wait(outcome),
+                None => lock(&self.0).push(wait),
             }
         }
-        let next = lock(&self.0).iter().map(|search| search.next).min()?;
+        let next = lock(&self.0).iter().map(|wait| wait.next).min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 }
@@ -102,23 +102,23 @@ mod tests {
 
     const LONG: Duration = Duration::from_secs(60);
 
-    /// An id that searches a next hop whose state takes these values in turn, and the number of
+    /// An id that waits for a next hop whose state takes these values in turn, and the number of
     /// polls.
-    fn searching(
+    fn waiting(
         lab: &Lab,
         timeout: Duration,
         states: &'static [HopState],
     ) -> (Arc<Id>, Arc<AtomicUsize>) {
         let id = lab.id();
         id.bind_addr(HOME.parse().unwrap()).unwrap();
-        let looks = Arc::new(AtomicUsize::new(0));
-        let counted = looks.clone();
-        let look = move || {
+        let polls = Arc::new(AtomicUsize::new(0));
+        let counted = polls.clone();
+        let poll = move || {
             let looked = counted.fetch_add(1, Ordering::Relaxed);
             states[looked.min(states.len() - 1)]
         };
-        id.begin_search(&mut id.enter("search").unwrap(), timeout, Box::new(look));
-        (id, looks)
+        id.begin_next_hop_wait(&mut id.enter("search").unwrap(), timeout, Box::new(poll));
+        (id, polls)
     }
 
     /// The kind and status of the next event, which must come.
@@ -131,15 +131,15 @@ mod tests {
     fn a_neighbour_that_answers_is_resolved_then() {
         let lab = Lab::new();
         let states = &[HopState::Asked, HopState::Asked, HopState::Open];
-        let (id, looks) = searching(&lab, LONG, states);
+        let (id, polls) = waiting(&lab, LONG, states);
         assert_eq!(next(&lab), (EventKind::AddrResolved, 0));
-        assert_eq!((id.state(), looks.load(Ordering::Relaxed)), (State::AddrResolved, 3));
+        assert_eq!((id.state(), polls.load(Ordering::Relaxed)), (State::AddrResolved, 3));
     }
 
     #[test]
     fn a_neighbour_that_is_not_there_is_an_error_of_the_address_and_may_be_tried_again() {
         let lab = Lab::new();
-        let (id, _) = searching(&lab, LONG, &[HopState::Asked, HopState::Absent]);
+        let (id, _) = waiting(&lab, LONG, &[HopState::Asked, HopState::Absent]);
         assert_eq!(next(&lab), (EventKind::AddrError, -libc::EHOSTUNREACH));
         assert_eq!(id.state(), State::Bound);
         let place = "127.0.0.1:7471".parse().unwrap();
@@ -150,18 +150,18 @@ mod tests {
     #[test]
     fn a_neighbour_that_is_silent_for_the_programs_time_is_a_timeout() {
         let lab = Lab::new();
-        let (id, looks) = searching(&lab, Duration::from_millis(20), &[HopState::Asked]);
+        let (id, polls) = waiting(&lab, Duration::from_millis(20), &[HopState::Asked]);
         assert_eq!(next(&lab), (EventKind::AddrError, -libc::ETIMEDOUT));
         assert_eq!(id.state(), State::Bound);
         // Polls at the start, at the end, and at doubling times between.
-        let looks = looks.load(Ordering::Relaxed);
-        assert!(looks <= 8, "{looks}");
+        let polls = polls.load(Ordering::Relaxed);
+        assert!(polls <= 8, "{polls}");
     }
 
     #[test]
     fn an_id_that_searches_allows_no_further_step_and_may_be_destroyed() {
         let lab = Lab::new();
-        let (id, _) = searching(&lab, LONG, &[HopState::Asked]);
+        let (id, _) = waiting(&lab, LONG, &[HopState::Asked]);
         assert_eq!(id.state(), State::AddrQuery);
         let error = id.resolve_route(LONG).unwrap_err();
         assert_eq!(error.errno(), libc::EINVAL, "{error}");
@@ -170,10 +170,10 @@ mod tests {
         id.destroy();
         assert!(lab.kinds().is_empty());
         drop(id);
-        // The search is removed.
-        let searches = &lab.channel.shared.searches;
+        // The wait is removed.
+        let next_hop_waits = &lab.channel.shared.next_hop_waits;
         let until = Instant::now() + LONG;
-        while !lock(&searches.0).is_empty() {
+        while !lock(&next_hop_waits.0).is_empty() {
             assert!(Instant::now() < until);
             std::thread::yield_now();
         }

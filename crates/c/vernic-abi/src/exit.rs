@@ -29,11 +29,11 @@ pub(crate) fn arrange(_gate: &Gate, what: Ending, end: fn()) {
     AT_EXIT.call_once(|| {
         // SAFETY: a function of this library, which is never unloaded (`-z nodelete`). Where there
         // is no room for it, the program ends as without it.
-        unsafe { libc::atexit(say_goodbye) };
+        unsafe { libc::atexit(run_endings) };
     });
 }
 
-extern "C" fn say_goodbye() {
+extern "C" fn run_endings() {
     for end in ENDINGS.iter().filter_map(OnceLock::get) {
         boundary::guard((), end);
     }
