@@ -1,6 +1,6 @@
 //! Sending: from the ready list to the link.
 //!
-//! Queue pairs take turns. A turn builds up to [`TURN_PACKETS`](turn::TURN_PACKETS) request packets
+//! Queue pairs take turns. A turn builds up to 64 request packets (`turn.rs`)
 //! and then up to as many response packets, straight into the batch. Requests go first, so that a
 //! short ACK rides as the last segment of the same run; responses go first if the application
 //! sleeps for its completions ([`TurnOrder`]). A full batch is sent and filled again.

@@ -4,8 +4,8 @@
 //! A process that is killed sends no notice. If it is a local peer (it shares memory with this
 //! process), the local connection hangs up (`local/control.rs`). For any other process of this
 //! host, its process slot becomes free, which all processes of the host can see. So this process
-//! checks every [`LOOK_NANOS`] whether the slots of such peers are still in use. If a slot is free,
-//! the queue pairs that are connected to it fail, whether or not anything was ever sent
+//! checks every quarter of a second whether the slots of such peers are still in use. If a slot is
+//! free, the queue pairs that are connected to it fail, whether or not anything was ever sent
 //! ([`Engine::check_peers`]).
 //!
 //! A process that closes its device in order, or ends after it has left `main`, says so in a page
