@@ -64,7 +64,7 @@ pub struct LocalPeers {
 impl LocalPeers {
     /// Creates the local peers of a device, with none connected yet. Other processes find this
     /// device by the slots of `slots`. They write to rings of `ring_bytes`, or less from the ninth
-    /// local peer on. `ring_bytes` is a power of two from [`MIN_RING_BYTES`](super::MIN_RING_BYTES)
+    /// local peer on. `ring_bytes` is a power of two from [`MIN_RING_BYTES`]
     /// to [`MAX_RING_BYTES`](super::MAX_RING_BYTES).
     ///
     /// # Errors
