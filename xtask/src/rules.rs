@@ -167,8 +167,8 @@ fn rust(files: &[Tracked]) -> impl Iterator<Item = &Tracked> {
     files.iter().filter(|f| f.path.ends_with(".rs"))
 }
 
-/// Every file and every `Type::item` that the pages about the architecture name exists; in the
-/// glossary, which lists names that are to be changed, nothing is looked up.
+/// Every file and every `Type::item` that the pages about the architecture name exists. The
+/// glossary, which lists former names too, is left out.
 fn pages_are_true(files: &[Tracked]) -> Vec<String> {
     const GLOSSARY: &str = "docs/glossary.md";
     let sources: Vec<_> = rust(files).filter(|f| f.path.starts_with("crates/")).collect();
