@@ -9,11 +9,10 @@
 //! The figures that hold are those in BENCHMARKS.md. More than [`TOLERANCE`] above is an error.
 
 use std::fmt::Write as _;
-use std::path::PathBuf;
 
 use crate::pages::Part;
 use crate::shell::run;
-use crate::{Result, root, tools};
+use crate::{Result, target, tools};
 
 /// What is measured: the name in the table, the work as the program calls it.
 #[rustfmt::skip] // a table reads best one row a line
@@ -104,8 +103,7 @@ fn compiler() -> Result<String> {
 fn build() -> Result<String> {
     tools::install(tools::VALGRIND)?;
     run("cargo build --release -p vernic --example instructions").limit_min(20).go()?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
-    Ok(root().join(target).join("release/examples/instructions").display().to_string())
+    Ok(target().join("release/examples/instructions").display().to_string())
 }
 
 /// Instructions that one more message takes: the least of the attempts, which end once it is not

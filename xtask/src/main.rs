@@ -208,3 +208,8 @@ fn test(args: &TestArgs) -> ExitCode {
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask lies in the repository")
 }
+
+/// The folder that cargo builds into.
+fn target() -> PathBuf {
+    root().join(std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from))
+}

@@ -5,7 +5,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::PathBuf;
 
 use plotters::prelude::SeriesLabelPosition;
 
@@ -15,7 +14,7 @@ use super::machine;
 use super::page::bars_table;
 use crate::pages::Part;
 use crate::shell::run;
-use crate::{Result, root};
+use crate::{Result, target};
 
 /// Where the tables stand.
 const PART: Part = Part {
@@ -120,8 +119,7 @@ pub(crate) fn report() -> Result {
 /// The program.
 fn build() -> Result<String> {
     run("cargo build --release -p vernic --example growth").limit_min(20).go()?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
-    Ok(root().join(target).join("release/examples/growth").display().to_string())
+    Ok(target().join("release/examples/growth").display().to_string())
 }
 
 fn median(readings: &[f64]) -> Option<f64> {

@@ -1,9 +1,7 @@
 //! What must be built and installed before anything can be measured.
 
-use std::path::PathBuf;
-
 use crate::shell::{on_path, run};
-use crate::{Result, root, tools};
+use crate::{Result, target, tools};
 
 /// Programs under measurement, and the Debian packages that bring them.
 const PACKAGES: &[(&str, &str)] = &[
@@ -49,8 +47,7 @@ impl Setup {
         let packages: String = packages.iter().map(|name| format!(" -p {name}")).collect();
         run(&format!("cargo build --release{packages}")).limit_min(20).go()?;
         run("cargo build --release -p vernic --example post_poll").limit_min(20).go()?;
-        let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
-        let release = root().join(target).join("release");
+        let release = target().join("release");
         let pinned = on_path("taskset")
             && std::thread::available_parallelism().is_ok_and(|cores| cores.get() > 1);
         let path = |name: &str| release.join(name).display().to_string();
