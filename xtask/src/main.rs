@@ -19,6 +19,7 @@
 //! | `ipsec` | the recipe of docs/ipsec.md, carried out and measured |
 //! | `kills` | programs of one host that are killed, and what their peers learn of it |
 //! | `clauses` | which clauses of iWARP are implemented where |
+//! | `lives` | the lives in ARCHITECTURE.md, compared with what a debugger sees |
 //! | `settings`, `pages` | the table of settings in README.md; generated parts of pages |
 //! | `shell` | running a program with a time limit |
 
@@ -34,6 +35,7 @@ mod instructions;
 mod ipsec;
 mod kernel;
 mod kills;
+mod lives;
 mod pages;
 mod plan;
 mod prose;
@@ -108,6 +110,8 @@ enum Command {
     Settings,
     /// Rewrite the list of iWARP's clauses in crates/core/vernic-proto/IWARP.md
     Clauses,
+    /// Watch the lives that ARCHITECTURE.md tells in a debugger, and compare
+    Lives,
     /// Count the instructions that messages cost, and compare with BENCHMARKS.md
     Instructions {
         /// Write the figures instead
@@ -170,6 +174,10 @@ fn main() -> ExitCode {
         Command::Verbs => conformance::write_page(),
         Command::Settings => settings::write(),
         Command::Clauses => clauses::write(),
+        Command::Lives => lives::check().map(|done| match done {
+            plan::Done::Passed => {}
+            plan::Done::Skipped(why) => println!("skipped: {why}"),
+        }),
         Command::Instructions { write: false } => instructions::check(),
         Command::Instructions { write: true } => instructions::write(),
         Command::Bench { growth: true, .. } => bench::growth::report(),

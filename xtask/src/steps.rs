@@ -6,8 +6,8 @@ use crate::plan::{Done, Step};
 use crate::shell::run;
 use crate::unit::FEATURES;
 use crate::{
-    Result, bench, capture, clauses, conformance, instructions, ipsec, kernel, kills, root, rules,
-    settings, tools, unit,
+    Result, bench, capture, clauses, conformance, instructions, ipsec, kernel, kills, lives, root,
+    rules, settings, tools, unit,
 };
 
 /// Crates whose unit tests run under Miri: memory with its racy accesses, and the parsers with the
@@ -40,6 +40,12 @@ pub(crate) fn all(seeds: u64, fuzz_seconds: u64) -> Vec<Step> {
             "messages cost no more instructions than BENCHMARKS.md says",
             &["packages"],
             instructions::check,
+        ),
+        Step::may_skip(
+            "lives",
+            "ARCHITECTURE.md tells the order in which functions are entered",
+            &["packages"],
+            lives::check,
         ),
         Step::new(
             "capture",
