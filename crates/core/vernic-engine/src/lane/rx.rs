@@ -315,7 +315,8 @@ impl<'a, 'p> Demux<'a, 'p> {
                 IpAddr::V4(_) => PACKET_TYPE_IPV4,
                 IpAddr::V6(_) => PACKET_TYPE_IPV6,
             };
-        } else if let Some(matches) = core.side.peer.has_addresses(packet.meta.src, packet.meta.dst)
+        } else if let Some(matches) =
+            core.side.peer.has_addresses(&packet.meta.src, &packet.meta.dst)
         {
             if !matches {
                 return Err(DropReason::WrongSource);

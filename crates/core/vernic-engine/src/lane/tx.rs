@@ -82,6 +82,9 @@ impl Packets {
         self.send_lanes(lane, engine, now)
     }
 
+    /// Hands over what [`send`](Self::send) found. Not inlined, so that a call with nothing to send
+    /// saves no registers.
+    #[inline(never)]
     fn send_lanes(&mut self, lane: &mut LaneState, engine: &Device, now: Time) -> bool {
         let LaneState { tx, link, .. } = lane;
         tx.send(link.as_mut(), Nanos(now.nanos()), |report| {

@@ -144,8 +144,8 @@ impl QpPeer {
     /// Whether a packet that came from `src` to `dst` has the addresses of the connection; `None`
     /// without a connection.
     #[inline]
-    pub(crate) fn has_addresses(&self, src: Address, dst: Address) -> Option<bool> {
-        self.ends.map(|ends| ends == (src, dst))
+    pub(crate) fn has_addresses(&self, src: &Address, dst: &Address) -> Option<bool> {
+        self.ends.as_ref().map(|(peer, own)| peer == src && own == dst)
     }
 
     /// Whether a packet by the link comes from the port that the peer was heard from.

@@ -310,6 +310,7 @@ pub(crate) fn recv_one(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Inco
 
 /// Receives up to [`MAX_MESSAGES`] datagrams, each into its own `buffer_bytes` of `buffers`, and
 /// fills the first entries of `sink`, in order. Never blocks. Returns how many there were.
+#[inline]
 pub(crate) fn recv_many(
     fd: BorrowedFd<'_>,
     buffers: &mut [u8],
