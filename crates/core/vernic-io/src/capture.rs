@@ -122,14 +122,17 @@ impl CaptureLink {
         self.file.packets
     }
 
-    /// Returns the number of packets that were not written: the file was full, or writing failed.
+    /// Returns the number of packets that were not written: the file was full, writing failed, or
+    /// the link does not know their headers (see [`Link::departure`]).
     pub fn skipped(&self) -> u64 {
         self.file.skipped
     }
 
     fn capture_run(&mut self, now: Nanos, run: &TxRun<'_>) {
-        // The link refuses a path without an active source: its packets are never on the wire.
+        // Either the link has refused the packets, because the source of the path is not active, or
+        // the link is of a kind that sends no UDP.
         let Some(Departure { src, dst, segmented }) = self.inner.departure(run.path) else {
+            self.file.skip_without_headers(run);
             return;
         };
         for (packet, index) in run.packets().zip(0u16..) {
@@ -270,6 +273,8 @@ struct CaptureFile {
     bytes: u64,
     packets: u64,
     skipped: u64,
+    /// Whether the log says that packets without known headers were skipped.
+    has_logged_unknown_headers: bool,
     /// The time at which blocks that wait in memory are to be written; `None`: none wait.
     flush_at: Option<Nanos>,
     /// Time of day at the zero of the link's clock, from the first packet.
@@ -309,7 +314,26 @@ impl CaptureFile {
         let bytes = writer.write_pcapng_block(interface).map_err(to_io)? as u64;
         writer.get_mut().write_out()?;
         let writer = Some(writer);
-        Ok(Self { config, writer, bytes, packets: 0, skipped: 0, flush_at: None, epoch: None })
+        Ok(Self {
+            config,
+            writer,
+            bytes,
+            packets: 0,
+            skipped: 0,
+            has_logged_unknown_headers: false,
+            flush_at: None,
+            epoch: None,
+        })
+    }
+
+    /// Counts packets whose headers the link does not know, and logs the first of them.
+    fn skip_without_headers(&mut self, run: &TxRun<'_>) {
+        if !std::mem::replace(&mut self.has_logged_unknown_headers, true) {
+            let path = self.config.path.display();
+            tracing::warn!(%path, to = %run.path, "packets are missing in the capture: the link \
+                refused them, or is of a kind that sends no UDP");
+        }
+        self.skipped += run.count() as u64;
     }
 
     fn write(&mut self, now: Nanos, packet: &Captured<'_>) {

@@ -25,13 +25,25 @@ pub(crate) struct MemoryLink {
     pub(crate) sent: Sent,
     received: usize,
     checker: IcrcChecker,
+    /// Whether the link tells the headers of its packets, as links over UDP do.
+    knows_headers: bool,
 }
 
 impl MemoryLink {
     pub(crate) fn boxed() -> (Box<dyn Link>, Sent) {
-        let sent = Sent::default();
-        let link = Self { sent: Arc::clone(&sent), received: 0, checker: IcrcChecker::new() };
+        let (link, sent) = Self::new(true);
         (Box::new(link), sent)
+    }
+
+    /// A link of a kind that sends no UDP.
+    pub(crate) fn without_headers() -> Box<dyn Link> {
+        Box::new(Self::new(false).0)
+    }
+
+    fn new(knows_headers: bool) -> (Self, Sent) {
+        let sent = Sent::default();
+        let checker = IcrcChecker::new();
+        (Self { sent: Arc::clone(&sent), received: 0, checker, knows_headers }, sent)
     }
 }
 
@@ -105,7 +117,11 @@ impl Link for MemoryLink {
     fn leave(&mut self, _local: LocalAddr, _group: IpAddr) {}
     fn departure(&mut self, path: &TxPath) -> Option<Departure> {
         let src = endpoint::local_of(path).with_port(SOURCE_PORT);
-        Some(Departure { src, dst: endpoint::destination_of(path), segmented: true })
+        self.knows_headers.then(|| Departure {
+            src,
+            dst: endpoint::destination_of(path),
+            segmented: true,
+        })
     }
     fn counters(&self) -> LinkCounters {
         LinkCounters::default()

@@ -84,6 +84,16 @@ fn both_directions_are_captured_with_right_icrcs() {
 }
 
 #[test]
+fn packets_whose_headers_the_link_does_not_know_are_counted() {
+    let file = TempFile::new("headers");
+    let inner = MemoryLink::without_headers();
+    let link = capture(inner, file.config(None), endpoint::destination_of(&path()));
+    assert_eq!((link.packets(), link.skipped()), (5, 5));
+    drop(link);
+    assert_eq!(read_back(&file), [(INBOUND, ROCE_PORT, true); 5]);
+}
+
+#[test]
 fn packets_to_a_private_port_are_written_as_roce_with_right_icrcs() {
     let file = TempFile::new("private");
     let (inner, _) = MemoryLink::boxed();
