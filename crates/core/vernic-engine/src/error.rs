@@ -9,9 +9,9 @@ use std::fmt;
 use std::io;
 use std::net::IpAddr;
 
-use vernic_io::LinkError;
 use vernic_io::host::SlotError;
 use vernic_io::netdev::{NetDevError, Unusable};
+use vernic_io::{LinkError, NoPath};
 use vernic_mem::{DeregisterError, RegisterError};
 use vernic_wire::{Gid, Mtu, Qpn, Service};
 
@@ -284,6 +284,20 @@ pub enum PathError {
         sgid: Gid,
         /// Destination.
         dgid: Gid,
+    },
+    /// The link of the device has no path to the destination.
+    #[error(
+        "the device's link has no path from {sgid} (row {index}) to {dgid}: {source}; is the peer up, and on the same network as this port?"
+    )]
+    NoPath {
+        /// The row of the GID table that was chosen as source.
+        index: u8,
+        /// Source.
+        sgid: Gid,
+        /// Destination.
+        dgid: Gid,
+        /// The reason that the link gave.
+        source: NoPath,
     },
     /// A connected queue pair cannot send to a multicast group.
     #[error("destination {dgid} is a multicast group, which only UD can reach")]

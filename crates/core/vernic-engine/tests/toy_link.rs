@@ -88,7 +88,17 @@ fn a_lane_without_credits_keeps_no_other_lane_waiting() {
 fn an_address_that_the_fabric_does_not_know_has_no_path() {
     let fabric = Fabric::new();
     let [a, _b] = ends(&fabric);
-    let dgid = Gid([0xFE; 16]);
-    let av = AddressVector { dgid, sgid_index: a.gid().0, port: PortNum(1), ..Default::default() };
-    assert!(a.pd.create_ah(av).is_err());
+    let (sgid_index, sgid) = a.gid();
+    let dgid = Gid::from_ip("198.18.0.77".parse().unwrap());
+    let av = AddressVector { dgid, sgid_index, port: PortNum(1), ..Default::default() };
+    let text = a.pd.create_ah(av).unwrap_err().to_string();
+    assert!(text.contains("no port with the destination GID is known"), "{text}");
+    assert!(text.contains(&sgid.to_string()) && text.contains(&dgid.to_string()), "{text}");
+}
+
+#[test]
+fn an_address_that_the_link_refuses_is_not_explained_by_a_netdev() {
+    let error = Fabric::new().try_device(&[7], &[8], test_config()).unwrap_err();
+    assert!(matches!(error, OpenError::Link { .. }), "{error}");
+    assert!(!error.to_string().contains("ip address add"), "{error}");
 }

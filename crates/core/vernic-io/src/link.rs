@@ -368,10 +368,18 @@ pub struct OpenPath {
     pub local: Address,
 }
 
-/// An error: no path leads from one address to the other, since they are of different networks.
+/// The reason why a link has no path between two GIDs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no path leads from the one address to the other")]
-pub struct NoPath;
+#[non_exhaustive]
+pub enum NoPath {
+    /// One GID is an IPv4 address and the other one is not.
+    #[error("the two GIDs are of different IP versions")]
+    Family,
+    /// The link knows no port that has the destination GID. For a link whose addresses do not
+    /// follow from GIDs, such as LIDs.
+    #[error("no port with the destination GID is known")]
+    UnknownGid,
+}
 
 /// The addresses and form in which packets of a path leave by UDP.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -164,7 +164,7 @@ impl Paths for UdpPaths {
     fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath> {
         let (local, remote) = (to.local.to_ip(), to.remote.to_ip());
         if local.is_ipv4() != remote.is_ipv4() {
-            return Err(NoPath);
+            return Err(NoPath::Family);
         }
         let dst = LocalAddr::new(remote, to.netdev_index).with_port(crate::ROCE_PORT);
         let mut path = path(local, dst).with_traffic_class(to.traffic_class);

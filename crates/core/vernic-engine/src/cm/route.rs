@@ -337,7 +337,7 @@ impl CmShared {
             service_level,
         };
         // If there is no path, the link refuses the packet and counts it.
-        let nowhere = |NoPath| TxPath::new(local, remote, PathId::default(), 0);
+        let nowhere = |_: NoPath| TxPath::new(local, remote, PathId::default(), 0);
         let path = from.open_path(&to).map_or_else(nowhere, |open| open.path);
         let path = path.with_flow(flow).with_hop_limit(hop_limit);
         let straight = out.repeats.is_multiple_of(2) && !self.device.config().force_wire;

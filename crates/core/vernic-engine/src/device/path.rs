@@ -58,9 +58,12 @@ impl Device {
     /// [`Slot::flow`] turns the number into the flow of a slot.
     pub(crate) fn resolve(&self, av: &AddressVector, entropy: u32) -> Result<Resolved, PathError> {
         let to = self.path_request(av)?;
-        let open = self.port(to.port)?.open_path(&to).map_err(|NoPath| {
-            let (sgid, dgid) = (to.local, to.remote);
-            PathError::Family { index: av.sgid_index, sgid, dgid }
+        let open = self.port(to.port)?.open_path(&to).map_err(|why| {
+            let (index, sgid, dgid) = (av.sgid_index, to.local, to.remote);
+            match why {
+                NoPath::Family => PathError::Family { index, sgid, dgid },
+                source => PathError::NoPath { index, sgid, dgid, source },
+            }
         })?;
         let OpenPath { path, remote: peer, local } = open;
         let flow = (hash(entropy) % u32::from(self.config().flows)) as u16;

@@ -480,6 +480,7 @@ fn activate(info: &DeviceInfo, link: &mut dyn Link) -> Result<Vec<GidTable>, Ope
     let mut tables = Vec::new();
     for (number, port) in info.ports() {
         let mut gids = port.gid_table(number);
+        let mut refused = None;
         for &local in &port.addresses {
             match link.activate(local) {
                 Ok(()) => {}
@@ -488,13 +489,18 @@ fn activate(info: &DeviceInfo, link: &mut dyn Link) -> Result<Vec<GidTable>, Ope
                 Err(error @ LinkError::NoSuchAddress { .. }) => {
                     tracing::debug!(%local, %error, "address not usable yet");
                     gids.remove(local);
+                    refused = Some(error);
                 }
                 Err(source) => return Err(OpenError::Link { device: info.name.clone(), source }),
             }
         }
         if gids.iter().next().is_none() {
             let (device, netdev) = (info.name.clone(), port.netdev.clone());
-            return Err(OpenError::NoAddress { device, netdev });
+            // `ip address add` helps where a netdev has the addresses. Else the link says why.
+            return Err(match refused {
+                Some(source) if port.netdev_index == 0 => OpenError::Link { device, source },
+                _ => OpenError::NoAddress { device, netdev },
+            });
         }
         tables.push(gids);
     }

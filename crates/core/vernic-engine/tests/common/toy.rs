@@ -10,7 +10,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use vernic_engine::{
-    Config, Context, DeviceInfo, Gid, LinkCounters, LinkError, LocalAddr, Mtu, PortInfo,
+    Config, Context, DeviceInfo, Gid, LinkCounters, LinkError, LocalAddr, Mtu, OpenError, PortInfo,
 };
 use vernic_io::link::Departure;
 use vernic_io::{
@@ -52,8 +52,19 @@ impl Fabric {
 
     /// A device with a port for each of these LIDs.
     pub fn device(self: &Arc<Self>, lids: &[u16], config: Config) -> Arc<Context> {
+        self.try_device(lids, lids, config).unwrap()
+    }
+
+    /// Opens a device whose information has the addresses of `shown`, over a link that has the LIDs
+    /// `lids`.
+    pub fn try_device(
+        self: &Arc<Self>,
+        shown: &[u16],
+        lids: &[u16],
+        config: Config,
+    ) -> Result<Arc<Context>, OpenError> {
         let factory = ToyFactory { fabric: self.clone(), lids: lids.into() };
-        Context::open_over(info(lids), &factory, config).unwrap()
+        Context::open_over(info(shown), &factory, config)
     }
 
     /// Returns the number of frames that a port has sent.
@@ -132,7 +143,7 @@ fn path_id(from: u16, to: u16) -> PathId {
 impl Paths for ToyPaths {
     fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath> {
         let own = self.lids[usize::from(to.port.value()) - 1];
-        let lid = *self.fabric.lids.lock().unwrap().get(&to.remote).ok_or(NoPath)?;
+        let lid = *self.fabric.lids.lock().unwrap().get(&to.remote).ok_or(NoPath::UnknownGid)?;
         let path = TxPath::new(to.local, to.remote, path_id(own, lid), 0);
         Ok(OpenPath {
             path: path.with_lane(to.service_level % LANES),
@@ -213,8 +224,9 @@ impl Link for ToyLink {
         Arc::new(ToyPaths { fabric: self.fabric.clone(), lids: self.lids.clone() })
     }
 
-    fn activate(&mut self, _local: LocalAddr) -> Result<(), LinkError> {
-        Ok(())
+    fn activate(&mut self, addr: LocalAddr) -> Result<(), LinkError> {
+        let is_own = self.lids.iter().any(|&lid| ip(lid) == addr.ip);
+        if is_own { Ok(()) } else { Err(LinkError::NoSuchAddress { addr }) }
     }
 
     fn deactivate(&mut self, _local: LocalAddr) {}
