@@ -1,10 +1,11 @@
 //! Deterministic simulation of the Vernic protocol core: a network, a clock and an oracle of memory
 //! around the real queue pairs of `vernic-proto`.
 //!
-//! Owns no protocol. Called by its own command and by its tests, which use [`RcPair`] where they need
-//! less than a whole run. Calls `vernic-proto` and `vernic-wire`. A run depends on its seed and on
-//! nothing else: no wall clock, no addresses, no hash order; one generator ([xoshiro256**](rng))
-//! descends from the seed. A violation prints one line with the command that replays it.
+//! Owns no protocol. Called by its own command and by its tests, which use [`RcPair`] where they
+//! need less than a whole run. Calls `vernic-proto` and `vernic-wire`. A run depends on its seed
+//! and on nothing else: no wall clock, no addresses, no hash order; one generator
+//! ([xoshiro256**](rng)) descends from the seed. A violation prints one line with the command that
+//! replays it.
 //!
 //! # How a run works
 //!
