@@ -127,7 +127,8 @@ mod tests {
         assert_eq!(delay.prompt, PROMPT_BURSTS);
         delay.listed = true;
         assert!(delay.rides());
-        // The bursts without delay are over; one more delay in vain is enough.
+        // The bursts whose ACKs are not delayed are over. After them, a single delay that gained
+        // nothing ends the delays again.
         delay.prompt = 0;
         delay.learn();
         assert_eq!(delay.prompt, PROMPT_BURSTS);

@@ -520,7 +520,8 @@ impl Qp {
         self.gone.load(Ordering::Acquire)
     }
 
-    /// Counts one more open handle. Called under the lock of the domain's targets.
+    /// Counts one more open handle of an XRC target queue pair. The caller holds the lock of the
+    /// XRC domain's table of target queue pairs.
     pub(crate) fn add_handle(&self) {
         self.handles.fetch_add(1, Ordering::AcqRel);
     }

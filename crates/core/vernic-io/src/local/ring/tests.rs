@@ -307,7 +307,7 @@ fn a_bell_that_could_not_be_rung_is_rung_later_if_the_reader_sleeps_still() {
     assert_eq!(ring.rings(), 1);
     assert!(ring.writer.wake_again());
     assert_eq!(ring.rings(), 0, "once is enough");
-    // A reader that is awake by then needs no bell.
+    // A reader that has woken up before the writer tries again needs no bell.
     ring.page.announce();
     ring.writer.bell = broken;
     ring.writer.push(&path(), b"third", false);
