@@ -26,8 +26,8 @@ pub(super) const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 #[derive(Debug)]
 pub(crate) struct SharedPage(NonNull<[AtomicU64; WORDS]>);
 
-// SAFETY: the mapping of a `SharedPage` belongs to the process, not to a thread, and all access to the
-// mapping is by atomics.
+// SAFETY: the mapping of a `SharedPage` belongs to the process, not to a thread, and all access to
+// the mapping is by atomics.
 unsafe impl Send for SharedPage {}
 // SAFETY: as above.
 unsafe impl Sync for SharedPage {}
