@@ -25,7 +25,6 @@ pub struct LinkSetup {
 
 /// A factory that makes links of one kind.
 pub trait LinkFactory: Send + Sync {
-    /// Makes one, which has no address yet.
     /// Makes a link, which has no address yet.
     ///
     /// # Errors

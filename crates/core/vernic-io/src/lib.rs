@@ -74,8 +74,8 @@ pub use factory::{LinkFactory, LinkSetup, NoLink, UdpFactory};
 pub use host::{HandoverResult, NameError, ServiceName, ServiceScope, Slot, SlotTable};
 pub use lanes::{MAX_LANES, TxLanes};
 pub use link::{
-    Link, LinkCounters, LinkError, Nanos, NoPath, OpenPath, PathRequest, Paths, SendReport,
-    route_hint,
+    Departure, Link, LinkCounters, LinkError, Nanos, NoPath, OpenPath, PathRequest, Paths,
+    SendReport, route_hint,
 };
 pub use nexthop::{HopState, NextHop};
 pub use path::{MAX_RECEIVER_PAGES, PathId, Peer, ProcessId, ReceiverPageId, TxPath};

@@ -272,6 +272,10 @@ pub trait Link: Send {
     /// for polling only, and closes them at the earliest when
     /// [`poll_generation`](Self::poll_generation) changes. A stale descriptor can only cause a
     /// needless wake-up.
+    ///
+    /// Without a descriptor, packets are found only while the application polls: a peer that only
+    /// responds answers late or never. A link that gets its packets from another thread needs a
+    /// descriptor that becomes readable (a pipe, say), which [`recv`](Self::recv) empties.
     fn poll_fds(&self) -> &[RawFd];
 
     /// Returns a number that changes whenever [`poll_fds`](Self::poll_fds) does.
@@ -298,7 +302,7 @@ pub trait Link: Send {
     /// control path uses it while another thread has the link.
     fn paths(&self) -> Arc<dyn Paths>;
 
-    /// Starts to receive on `local` (port 4791), and makes it usable as a source.
+    /// Starts to receive on `local` (UDP: port 4791), and makes it usable as a source.
     /// Activating an active address again is counted: it takes as many deactivations.
     ///
     /// # Errors

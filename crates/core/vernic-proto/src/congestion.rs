@@ -35,6 +35,8 @@
 //!   sees and the controller cannot: [`on_contention`](Congestion::on_contention) tells it. The
 //!   events of a time without contention are of queue pairs that their own windows govern.
 //! - `reset` is not called: a queue pair that ends leaves others behind.
+//! - One that is put in while packets are in flight hears of acknowledgements of packets whose
+//!   sending its predecessor was told of. So what it counts must not go below zero.
 //!
 //! # A controller of one's own
 //!

@@ -371,8 +371,17 @@ impl Context {
     /// Gives each destination of the device a congestion controller that `make` returns, in place
     /// of the default one: the controller bounds what all queue pairs of RC and XRC together have
     /// in flight to one address and port. A turn of a queue pair is the unit of both its answers: a
-    /// queue pair that finds room, or the time come, sends up to 64 packets. Destinations beyond
-    /// 256 share controllers. Packets through shared memory are not governed.
+    /// queue pair that finds room, or the time come, sends up to 64 packets.
+    ///
+    /// The window limits queue pairs while several have packets in flight. One that is alone does
+    /// not wait for room: its own controller limits it. One that has waited for 20 ms, or whose
+    /// timer fired, is let in, too. [`Congestion::not_before`] holds back all of them. Packets
+    /// through shared memory are not governed.
+    ///
+    /// `make` is called 256 times before this returns, while the lane is held, so it must not call
+    /// the device. Destinations whose addresses hash to the same of these controllers share it. A
+    /// controller may hear of acknowledgements of packets that were sent before it was put in. If
+    /// it panics, the thread that makes progress does.
     pub fn set_destination_control(&self, make: impl Fn() -> Box<dyn Congestion>) {
         if !self.is_orphan() {
             self.engine().with_lane(|lane| lane.set_destination_control(make));

@@ -84,7 +84,8 @@ impl End {
     /// The first row of IPv4 of a port.
     pub fn gid_of(&self, port: PortNum) -> (u8, Gid) {
         let mut rows = self.context.gid_table().into_iter();
-        let row = rows.find(|row| row.port == port && row.local.ip.is_ipv4()).unwrap();
+        let row = rows.find(|row| row.port == port && row.local.ip.is_ipv4());
+        let row = row.expect("the port has an IPv4 address");
         (row.index, row.gid)
     }
 
