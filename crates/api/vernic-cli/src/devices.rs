@@ -11,6 +11,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 use vernic::{
     Device, DeviceAttr, DeviceCounters, DeviceInfo, DeviceTransport, GidEntry, GidType, PortState,
+    Settings,
 };
 
 /// One line of `vernic devices`.
@@ -114,8 +115,8 @@ pub(crate) fn no_device() -> Failure {
 }
 
 /// `vernic info`: of the device that the command line or the settings name, else of all.
-pub(crate) fn info(name: Option<&str>, json: bool) -> Outcome<()> {
-    let chosen = match Chosen::find(name)? {
+pub(crate) fn info(name: Option<&str>, settings: &Settings, json: bool) -> Outcome<()> {
+    let chosen = match Chosen::find(name, settings) {
         Some(chosen) => vec![chosen],
         None => all()?.into_iter().map(|info| Chosen::by_option(&info.name)).collect(),
     };

@@ -18,7 +18,7 @@ struct Logger {
 
 /// Listens from here on, in every thread.
 pub(crate) fn install() {
-    // Settings that are wrong are reported by whoever needs them.
+    // Settings that are wrong are reported by the command, which reads them next.
     let trace = vernic::Config::load().is_ok_and(|config| config.trace);
     let level = if trace { Level::TRACE } else { Level::WARN };
     // Fails if there is a listener already: nobody else installs one.

@@ -31,21 +31,24 @@ fn main() -> ExitCode {
 }
 
 fn execute(command: Option<Command>) -> Outcome<ExitCode> {
+    let settings = settings::load()?;
     match command {
-        Some(Command::Run(arguments)) => return Ok(run::run(&arguments)),
-        Some(Command::Env(options)) => return Ok(run::env(&options)),
-        Some(Command::Bench(arguments)) => bench::run(&arguments)?,
+        Some(Command::Run(arguments)) => return Ok(run::run(&arguments, &settings)),
+        Some(Command::Env(options)) => return Ok(run::env(&options, &settings)),
+        Some(Command::Bench(arguments)) => bench::run(&arguments, &settings)?,
         None => {
             complain(format_args!(
                 "running `vernic bench`, two to three minutes (`vernic bench --quick`: half a minute); \
                  `vernic --help` lists what else there is"
             ));
             let options = args::BenchOptions::default();
-            bench::run(&args::BenchArguments { mode: None, options })?;
+            bench::run(&args::BenchArguments { mode: None, options }, &settings)?;
         }
         Some(Command::Devices { json }) => devices::list(json)?,
-        Some(Command::Info { device, json }) => devices::info(device.as_deref(), json)?,
-        Some(Command::Config { json }) => settings::show(json)?,
+        Some(Command::Info { device, json }) => {
+            devices::info(device.as_deref(), &settings, json)?;
+        }
+        Some(Command::Config { json }) => settings::show(&settings, json)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -1,6 +1,6 @@
 //! Which device a command uses: the one of its option, else the one of the setting `device`.
 
-use crate::failure::{Doing, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use vernic::{Device, Error, OpenError, Settings};
 
 /// A device that somebody asked for by name.
@@ -18,17 +18,16 @@ impl Chosen {
     }
 
     /// The device that the command line names, else the one that the settings name, if any.
-    pub(crate) fn find(option: Option<&str>) -> Outcome<Option<Self>> {
+    pub(crate) fn find(option: Option<&str>, settings: &Settings) -> Option<Self> {
         if let Some(name) = option {
-            return Ok(Some(Self::by_option(name)));
+            return Some(Self::by_option(name));
         }
-        let settings = Settings::load().doing(|| "read the settings".into())?;
         let name = settings.config().device.clone();
         let setting = settings.origin("device").map(ToString::to_string);
-        Ok((!name.is_empty()).then_some(Self { name, setting }))
+        (!name.is_empty()).then_some(Self { name, setting })
     }
 
-    /// Opens it. A name that does not exist is wrong usage, where it is an option.
+    /// Opens it. A name that does not exist is wrong usage, in an option and in a setting.
     pub(crate) fn open(&self) -> Outcome<Device> {
         let error = match Device::open(&self.name) {
             Ok(device) => return Ok(device),
@@ -40,7 +39,9 @@ impl Chosen {
         );
         let failure = Failure::new(format!("cannot open {}: {error}", self.name));
         Err(match &self.setting {
-            Some(origin) if no_such => failure.hint(format!("the name comes from: {origin}")),
+            Some(origin) if no_such => {
+                failure.hint(format!("the name comes from: {origin}")).into_usage()
+            }
             None if no_such => failure.into_usage(),
             _ => failure,
         })

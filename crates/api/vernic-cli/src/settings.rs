@@ -1,6 +1,7 @@
-//! `vernic config`: every setting, its value, and where that comes from.
+//! The settings that every command starts from, and `vernic config`, which lists them: each with its
+//! value, and where that comes from.
 
-use crate::failure::{Doing, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::table::{print, print_json};
 use serde::Serialize;
 use std::fmt::Write as _;
@@ -19,9 +20,14 @@ struct Setting {
     meaning: String,
 }
 
+/// Reads the settings from file and environment, for every command. A wrong name or value is wrong
+/// usage, whether or not the command needs that setting.
+pub(crate) fn load() -> Outcome<Settings> {
+    Settings::load().map_err(|error| Failure::usage(format!("cannot read the settings: {error}")))
+}
+
 /// `vernic config`.
-pub(crate) fn show(json: bool) -> Outcome<()> {
-    let settings = Settings::load().doing(|| "read the settings".into())?;
+pub(crate) fn show(settings: &Settings, json: bool) -> Outcome<()> {
     let defaults = Config::default();
     let rows: Vec<Setting> = settings
         .rows()

@@ -57,15 +57,15 @@ fn info_says_how_packets_go_to_other_processes_of_this_host() {
 
 #[test]
 fn a_device_that_does_not_exist_is_answered_with_those_that_do() {
-    // A name on the command line is wrong usage, one in the settings is not.
+    // A wrong name is wrong usage, on the command line and in the settings.
     let by_option = vernic(&["info", "mlx5_0"]);
     assert_eq!(by_option.status.code(), Some(2));
     let mut command = Command::new(env!("CARGO_BIN_EXE_vernic"));
     let by_setting = command.args(["info"]).env("VERNIC_DEVICE", "mlx5_0").output().unwrap();
-    assert_eq!(by_setting.status.code(), Some(1));
+    assert_eq!(by_setting.status.code(), Some(2));
     for output in [by_option, by_setting.clone()] {
         let text = String::from_utf8(output.stderr).unwrap();
-        assert!(text.contains("mlx5_0") && text.contains("vernic0"), "{text}");
+        assert!(text.contains("mlx5_0") && text.contains("vernic0 and viw0 ("), "{text}");
     }
     let text = String::from_utf8(by_setting.stderr).unwrap();
     assert!(text.contains("environment variable VERNIC_DEVICE"), "{text}");
@@ -81,7 +81,7 @@ fn the_configured_device_is_the_one_that_is_shown_and_measured() {
     let line = "bench -n 5 --rounds 1 -c RC --op send --test lat -s 64 --no-baselines";
     let mut command = Command::new(env!("CARGO_BIN_EXE_vernic"));
     let output = command.args(line.split(' ')).env("VERNIC_DEVICE", "mlx5_0").output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("mlx5_0"));
 }
 
@@ -137,12 +137,36 @@ fn every_setting_is_listed_with_its_variable() {
 }
 
 #[test]
-fn a_bad_setting_in_the_environment_is_named() {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_vernic"));
-    let output = command.args(["config"]).env("VERNIC_MTU", "1500").output().unwrap();
-    assert_eq!(output.status.code(), Some(1));
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert!(text.contains("VERNIC_MTU") && text.contains("1500"), "{text}");
+fn every_command_refuses_a_wrong_setting_with_the_same_words() {
+    let commands = [
+        "devices",
+        "info",
+        "info lo",
+        "config",
+        "run true",
+        "run --set mtu=1024 true",
+        "env",
+        "bench",
+        "bench server --once",
+        "bench client 127.0.0.1 -p 1",
+        "bench second-process -p 1",
+    ];
+    for (variable, value, said) in [
+        ("VERNIC_MTU", "77", "VERNIC_MTU: mtu = \"77\": "),
+        ("VERNIC_TYPO", "1", "environment: there is no setting \"VERNIC_TYPO\""),
+        ("VERNIC_CONFIG", "/nonexist", "cannot read the configuration file /nonexist: "),
+    ] {
+        for arguments in commands {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_vernic"));
+            command.args(arguments.split(' ')).stdin(Stdio::null()).env(variable, value);
+            let output = command.output().unwrap();
+            let text = String::from_utf8(output.stderr).unwrap();
+            assert_eq!(output.status.code(), Some(2), "{arguments}, {variable}: {text}");
+            let first = format!("vernic: cannot read the settings: {said}");
+            assert!(text.starts_with(&first), "{arguments}, {variable}: {text}");
+            assert_eq!(output.stdout, b"", "{arguments}, {variable}");
+        }
+    }
 }
 
 #[test]

@@ -64,6 +64,7 @@ fn where_there_can_be_no_folder_the_refusal_says_how_to_have_one_elsewhere() {
     fs::create_dir_all(&base).unwrap();
     fs::set_permissions(&base, fs::Permissions::from_mode(0o777)).unwrap();
     let shared = refusal(&temporary);
+    assert!(shared.contains("unshare -r") && shared.contains("TMPDIR=$(mktemp -d)"), "{shared}");
     // Nobody may make a folder there, as in a file system that is read-only.
     let denied = refusal(Path::new("/proc"));
     // A file is in the way where the folder would be filled.

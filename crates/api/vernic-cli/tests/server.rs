@@ -134,7 +134,7 @@ fn a_server_with_bad_settings_does_not_start() {
         [("VERNIC_FAULT", "loss=2"), ("VERNIC_MTU", "1500"), ("VERNIC_DEVICE", "mlx5_0")]
     {
         let output = vernic("bench server --once -p 0").env(variable, value).output().unwrap();
-        assert_eq!(output.status.code(), Some(1), "{variable}");
+        assert_eq!(output.status.code(), Some(2), "{variable}");
         assert!(String::from_utf8_lossy(&output.stderr).contains(value), "{output:?}");
     }
 }

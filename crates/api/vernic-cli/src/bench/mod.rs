@@ -23,7 +23,7 @@ mod suite;
 mod verbs;
 
 use crate::args::{BenchArguments, BenchMode, BenchOptions, DeviceOptions};
-use crate::failure::{Doing, Failure, Outcome};
+use crate::failure::{Failure, Outcome};
 use crate::select::Chosen;
 use crate::table::{print, print_json};
 use control::{Control, Message};
@@ -40,28 +40,27 @@ const THOROUGH: (u32, f64, u64) = (7, 0.2, 3600);
 const QUICK: (u32, f64, u64) = (3, 0.08, 24);
 
 /// Runs `vernic bench` and its modes.
-pub(crate) fn run(arguments: &BenchArguments) -> Outcome<()> {
+pub(crate) fn run(arguments: &BenchArguments, settings: &Settings) -> Outcome<()> {
     match &arguments.mode {
         None => {
             let device = arguments.options.device.clone();
-            active(&arguments.options, &Opposite::ThisMachine(device))
+            active(&arguments.options, settings, &Opposite::ThisMachine(device))
         }
         Some(BenchMode::Client { host, port, options }) => {
-            active(options, &Opposite::Host(host.clone(), *port))
+            active(options, settings, &Opposite::Host(host.clone(), *port))
         }
-        Some(BenchMode::Server(options)) => server::run(options),
-        Some(BenchMode::Peer { port, device }) => peer(*port, device),
+        Some(BenchMode::Server(options)) => server::run(options, settings),
+        Some(BenchMode::Peer { port, device }) => peer(*port, device, settings),
     }
 }
 
-fn active(options: &BenchOptions, opposite: &Opposite) -> Outcome<()> {
-    let settings = Settings::load().doing(|| "read the settings".into())?;
+fn active(options: &BenchOptions, settings: &Settings, opposite: &Opposite) -> Outcome<()> {
     let config = settings.config();
     let packets_only = !config.capture.is_empty() || !config.fault.is_empty() || config.trace;
     let options = &BenchOptions { packets_only, ..options.clone() };
     // A wrong combination of options is told before anything is opened.
     suite::tasks(options, vernic::Mtu::B4096.bytes())?;
-    let named = Chosen::find(options.device.device.as_deref())?;
+    let named = Chosen::find(options.device.device.as_deref(), settings);
     // So is a wrong device; without a name it is the connection that says which.
     let early = match (opposite, &named) {
         (Opposite::Host(..), None) => None,
@@ -113,11 +112,11 @@ fn plan(options: &BenchOptions) -> Plan {
     Plan { rounds: options.rounds.unwrap_or(rounds), extent, budget: Duration::from_secs(budget) }
 }
 
-fn peer(port: u16, device: &DeviceOptions) -> Outcome<()> {
+fn peer(port: u16, device: &DeviceOptions, settings: &Settings) -> Outcome<()> {
     let control = opposite::connect_to_parent(port)?;
     // The parent hears of a failure over the connection and reports it.
-    let verbs = Chosen::find(device.device.as_deref())
-        .and_then(|named| Verbs::open(named.as_ref(), device.gid_index, Reach::ThisMachine));
+    let named = Chosen::find(device.device.as_deref(), settings);
+    let verbs = Verbs::open(named.as_ref(), device.gid_index, Reach::ThisMachine);
     let _ = told(&control, verbs).and_then(|verbs| side::serve(&control, &verbs));
     Ok(())
 }

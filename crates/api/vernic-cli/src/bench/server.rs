@@ -21,7 +21,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
-use vernic::Device;
+use vernic::{Device, Settings};
 
 /// Connections that are listened to at a time. Each may make us keep a few MiB of what it says.
 const MAX_GREETED: usize = 8;
@@ -36,9 +36,9 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 type Guest = (IpAddr, Outcome<Control>);
 
 /// Serves clients until it is stopped, or, with `--once`, one.
-pub(super) fn run(options: &ServerOptions) -> Outcome<()> {
+pub(super) fn run(options: &ServerOptions, settings: &Settings) -> Outcome<()> {
     // What is wrong here is told now, and not to the first client.
-    let verbs = match Chosen::find(options.device.device.as_deref())? {
+    let verbs = match Chosen::find(options.device.device.as_deref(), settings) {
         Some(named) => {
             Some(Verbs::open(Some(&named), options.device.gid_index, Reach::ThisMachine)?)
         }

@@ -202,8 +202,12 @@ fn base() -> Outcome<PathBuf> {
         return Ok(base);
     }
     let base = base.display();
-    Err(Failure::new(format!("{base} belongs to somebody else, or others may write there"))
-        .hint(format!("remove it, or {ELSEWHERE}; {base} {HOLDS}")))
+    Err(Failure::new(format!("{base} belongs to somebody else, or others may write there")).hint(
+        format!(
+            "{ELSEWHERE}, as TMPDIR=$(mktemp -d) (two users in user namespaces of their own, \
+             made by `unshare -r`, have the same number), or remove it; {base} {HOLDS}"
+        ),
+    ))
 }
 
 /// What helps where there can be no folder of folders.

@@ -53,8 +53,8 @@ pub(crate) struct Arguments {
 type Variables = Vec<(&'static str, OsString)>;
 
 /// `vernic run`: returns only if the program cannot be started.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
-    let variables = match surroundings(&arguments.options) {
+pub(crate) fn run(arguments: &Arguments, loaded: &vernic::Settings) -> ExitCode {
+    let variables = match surroundings(&arguments.options, loaded) {
         Ok(variables) => variables,
         Err(status) => return status,
     };
@@ -71,8 +71,8 @@ pub(crate) fn run(arguments: &Arguments) -> ExitCode {
 }
 
 /// `vernic env`: prints what a shell shall evaluate.
-pub(crate) fn env(options: &Options) -> ExitCode {
-    let variables = match surroundings(options) {
+pub(crate) fn env(options: &Options, loaded: &vernic::Settings) -> ExitCode {
+    let variables = match surroundings(options, loaded) {
         Ok(variables) => variables,
         Err(status) => return status,
     };
@@ -94,8 +94,8 @@ fn failed(failure: &Failure, status: u8) -> ExitCode {
 }
 
 /// Everything that a program needs around it.
-fn surroundings(options: &Options) -> Result<Variables, ExitCode> {
-    let settings = options.settings().map_err(|failure| failed(&failure, USAGE))?;
+fn surroundings(options: &Options, loaded: &vernic::Settings) -> Result<Variables, ExitCode> {
+    let settings = options.settings(loaded).map_err(|failure| failed(&failure, USAGE))?;
     prepared(options, settings).map_err(|failure| failed(&failure, 1))
 }
 

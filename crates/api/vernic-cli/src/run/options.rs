@@ -102,9 +102,10 @@ fn refused(words: &str, error: ConfigError) -> Failure {
 }
 
 impl Options {
-    /// The settings, each checked as the library will check it.
-    pub(super) fn settings(&self) -> Outcome<Settings> {
-        let mut config = Config::load().doing(|| "read the configuration".into())?;
+    /// The settings that were `loaded` and those of the options, each checked as the library will
+    /// check it.
+    pub(super) fn settings(&self, loaded: &vernic::Settings) -> Outcome<Settings> {
+        let mut config = loaded.config().clone();
         let mut variables = Variables::new();
         let given = self.given()?;
         let words_of = |setting| {
@@ -118,6 +119,7 @@ impl Options {
             variables.push((key.variable, OsString::from(value)));
         }
         let devices = devices(&config)?;
+        self.check_transport(&config, &words_of("device"), loaded, &devices)?;
         // With others beside, the program may do without those of iWARP.
         if devices.iter().all(|device| device.transport == DeviceTransport::Iwarp)
             && let Some(device) = devices.first()
@@ -133,6 +135,32 @@ impl Options {
             complain(format_args!("vernic: packets are damaged on purpose: {}", config.fault));
         }
         Ok(Settings { variables, devices })
+    }
+
+    /// Refuses `--iwarp` beside the name of a RoCE device. The name of a device precedes the
+    /// setting `transport`, so the program would run over RoCE and say nothing.
+    fn check_transport(
+        &self,
+        config: &Config,
+        words: &str,
+        loaded: &vernic::Settings,
+        devices: &[DeviceInfo],
+    ) -> Outcome<()> {
+        let [device] = devices else { return Ok(()) };
+        if !self.iwarp || config.device != device.name || device.transport != DeviceTransport::Roce
+        {
+            return Ok(());
+        }
+        let origin = || loaded.origin("device").map(ToString::to_string).unwrap_or_default();
+        let beside = match words.trim_end_matches(": ") {
+            "" => format!("the device {} ({})", device.name, origin()),
+            option => option.to_owned(),
+        };
+        let iwarp = device.clone().into_iwarp().name;
+        Err(Failure::new(format!(
+            "--iwarp and {beside} contradict: {} is a RoCE device; its netdev's iWARP device is {iwarp}",
+            device.name
+        )))
     }
 
     /// The settings that were given, those of `--set` last.
@@ -249,8 +277,13 @@ mod tests {
         Only::try_parse_from(["run"].iter().chain(words)).unwrap().options
     }
 
+    /// What the options stand for, over the defaults and this machine's settings.
+    fn checked(words: &[&str]) -> Outcome<Settings> {
+        options(words).settings(&crate::settings::load().unwrap())
+    }
+
     fn settings(words: &[&str]) -> Vec<(&'static str, String)> {
-        let settings = options(words).settings().unwrap();
+        let settings = checked(words).unwrap();
         settings
             .variables
             .into_iter()
@@ -275,7 +308,7 @@ mod tests {
             [("VERNIC_PEERS", "10.1.0.0/16, fd00::1".to_owned())]
         );
         for wrong in ["mtu", "mtu=7", "nonsense=1", "peers=10.1.2.3/16"] {
-            let failure = options(&["--set", wrong]).settings().unwrap_err().to_string();
+            let failure = checked(&["--set", wrong]).unwrap_err().to_string();
             assert!(failure.contains(wrong.split('=').next().unwrap()), "{failure}");
         }
     }
@@ -283,10 +316,25 @@ mod tests {
     #[test]
     fn iwarp_is_a_transport_and_its_devices_have_names() {
         assert_eq!(settings(&["--iwarp"]), [("VERNIC_TRANSPORT", "iwarp".to_owned())]);
-        let shown = |words: &[&str]| options(words).settings().unwrap().devices;
+        let shown = |words: &[&str]| checked(words).unwrap().devices;
         assert!(shown(&["--iwarp"]).iter().all(|device| device.name.starts_with("viw")));
         assert!(shown(&[]).iter().all(|device| device.name.starts_with("vernic")));
         assert_eq!(shown(&["-d", "viw0"])[0].name, "viw0");
+    }
+
+    #[test]
+    fn iwarp_beside_the_name_of_a_roce_device_is_a_contradiction() {
+        for words in [&["--iwarp", "-d", "vernic0"][..], &["--iwarp", "--set", "device=vernic0"]] {
+            let failure = checked(words).unwrap_err().to_string();
+            let said =
+                format!("--iwarp and {} contradict: vernic0 is a RoCE", words[1..].join(" "));
+            assert!(failure.starts_with(&said) && failure.ends_with(" viw0"), "{failure}");
+        }
+        // A netdev has a device of each transport, and a name precedes the setting.
+        let shown = |words: &[&str]| checked(words).unwrap().devices[0].name.clone();
+        assert!(shown(&["--iwarp", "-d", "lo"]).starts_with("viw"));
+        assert_eq!(shown(&["--iwarp", "-d", "viw0"]), "viw0");
+        assert_eq!(shown(&["--set", "transport=iwarp", "-d", "vernic0"]), "vernic0");
     }
 
     #[test]
@@ -297,7 +345,7 @@ mod tests {
             (&["-d", "viw0", "--set", "trace=on"], "--set trace=on: viw0"),
         ];
         for (words, begin) in refused {
-            let failure = options(words).settings().unwrap_err().to_string();
+            let failure = checked(words).unwrap_err().to_string();
             assert!(failure.starts_with(begin) && failure.contains("TCP"), "{failure}");
         }
         settings(&["--set", "transport=both", "--loss", "0.1"]);
@@ -318,7 +366,7 @@ mod tests {
             ("/tmp", "that is a folder"),
             ("/proc/x.pcapng", "No such file or directory"),
         ] {
-            let failure = options(&["--capture", wrong]).settings().unwrap_err().to_string();
+            let failure = checked(&["--capture", wrong]).unwrap_err().to_string();
             assert!(failure.starts_with(&format!("--capture {wrong}: ")), "{failure}");
             assert!(failure.contains(why) && failure.contains("%p"), "{failure}");
         }
@@ -327,9 +375,9 @@ mod tests {
 
     #[test]
     fn a_device_that_is_not_there_is_named_with_those_that_are() {
-        let failure = options(&["-d", "mlx5_0"]).settings().unwrap_err().to_string();
+        let failure = checked(&["-d", "mlx5_0"]).unwrap_err().to_string();
         assert!(failure.contains("mlx5_0") && failure.contains("vernic0"), "{failure}");
-        let failure = options(&["--set", "device=mlx5_0"]).settings().unwrap_err().to_string();
+        let failure = checked(&["--set", "device=mlx5_0"]).unwrap_err().to_string();
         assert!(failure.contains("mlx5_0") && failure.contains("vernic0"), "{failure}");
     }
 }

@@ -180,12 +180,19 @@ fn iwarp_number(name: &str) -> Option<u32> {
 }
 
 /// Chooses a device by its name, or by its netdev's name and the settings' transport. An empty name
-/// takes the first.
+/// takes the first. An unknown name is answered with the devices of both transports.
 pub(crate) fn choose_for(name: &str, config: &Config) -> Result<DeviceInfo, OpenError> {
-    if iwarp_number(name).is_some() {
-        return choose_iwarp(name);
-    }
-    let found = choose(name)?;
+    let is_iwarp = iwarp_number(name).is_some();
+    let found = match if is_iwarp { choose_iwarp(name) } else { choose(name) } {
+        Err(OpenError::NoSuchDevice { name, .. }) => {
+            let beside = |device: &DeviceInfo| device.clone().into_iwarp().name;
+            let present = listed(&devices()?, |device| {
+                format!("and {} ({})", beside(device), device.port.netdev)
+            });
+            return Err(OpenError::NoSuchDevice { name, present });
+        }
+        found => found?,
+    };
     match config.transport {
         TransportChoice::Iwarp if found.name != name => Ok(found.into_iwarp()),
         _ => Ok(found),
@@ -280,6 +287,14 @@ mod tests {
     fn an_unknown_name_is_answered_with_those_that_exist() {
         let error = choose("mlx5_0").unwrap_err().to_string();
         assert!(error.contains("mlx5_0") && error.contains("vernic0"), "{error}");
+    }
+
+    #[test]
+    fn an_unknown_name_is_answered_with_the_devices_of_both_transports() {
+        for name in ["mlx5_0", "viw77", "vernic77"] {
+            let error = choose_for(name, &Config::default()).unwrap_err().to_string();
+            assert!(error.contains(name) && error.contains("vernic0 and viw0 ("), "{error}");
+        }
     }
 
     #[test]

@@ -65,7 +65,6 @@ impl LaneState {
                 self.accept_rendezvous(from, liveness, file)
             }
             Some(GrantMessage::RendezvousReply { can }) => {
-                tracing::debug!(neighbour = %from, can, "large SENDs by one copy");
                 self.direct_peers.get(from).is_some_and(|peer| peer.note_rendezvous_reply(can))
             }
             None => false,

@@ -17,8 +17,8 @@ impl LaneState {
     pub(crate) fn handle_local_peer(&mut self, engine: &Device, event: Event, now: Time) {
         match event {
             Event::Connected { local_peer, reader } => {
-                let (pid, id) = (local_peer.pid(), local_peer.id());
-                tracing::debug!(pid, neighbour = %id, "shares memory with a process of this host");
+                let pid = local_peer.pid();
+                tracing::debug!(pid, "shares memory with a process of this host: a local peer");
                 // A pid of 0 means that the peer's process has no number in this PID namespace, so
                 // it cannot be identified. Such a peer may send packets, as any process of this
                 // user may, but not access memory.
@@ -66,11 +66,15 @@ impl LaneState {
             engine.watch().hasten(peer.slots(), now);
         }
         if in_order {
-            tracing::debug!(pid, neighbour = %id, "a process of this host closed its device");
+            tracing::debug!(pid, "a local peer closed its device");
         } else if failed == 0 {
-            tracing::debug!(pid, neighbour = %id, "a process of this host is gone, or cut off: no queue pair has used it");
+            tracing::debug!(pid, "a local peer is gone, or cut off: no queue pair has used it");
         } else {
-            tracing::warn!(pid, neighbour = %id, failed, "a process of this host is gone, or cut off: its peers' queue pairs fail");
+            tracing::warn!(
+                pid,
+                failed,
+                "a local peer is gone, or cut off: queue pairs connected to it fail"
+            );
         }
     }
 }

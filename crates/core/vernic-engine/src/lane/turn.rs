@@ -7,7 +7,7 @@ use super::plan::{self, Direct, TurnPart};
 use super::sinks::{Datagrams, PacketSink, Room, Sinks};
 use crate::counters::Counted;
 use crate::local::rendezvous::LIMITS;
-use crate::local::rings::LocalRings;
+use crate::local::rings::{LocalRings, PeerRings};
 use crate::local::route::RequestRoute;
 use crate::qp::direct;
 use crate::qp::host::QpHost;
@@ -165,7 +165,8 @@ fn switches(machine: &mut Qp, host: &mut QpHost<'_>, sinks: &Sinks<'_>) -> bool 
         let is_repaired = attr.timeout != AckTimeout::INFINITE && attr.retry_cnt != 0;
         return is_repaired && !machine.is_repeating();
     }
-    tracing::debug!(qpn = %host.qp.qpn(), neighbour = %id, "packets go through memory from now on");
+    let pid = rings.peer(id).map(PeerRings::pid);
+    tracing::debug!(qpn = %host.qp.qpn(), pid, "packets to a local peer go through memory from now on");
     let is_rc = host.qp.qp_type() == QpType::Rc;
     let peer = sinks.direct_peers.get(id).filter(|_| is_rc).cloned();
     host.side.peer.switch_to(id, peer);

@@ -97,6 +97,11 @@ impl DirectPeer {
     /// Notes the peer's answer whether it can copy the payload of our SENDs. Returns false if
     /// nothing was offered to the peer.
     pub(crate) fn note_rendezvous_reply(&self, can: bool) -> bool {
+        tracing::debug!(
+            pid = self.local_peer.pid(),
+            can,
+            "large SENDs to a local peer by one copy"
+        );
         let now = self.rendezvous.load(Ordering::Relaxed);
         let next = if can { RendezvousSupport::Yes } else { RendezvousSupport::No };
         // A peer that said once that it cannot copy is not asked again.

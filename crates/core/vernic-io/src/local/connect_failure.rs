@@ -90,7 +90,7 @@ impl fmt::Display for ConnectFailure {
             Self::User => "the peer's process is of another user",
             Self::NoListener => "the peer's process shares no memory (its setting same_host, or its descriptors)",
             Self::Silent => "the peer's process does not answer",
-            Self::HungUp => "the peer's process hung up (its descriptors, memory or number of neighbours, or another version)",
+            Self::HungUp => "the peer's process hung up (its descriptors, memory or number of local peers, or another version)",
             Self::Other => "the peer's process or the system refused it (`VERNIC_LOG=debug` says why)",
         })
     }

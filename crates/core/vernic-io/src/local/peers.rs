@@ -231,7 +231,7 @@ impl LocalPeers {
             return;
         }
         let why = self.why(error, pid, now);
-        tracing::debug!(slot = slot.value(), pid, %error, %why, "its process is no neighbour");
+        tracing::debug!(slot = slot.value(), pid, %error, %why, "its process is no local peer");
         let tries = self.failures.note(slot, why, now);
         self.warnings.note(
             pid.map_or(WarningSubject::Unknown, WarningSubject::Process),
@@ -365,7 +365,7 @@ impl LocalPeers {
         while let Some(at) = self.pending.iter().position(|s| s.since.plus(patience) <= now) {
             let pending = self.pending.remove(at);
             self.counters.refused += 1;
-            tracing::debug!(pid = pending.pid, "a process does not answer: no neighbour");
+            tracing::debug!(pid = pending.pid, "a process does not answer: no local peer");
             if let Some(call) = pending.call {
                 self.note_failure(
                     call.slot,
@@ -391,7 +391,7 @@ impl LocalPeers {
         let Err(error) = met else { return };
         // A hang-up, or a shortage on this side, does not count as refused.
         let why = ConnectFailure::of(&error);
-        tracing::debug!(pid, %error, %why, "a process is no neighbour");
+        tracing::debug!(pid, %error, %why, "a process is no local peer");
         match called {
             Some(slot) => self.note_failure(slot, Some(pid), &error, now),
             None => {
@@ -522,14 +522,14 @@ impl LocalPeers {
                 Next::Stay => {}
                 Next::Short => {
                     let pid = peer.local_peer.pid();
-                    tracing::debug!(pid, "no descriptor for the file that a neighbour has sent");
+                    tracing::debug!(pid, "no descriptor for the file that a local peer has sent");
                     self.counters.short += 1;
                     self.warnings.note_lost_file(pid);
                 }
                 Next::Close { in_order } => return self.disconnect(at, in_order, events),
                 Next::Expel(why) => {
                     let pid = peer.local_peer.pid();
-                    tracing::warn!(pid, why, "a neighbour breaks the rules: no neighbour any more");
+                    tracing::warn!(pid, why, "a local peer breaks the rules, and is none any more");
                     self.counters.expelled += 1;
                     return self.disconnect(at, false, events);
                 }

@@ -53,7 +53,7 @@ impl LocalPeers {
                 && let Err(error) = self.open_listener(slot)
             {
                 // The slot's former owner may be about to end; others send by UDP until then.
-                tracing::debug!(slot = slot.value(), %error, "neighbours cannot find this slot");
+                tracing::debug!(slot = slot.value(), %error, "local peers cannot find this slot");
                 let why = ConnectFailure::of(&error);
                 if why.is_shortage() {
                     self.warnings.note(WarningSubject::All, why, 1);
