@@ -20,7 +20,7 @@
 //! | `kills` | programs of one host that are killed, and what their peers learn of it |
 //! | `clauses` | which clauses of iWARP are implemented where |
 //! | `lives` | the lives in ARCHITECTURE.md, compared with what a debugger sees |
-//! | `settings`, `pages` | the table of settings in README.md; generated parts of pages |
+//! | `settings`, `pages` | the settings in README.md and docs/settings.md; generated parts of pages |
 //! | `shell` | running a program with a time limit |
 
 #![expect(clippy::print_stdout, reason = "a command-line program")]
@@ -106,7 +106,7 @@ enum Command {
     },
     /// Rewrite the tables of programs and verbs in conformance/README.md
     Verbs,
-    /// Rewrite the table of settings in README.md
+    /// Rewrite the settings in README.md and docs/settings.md
     Settings,
     /// Rewrite the list of iWARP's clauses in crates/core/vernic-proto/IWARP.md
     Clauses,

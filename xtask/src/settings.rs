@@ -1,4 +1,5 @@
-//! The table of settings in README.md: the engine's own table, as `vernic config --json` prints it.
+//! The settings in README.md (the table) and docs/settings.md (what each does): the engine's own
+//! table, as `vernic config --json` prints it.
 
 use std::fmt::Write as _;
 
@@ -8,11 +9,11 @@ use crate::Result;
 use crate::pages::Part;
 use crate::shell::run;
 
-const TABLE: Part = Part {
-    page: "README.md",
-    begin: "<!-- settings: begin (written by `cargo xtask settings`, do not edit) -->",
-    end: "<!-- settings: end -->",
-};
+const BEGIN: &str = "<!-- settings: begin (written by `cargo xtask settings`, do not edit) -->";
+const END: &str = "<!-- settings: end -->";
+
+const TABLE: Part = Part { page: "README.md", begin: BEGIN, end: END };
+const MEANINGS: Part = Part { page: "docs/settings.md", begin: BEGIN, end: END };
 
 /// A row of the engine's table. The present value, which the JSON has too, is this machine's.
 #[derive(Deserialize)]
@@ -24,42 +25,49 @@ struct Setting {
     meaning: String,
 }
 
-/// Whether the page has the engine's table.
+/// Checks that the pages have the engine's settings.
 pub(crate) fn check() -> Result {
-    if TABLE.is(&table()?)? {
-        return Ok(());
+    for (part, text) in parts()? {
+        if !part.is(&text)? {
+            let page = part.page;
+            let why = "the settings are not the engine's; run `cargo xtask settings`";
+            return Err(format!("{page}: {why}"));
+        }
     }
-    Err("README.md: the settings are not the engine's; run `cargo xtask settings`".into())
-}
-
-/// Rewrites the page's table.
-pub(crate) fn write() -> Result {
-    let changed = TABLE.write(&table()?)?;
-    println!("README.md {}", if changed { "is rewritten" } else { "was right" });
     Ok(())
 }
 
-fn table() -> Result<String> {
+/// Rewrites the parts of the pages.
+pub(crate) fn write() -> Result {
+    for (part, text) in parts()? {
+        let changed = part.write(&text)?;
+        println!("{} {}", part.page, if changed { "is rewritten" } else { "was right" });
+    }
+    Ok(())
+}
+
+fn parts() -> Result<[(Part, String); 2]> {
     // A settings file of this machine must not matter.
     let command = "cargo run --quiet -p vernic-cli -- config --json";
     let json = run(command).env("VERNIC_CONFIG", "/dev/null").limit_min(20).output()?;
     let settings: Vec<Setting> =
         serde_json::from_str(&json).map_err(|e| format!("`{command}`: {e}"))?;
-    Ok(render(&settings))
+    Ok([(TABLE, table(&settings)), (MEANINGS, meanings(&settings))])
 }
 
-fn render(settings: &[Setting]) -> String {
+fn table(settings: &[Setting]) -> String {
     let mut text = String::from("| setting | variable | default | values |\n|---|---|---|---|\n");
     for Setting { name, default, variable, allowed, .. } in settings {
         let default = if default.is_empty() { String::new() } else { format!("`{default}`") };
         // Writing to a String does not fail.
         let _ = writeln!(text, "| `{name}` | `{variable}` | {default} | {allowed} |");
     }
-    text.push('\n');
-    for Setting { name, meaning, .. } in settings {
-        let _ = writeln!(text, "- `{name}`: {meaning}");
-    }
     text
+}
+
+fn meanings(settings: &[Setting]) -> String {
+    let line = |Setting { name, meaning, .. }: &Setting| format!("- `{name}`: {meaning}\n");
+    settings.iter().map(line).collect()
 }
 
 #[cfg(test)]
@@ -70,8 +78,8 @@ mod tests {
     fn a_setting_has_a_row_and_a_line() {
         let json = r#"[{"name": "mtu", "value": "1", "default": "0", "variable": "VERNIC_MTU",
             "allowed": "bytes", "meaning": "Upper bound."}]"#;
-        let text = render(&serde_json::from_str::<Vec<Setting>>(json).unwrap());
-        assert!(text.contains("| `mtu` | `VERNIC_MTU` | `0` | bytes |"), "{text}");
-        assert!(text.ends_with("\n- `mtu`: Upper bound.\n"), "{text}");
+        let settings = serde_json::from_str::<Vec<Setting>>(json).unwrap();
+        assert!(table(&settings).ends_with("| `mtu` | `VERNIC_MTU` | `0` | bytes |\n"));
+        assert_eq!(meanings(&settings), "- `mtu`: Upper bound.\n");
     }
 }

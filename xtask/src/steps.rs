@@ -99,7 +99,12 @@ pub(crate) fn lint() -> Vec<Step> {
     vec![
         Step::new("rules", "what the repository's own files must keep", &[], rules::check),
         Step::new("fmt", "formatting", &[], fmt),
-        Step::new("settings", "README's table of settings is the engine's", &[], settings::check),
+        Step::new(
+            "settings",
+            "the settings of README and docs/settings.md are the engine's",
+            &[],
+            settings::check,
+        ),
         Step::new(
             "verbs",
             "tables of programs and verbs are as the code",

@@ -1,5 +1,5 @@
-//! The settings that every command starts from, and `vernic config`, which lists them: each with its
-//! value, and where that comes from.
+//! The settings that every command starts from, and `vernic config`, which lists them with their
+//! values and origins.
 
 use crate::failure::{Failure, Outcome};
 use crate::table::{print, print_json};

@@ -147,12 +147,12 @@ config! {
     /// such process on, rings are smaller, down to 64 KiB.
     ring_bytes: u32 = 1 << 18, "VERNIC_RING_BYTES", "65536 to 16777216 bytes, a power of two", ring, show;
     /// Carry out WRITEs, READs and atomics of RC to processes of this host and user directly in
-    /// their memory, without packets, and copy the payload of their large SENDs out of it. Those
+    /// their memory, without packets. Copy the payload of their large SENDs out of it. Those
     /// processes may do the same in the memory of this process. Both processes need the setting.
     /// Off whenever `same_host` is off.
     direct: bool = true, "VERNIC_DIRECT", "on or off", switch, show_switch;
-    /// Move memory that the program registers for remote access into files, in whole pages, so that
-    /// other processes of this host can map the memory and reach it without system calls. Off by
+    /// Move memory that the program registers for remote access into files, in whole pages. Other
+    /// processes of this host can then map the memory and reach it without system calls. Off by
     /// default, because the program must then not write to memory while it registers it, and
     /// children of `fork` share the memory while it is registered.
     share_memory: bool = false, "VERNIC_SHARE_MEMORY", "on or off", switch, show_switch;
@@ -166,9 +166,9 @@ config! {
     /// says what helps.)
     peers: Peers = Peers::default(), "VERNIC_PEERS", "networks and addresses with commas between, as 10.1.0.0/16, fd00::/8", peers, show;
     /// Accept packets for a connected queue pair only from the UDP source port from which its peer
-    /// sent first, so that other users of the peer's host cannot send in its name. A packet from
-    /// another port is accepted only if it has the very next sequence number. Turn this off for
-    /// peers that spread a queue pair over many ports.
+    /// sent first. So other users of the peer's host cannot send in its name. A packet from another
+    /// port is accepted only if it has the very next sequence number. Turn this off for peers that
+    /// spread a queue pair over many ports.
     pin_source_ports: bool = true, "VERNIC_PIN_SOURCE_PORTS", "on or off", switch, show_switch;
     /// Size of the receive buffer and of the send buffer of each socket; without privilege the
     /// system grants up to `net.core.rmem_max` and `net.core.wmem_max`.
@@ -178,13 +178,13 @@ config! {
     peer_query_us: u64 = 100_000, "VERNIC_PEER_QUERY_US", "1 to 10000000 microseconds", micros, show;
     /// How long an RC queue pair waits for a response at least, even if its `timeout` is shorter:
     /// peers whose responders are threads take longer than hardware. Losses are repaired long
-    /// before. Of 2000 queue pairs with a timeout of 65 us that were connected to themselves by
-    /// port 4791, 241 failed without this floor, 2 with a floor of 8 ms, none with the default.
+    /// before. A test connected 2000 queue pairs with a timeout of 65 us to themselves by port
+    /// 4791. Without this floor 241 failed, with 8 ms 2, with the default none.
     ack_timeout_floor_us: u64 = 16_000, "VERNIC_ACK_TIMEOUT_FLOOR_US", "0 to 10000000 microseconds", micros_or_none, show;
     /// How long an RC queue pair waits for the response of a process of this host that is alive but
-    /// does not run: it is stopped, in a debugger, in a frozen cgroup, or on a core that others
-    /// use. After that, `timeout` and `retry_cnt` count, as for peers on other hosts. Without
-    /// effect if `fault` is set.
+    /// does not run. Such a process is stopped, in a debugger, in a frozen cgroup, or on a core
+    /// that others use. After that, `timeout` and `retry_cnt` count, as for peers on other hosts.
+    /// Without effect if `fault` is set.
     live_peer_timeout_s: u32 = 30, "VERNIC_LIVE_PEER_TIMEOUT_S", "0 to 3600 seconds", live_peer_timeout, show;
     /// How long the peer may take to answer each message that sets up or ends a connection.
     /// Messages are repeated 15 times, the first few of them earlier: with the default, which is
