@@ -65,6 +65,7 @@ fn numbers_out_of_range_are_refused_at_once_with_what_is_allowed() {
         // Nobody listens there: what is wrong with the device comes first.
         (&["bench", "client", "127.0.0.1", "-p", "1", "-d", "mlx5_0"], "vernic0"),
         (&["info", "mlx5_0"], "vernic0"),
+        (&["run", "--iwarp", "-d", "vernic0", "true"], "--iwarp and -d vernic0 contradict"),
     ] {
         let output = vernic(arguments);
         let text = stderr(&output);
