@@ -26,7 +26,7 @@ fn numbered(statuses: &[WcStatus]) -> Vec<(u64, WcStatus)> {
     (1..).zip(statuses.iter().copied()).collect()
 }
 
-/// The other process's bytes from an offset on are these.
+/// Checks the other process's bytes from an offset on.
 fn assert_there(t: &mut Rig, at: usize, bytes: &[u8], why: &str) {
     let there = t.other.ask(&format!("sum {at} {}", bytes.len()));
     assert_eq!(there, sum(bytes).to_string(), "{why}: bytes at {at}");

@@ -31,10 +31,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use vernic_mem::{Memory, PdId, PeerAtomic, PeerCopies, PeerCopyError, PeerRange, PeerRegion};
 use vernic_proto::{After, AtomicOp, Direct, DirectOp, Qp, Time};
+use vernic_wire::{Qpn, Rkey};
 
 use crate::counters::{DirectCounts, Refusal};
 use crate::local::direct_peer::DirectPeer;
-use crate::local::grants::{GrantState, PeerGrant};
+use crate::local::grants::{GrantState, PeerGrant, QpGrants};
 use crate::qp::host::QpHost;
 use crate::qp::send_slots::{SendSlots, Stored};
 
@@ -177,19 +178,10 @@ fn step(machine: &Qp, host: &mut QpHost<'_>, direct: &Direct, room: u32, now: Ti
     if !is_there(peer, now) {
         return refuse(counts, Refusal::Unreachable);
     }
-    let inside = peer.local_peer.inside();
-    if let PeerRegion::ByKernel(range) = &*grant.region
-        && direct.done == 0
-        && machine.directs_behind().next().is_some_and(|next| goes_with(&next, direct))
-    {
-        let from = (engine.memory(), pd);
-        let requests = || iter::once(*direct).chain(machine.directs_behind());
-        let done = match direct.op {
-            DirectOp::Write => list(requests, slots, add_write, from, (grant, range), inside, room),
-            DirectOp::Read => list(requests, slots, add_read, from, (grant, range), inside, room),
-            DirectOp::Atomic(_) => None,
-        };
-        if let Some((requests, bytes, cost)) = done {
+    let (inside, memory) = (peer.local_peer.inside(), (engine.memory(), pd));
+    if by_kernel && direct.done == 0 {
+        let done = list(machine, direct, slots, memory, grant, inside, room);
+        if let Some(List { requests, bytes, cost }) = done {
             counts.count(&direct.op, bytes, requests as u64);
             return Step::List { requests, cost };
         }
@@ -201,23 +193,10 @@ fn step(machine: &Qp, host: &mut QpHost<'_>, direct: &Direct, room: u32, now: Ti
         return refuse(counts, Refusal::Closed);
     };
     let to = (&*grant.region, at + u64::from(direct.done));
-    let done = carry_out((engine.memory(), pd), slots, direct, part, to, || access.is_valid());
+    let done = carry_out(memory, slots, direct, part, to, || access.is_valid());
     drop(access);
     if let Err(fault) = done {
-        let why = why_of(&fault);
-        match why {
-            // The fault is in this request's local memory, so another request with the key may
-            // succeed.
-            Refusal::Local => {}
-            Refusal::Closed => grants.end(rkey, false),
-            _ => {
-                let pid = peer.local_peer.pid();
-                tracing::debug!(qpn = %own, %rkey, pid, ?fault, "requests with this key take packets");
-                peer.is_forbidden.fetch_or(why == Refusal::NotPermitted, Ordering::Relaxed);
-                grants.end(rkey, true);
-            }
-        }
-        return refuse(counts, why);
+        return refuse(counts, note_fault(grants, own, rkey, &fault));
     }
     counts.count(&direct.op, u64::from(part), (direct.done + part == direct.length).into());
     Step::Part { bytes: part, cost: part.max(if by_kernel { CALL_COST } else { REQUEST_COST }) }
@@ -253,31 +232,68 @@ fn add_read<'a>(copies: &mut PeerCopies<'a, false>, to: Stored<'a>, (at, len): (
     matches!(to, Stored::Sges(sges) if copies.push(sges, u64::from(len), at))
 }
 
-/// Carries out those of the next `requests` that go together, by one call of the kernel and in one
-/// access, if they count as no more than `room` bytes. `add` adds a request to the call. Returns
-/// how many requests were wholly copied, their bytes, and as how many bytes they count. `None` if
-/// there are none, or if only the first one can go. Then that one goes alone, which finds what is
-/// wrong.
+/// What was done of a list.
+struct List {
+    /// Requests that were wholly copied, at least one.
+    requests: usize,
+    /// Bytes of these requests.
+    bytes: u64,
+    /// Bytes that the list counts as.
+    cost: u32,
+}
+
+/// Carries out the next request and those behind it that go with it, by one call of the kernel and
+/// in one access, if they count as no more than `room` bytes. `None` if only the next request can
+/// go, or not even that one. It then goes alone, which finds what is wrong with it.
+#[inline]
+fn list(
+    machine: &Qp,
+    next: &Direct,
+    slots: &SendSlots,
+    memory: (&Memory, PdId),
+    grant: &PeerGrant,
+    inside: &AtomicU64,
+    room: u32,
+) -> Option<List> {
+    let PeerRegion::ByKernel(range) = &*grant.region else { return None };
+    machine.directs_behind().next().filter(|second| goes_with(second, next))?;
+    let requests = || {
+        let behind = machine.directs_behind().take_while(|direct| goes_with(direct, next));
+        iter::once(*next).chain(behind)
+    };
+    let stored = |direct: &Direct| slots.stored(direct.slot);
+    match next.op {
+        DirectOp::Write => {
+            copy_list(requests, stored, add_write, memory, (grant, range), inside, room)
+        }
+        DirectOp::Read => {
+            copy_list(requests, stored, add_read, memory, (grant, range), inside, room)
+        }
+        DirectOp::Atomic(_) => None,
+    }
+}
+
+/// Copies `requests`, which are of one kind and have the key of the grant. `stored` has the payload
+/// of a request, and `add` adds the request to the call.
 #[inline(never)]
-fn list<'a, const TO_PEER: bool, I: Iterator<Item = Direct>>(
+fn copy_list<'a, const TO_PEER: bool, I: Iterator<Item = Direct>>(
     requests: impl Fn() -> I,
-    slots: &'a SendSlots,
+    stored: impl Fn(&Direct) -> Stored<'a>,
     add: impl Fn(&mut PeerCopies<'a, TO_PEER>, Stored<'a>, (u64, u32)) -> bool,
     (memory, pd): (&'a Memory, PdId),
     (grant, range): (&PeerGrant, &PeerRange),
     inside: &AtomicU64,
     room: u32,
-) -> Option<(usize, u64, u32)> {
+) -> Option<List> {
     let mut copies = PeerCopies::<TO_PEER>::new(memory, pd, range);
-    let (mut first, mut count, mut cost) = (None, 0, 0);
+    let (mut count, mut cost) = (0, 0);
     for direct in requests() {
-        let first = first.get_or_insert(direct);
-        if !goes_with(&direct, first) || direct.length > room.saturating_sub(cost) {
+        if direct.length > room.saturating_sub(cost) {
             break;
         }
         let Some(at) = grant.place(&direct) else { break };
         let before = copies.pieces();
-        if !add(&mut copies, slots.stored(direct.slot), (at, direct.length)) {
+        if !add(&mut copies, stored(&direct), (at, direct.length)) {
             break;
         }
         let least = (copies.pieces() - before) as u32 * PIECE_COST;
@@ -291,17 +307,34 @@ fn list<'a, const TO_PEER: bool, I: Iterator<Item = Direct>>(
     let access = grant.words.begin_access(inside, grant.offer.key, grant.offer.qp)?;
     let copied = copies.copy();
     drop(access);
-    let copied = copied.ok()?;
-    let mut left = copied;
-    let is_whole = |direct: &Direct| match left.checked_sub(u64::from(direct.length)) {
-        Some(rest) => {
-            left = rest;
-            true
+    let bytes = copied.ok()?;
+    let mut left = bytes;
+    let whole = requests().take(count).map_while(|direct| {
+        left = left.checked_sub(u64::from(direct.length))?;
+        Some(())
+    });
+    let requests = whole.count();
+    (requests > 0).then_some(List { requests, bytes: bytes - left, cost })
+}
+
+/// Notes that a request was not carried out because of a fault, and returns the reason to count.
+#[cold]
+fn note_fault(grants: &mut QpGrants, own: Qpn, rkey: Rkey, fault: &PeerCopyError) -> Refusal {
+    let why = why_of(fault);
+    match why {
+        // The fault is in this request's local memory, so another request with the key may succeed.
+        Refusal::Local => {}
+        Refusal::Closed => grants.end(rkey, false),
+        _ => {
+            if let Some(peer) = grants.peer() {
+                let pid = peer.local_peer.pid();
+                tracing::debug!(qpn = %own, %rkey, pid, ?fault, "requests with this key take packets");
+                peer.is_forbidden.fetch_or(why == Refusal::NotPermitted, Ordering::Relaxed);
+            }
+            grants.end(rkey, true);
         }
-        None => false,
-    };
-    let whole = requests().take(count).take_while(is_whole).count();
-    (whole > 0).then_some((whole, copied - left, cost))
+    }
+    why
 }
 
 /// Whether the process that gave the grant still runs. Asks the kernel if the last check is older
