@@ -57,6 +57,7 @@ impl Direct {
 
     /// What the request asks for, if it can be carried out directly at all. Zero bytes need no key,
     /// and a misaligned atomic is the responder's to refuse.
+    #[inline]
     fn of(entry: &Entry) -> Option<(DirectOp, Remote, u32)> {
         let atomic = |remote: Remote, op| {
             remote.addr.is_multiple_of(8).then_some((DirectOp::Atomic(op), remote, 8))
@@ -75,6 +76,7 @@ impl Direct {
 }
 
 /// What may be carried out next, of a queue that is `draining` (SQD) or not.
+#[inline]
 pub(crate) fn next(sq: &SendQueue, draining: bool) -> Option<Direct> {
     if sq.cursor_is_started() || (draining && !sq.is_direct()) {
         return None;

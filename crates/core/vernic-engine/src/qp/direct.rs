@@ -34,6 +34,7 @@ use vernic_proto::{After, AtomicOp, Direct, DirectOp, Qp, Time};
 use vernic_wire::{Qpn, Rkey};
 
 use crate::counters::{DirectCounts, Refusal};
+use crate::device::opened::Device;
 use crate::local::direct_peer::DirectPeer;
 use crate::local::grants::{GrantState, PeerGrant, QpGrants};
 use crate::qp::host::QpHost;
@@ -80,16 +81,16 @@ pub(crate) enum Turn {
     More,
 }
 
-/// The result of carrying out one part of a request.
+/// The result of carrying out one part of a request, or a list of requests.
 enum Step {
-    /// `bytes` more of the request are done, and count as `cost` bytes.
-    Part {
-        bytes: u32,
+    /// So many requests are done to their end, and count as `cost` bytes.
+    Done {
+        requests: usize,
         cost: u32,
     },
-    /// So many requests are done as wholes, and count as `cost` bytes.
-    List {
-        requests: usize,
+    /// `bytes` more of the request are done, which is not all of it.
+    Part {
+        bytes: u32,
         cost: u32,
     },
     Packets,
@@ -116,19 +117,15 @@ pub(crate) fn turn(machine: &mut Qp, host: &mut QpHost<'_>, now: Time) -> (Turn,
     for _ in 0..TURN_STEPS {
         let Some(direct) = machine.next_direct() else { return (Turn::Packets, spent) };
         match step(machine, host, &direct, PART_BYTES - spent, now) {
-            Step::Part { bytes, cost } => {
-                spent += cost;
-                if direct.done + bytes == direct.length {
-                    machine.finish_direct(now, host);
-                } else {
-                    machine.direct_progress(bytes);
-                }
-            }
-            Step::List { requests, cost } => {
+            Step::Done { requests, cost } => {
                 spent += cost;
                 for _ in 0..requests {
                     machine.finish_direct(now, host);
                 }
+            }
+            Step::Part { bytes, cost } => {
+                spent += cost;
+                machine.direct_progress(bytes);
             }
             Step::Wait => return (Turn::Wait, spent),
             Step::Packets => {
@@ -178,13 +175,12 @@ fn step(machine: &Qp, host: &mut QpHost<'_>, direct: &Direct, room: u32, now: Ti
     if !is_there(peer, now) {
         return refuse(counts, Refusal::Unreachable);
     }
-    let (inside, memory) = (peer.local_peer.inside(), (engine.memory(), pd));
-    if by_kernel && direct.done == 0 {
-        let done = list(machine, direct, slots, memory, grant, inside, room);
-        if let Some(List { requests, bytes, cost }) = done {
-            counts.count(&direct.op, bytes, requests as u64);
-            return Step::List { requests, cost };
-        }
+    let inside = peer.local_peer.inside();
+    if by_kernel
+        && direct.done == 0
+        && let Some(done) = list(machine, *direct, slots, (engine, pd), grant, inside, room)
+    {
+        return done;
     }
     let part = (direct.length - direct.done).min(room);
     let (key, qp) = (grant.offer.key, grant.offer.qp);
@@ -193,13 +189,15 @@ fn step(machine: &Qp, host: &mut QpHost<'_>, direct: &Direct, room: u32, now: Ti
         return refuse(counts, Refusal::Closed);
     };
     let to = (&*grant.region, at + u64::from(direct.done));
-    let done = carry_out(memory, slots, direct, part, to, || access.is_valid());
+    let done = carry_out((engine.memory(), pd), slots, direct, part, to, || access.is_valid());
     drop(access);
     if let Err(fault) = done {
         return refuse(counts, note_fault(grants, own, rkey, &fault));
     }
-    counts.count(&direct.op, u64::from(part), (direct.done + part == direct.length).into());
-    Step::Part { bytes: part, cost: part.max(if by_kernel { CALL_COST } else { REQUEST_COST }) }
+    let ends = direct.done + part == direct.length;
+    counts.count(&direct.op, u64::from(part), ends.into());
+    let cost = part.max(if by_kernel { CALL_COST } else { REQUEST_COST });
+    if ends { Step::Done { requests: 1, cost } } else { Step::Part { bytes: part, cost } }
 }
 
 /// Whether a request may go in one list with the first one of the list.
@@ -244,33 +242,33 @@ struct List {
 
 /// Carries out the next request and those behind it that go with it, by one call of the kernel and
 /// in one access, if they count as no more than `room` bytes. `None` if only the next request can
-/// go, or not even that one. It then goes alone, which finds what is wrong with it.
-#[inline]
+/// go, or not even that one. It then goes alone, which finds what is wrong with it. Mapped memory
+/// does not pay for it: it is not inlined, and takes a copy of the request.
+#[inline(never)]
 fn list(
     machine: &Qp,
-    next: &Direct,
+    next: Direct,
     slots: &SendSlots,
-    memory: (&Memory, PdId),
+    (engine, pd): (&Device, PdId),
     grant: &PeerGrant,
     inside: &AtomicU64,
     room: u32,
-) -> Option<List> {
+) -> Option<Step> {
     let PeerRegion::ByKernel(range) = &*grant.region else { return None };
-    machine.directs_behind().next().filter(|second| goes_with(second, next))?;
+    machine.directs_behind().next().filter(|second| goes_with(second, &next))?;
     let requests = || {
-        let behind = machine.directs_behind().take_while(|direct| goes_with(direct, next));
-        iter::once(*next).chain(behind)
+        let behind = machine.directs_behind().take_while(|direct| goes_with(direct, &next));
+        iter::once(next).chain(behind)
     };
     let stored = |direct: &Direct| slots.stored(direct.slot);
-    match next.op {
-        DirectOp::Write => {
-            copy_list(requests, stored, add_write, memory, (grant, range), inside, room)
-        }
-        DirectOp::Read => {
-            copy_list(requests, stored, add_read, memory, (grant, range), inside, room)
-        }
-        DirectOp::Atomic(_) => None,
-    }
+    let (memory, grant) = ((engine.memory(), pd), (grant, range));
+    let List { requests, bytes, cost } = match next.op {
+        DirectOp::Write => copy_list(requests, stored, add_write, memory, grant, inside, room)?,
+        DirectOp::Read => copy_list(requests, stored, add_read, memory, grant, inside, room)?,
+        DirectOp::Atomic(_) => return None,
+    };
+    engine.counts().direct.count(&next.op, bytes, requests as u64);
+    Some(Step::Done { requests, cost })
 }
 
 /// Copies `requests`, which are of one kind and have the key of the grant. `stored` has the payload

@@ -40,8 +40,9 @@ impl Qp {
     /// are none if the next request waits, or if SQD holds back what is behind it.
     #[inline]
     pub fn directs_behind(&self) -> impl Iterator<Item = Direct> {
-        let may = self.attr.state == QpState::Rts && self.direct_now().is_some();
         let sq = each!(&self.machine, m => m.send_queue());
+        // The length is all that most callers need to know.
+        let may = sq.len() > 1 && self.attr.state == QpState::Rts && self.direct_now().is_some();
         may.then(|| direct::behind(sq)).into_iter().flatten()
     }
 
@@ -80,7 +81,9 @@ impl Qp {
         });
     }
 
-    /// The request that may be carried out now.
+    /// The request that may be carried out now. Inlined, since most callers only need to know that
+    /// there is one.
+    #[inline]
     fn direct_now(&self) -> Option<Direct> {
         self.next_direct().filter(|direct| direct.after == After::Nothing)
     }
