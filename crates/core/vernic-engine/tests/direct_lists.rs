@@ -231,6 +231,39 @@ fn a_list_with_a_key_that_has_ended_writes_nothing() {
     }
 }
 
+#[test]
+fn a_missing_page_in_the_middle_lets_only_the_requests_before_it_complete() {
+    for op in [SendOp::Write as fn(Remote) -> SendOp, SendOp::Read] {
+        let mut t = Rig::new("private");
+        t.until_direct();
+        assert_eq!(t.other.ask("fill 0 1000 6"), "filled");
+        assert_eq!(t.other.ask("hole 8192"), "hole 0");
+        t.end.fill(0, &[0; 1000]);
+        let before = t.counters();
+        let sges: Vec<_> = (0..5).map(|i| [t.end.sge(100 * i, 8)]).collect();
+        // The third one begins before the page, and the fifth one is all right.
+        let places = [0, 100, 8188, 8200, 400];
+        let one = |(i, &at): (usize, &u64)| wr(i as u64 + 1, op(t.at(at)), &sges[i]);
+        let list: Vec<_> = places.iter().enumerate().map(one).collect();
+        t.qp.post_send(&list).unwrap();
+        use WcStatus::{Flushed, RetryExceeded, Success};
+        // The third one takes packets, of which the target dies.
+        let expected = numbered(&[Success, Success, RetryExceeded, Flushed, Flushed]);
+        assert_eq!(outcomes(&t, 5), expected);
+        let now = t.counters();
+        let done = (now.writes - before.writes) + (now.reads - before.reads);
+        assert_eq!((done, now.bytes - before.bytes), (2, 16), "{now:?}");
+        assert_eq!(now.refused_unreachable - before.refused_unreachable, 1);
+        if now.reads > 0 {
+            let there = pattern(1000, 6);
+            assert_eq!(t.end.bytes(0, 8), there[..8]);
+            assert_eq!(t.end.bytes(100, 8), there[100..108]);
+            assert_eq!(t.end.bytes(300, 8), [0; 8], "what follows was not read");
+            assert_eq!(t.end.bytes(400, 8), [0; 8]);
+        }
+    }
+}
+
 /// Has the kernel refuse the calling thread's copies to another process with three remote pieces,
 /// as one request has.
 fn filter_single_copies() {
