@@ -178,7 +178,7 @@ fn step(machine: &Qp, host: &mut QpHost<'_>, direct: &Direct, room: u32, now: Ti
     let inside = peer.local_peer.inside();
     if by_kernel
         && direct.done == 0
-        && let Some(done) = list(machine, *direct, slots, (engine, pd), grant, inside, room)
+        && let Some(done) = list(machine, slots, (engine, pd), grant, inside, room)
     {
         return done;
     }
@@ -242,12 +242,11 @@ struct List {
 
 /// Carries out the next request and those behind it that go with it, by one call of the kernel and
 /// in one access, if they count as no more than `room` bytes. `None` if only the next request can
-/// go, or not even that one. It then goes alone, which finds what is wrong with it. Mapped memory
-/// does not pay for it: it is not inlined, and takes a copy of the request.
+/// go, or not even that one. It then goes alone, which finds what is wrong with it. A request
+/// that goes alone pays little: nothing is inlined, and the caller keeps the request in registers.
 #[inline(never)]
 fn list(
     machine: &Qp,
-    next: Direct,
     slots: &SendSlots,
     (engine, pd): (&Device, PdId),
     grant: &PeerGrant,
@@ -255,7 +254,8 @@ fn list(
     room: u32,
 ) -> Option<Step> {
     let PeerRegion::ByKernel(range) = &*grant.region else { return None };
-    machine.directs_behind().next().filter(|second| goes_with(second, &next))?;
+    let second = machine.directs_behind().next()?;
+    let next = machine.next_direct().filter(|next| goes_with(&second, next))?;
     let requests = || {
         let behind = machine.directs_behind().take_while(|direct| goes_with(direct, &next));
         iter::once(next).chain(behind)
