@@ -1,6 +1,6 @@
 //! One-sided requests between processes of one host that take no packets: that they are done, and
-//! that nothing but their way differs from packets. Who takes memory back, or dies, is in
-//! `direct_peers.rs`.
+//! that nothing but their way differs from packets. Lists of them are in `direct_lists.rs`. Who
+//! takes memory back, or dies, is in `direct_peers.rs`.
 
 #![allow(unsafe_code)] // memory that is registered
 

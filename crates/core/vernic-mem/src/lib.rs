@@ -81,7 +81,7 @@ pub use error::{
 pub use grant::{Grant, GrantError};
 pub use memory::Memory;
 pub use pd::PdId;
-pub use peer::{PeerAtomic, PeerCopyError, PeerRegion};
+pub use peer::{PeerAtomic, PeerCopies, PeerCopyError, PeerRegion};
 pub use racy::{
     HostBuffer, InlineData, LivenessWord, PeerList, PeerMapping, PeerPiece, PeerRange, RacySlice,
     RacySliceMut, SharedRange, permit_ptrace, read_words, write_words,

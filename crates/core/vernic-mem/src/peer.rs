@@ -5,6 +5,8 @@
 //! caller makes sure that the grant is still valid: it has begun an access
 //! ([`PeerRevocationWords::begin_access`](crate::PeerRevocationWords::begin_access)).
 
+mod copies;
+
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,6 +16,8 @@ use crate::{
     Access, AccessError, Check, Memory, PdId, PeerList, PeerMapping, PeerPiece, PeerRange,
     SgCursor, Sge,
 };
+
+pub use copies::PeerCopies;
 
 /// Bytes per step of a copy through a bounce buffer. Copies from or to special regions (the null
 /// region, the whole address space) need one.

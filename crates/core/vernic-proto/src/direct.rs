@@ -48,8 +48,16 @@ pub struct Direct {
 }
 
 impl Direct {
+    /// The request in a slot, of which nothing is done yet, if it can be carried out directly at
+    /// all and waits for nothing.
+    fn fresh(entry: &Entry, slot: u32) -> Option<Self> {
+        let (op, remote, length) = Self::of(entry)?;
+        Some(Self { op, remote, length, slot, done: 0, after: After::Nothing })
+    }
+
     /// What the request asks for, if it can be carried out directly at all. Zero bytes need no key,
     /// and a misaligned atomic is the responder's to refuse.
+    #[inline]
     fn of(entry: &Entry) -> Option<(DirectOp, Remote, u32)> {
         let atomic = |remote: Remote, op| {
             remote.addr.is_multiple_of(8).then_some((DirectOp::Atomic(op), remote, 8))
@@ -68,6 +76,7 @@ impl Direct {
 }
 
 /// What may be carried out next, of a queue that is `draining` (SQD) or not.
+#[inline]
 pub(crate) fn next(sq: &SendQueue, draining: bool) -> Option<Direct> {
     if sq.cursor_is_started() || (draining && !sq.is_direct()) {
         return None;
@@ -82,4 +91,12 @@ pub(crate) fn next(sq: &SendQueue, draining: bool) -> Option<Direct> {
         After::Other
     };
     Some(Direct { op, remote, length, slot: sq.slot(index), done: sq.direct_done(), after })
+}
+
+/// The requests behind the one at the cursor, up to the first that cannot be carried out directly.
+/// Nothing is in flight before the request at the cursor, so once that one is finished, each of
+/// these is next in its turn.
+pub(crate) fn behind(sq: &SendQueue) -> impl Iterator<Item = Direct> {
+    let behind = sq.at_cursor().map_or(sq.tail(), |(index, _)| index + 1);
+    (behind..sq.tail()).map_while(|index| Direct::fresh(sq.entry(index), sq.slot(index)))
 }

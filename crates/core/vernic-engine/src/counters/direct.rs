@@ -134,15 +134,15 @@ impl DirectCounts {
         self.refusals[why as usize].add(1);
     }
 
-    /// Counts `bytes` that a request has moved. `ends` says that they were the last bytes of the
-    /// request.
-    pub(crate) fn count(&self, op: &DirectOp, bytes: u32, ends: bool) {
-        self.bytes.add(u64::from(bytes));
-        if ends {
+    /// Counts `bytes` that requests of one kind have moved, and how many `requests` ended with
+    /// them.
+    pub(crate) fn count(&self, op: &DirectOp, bytes: u64, requests: u64) {
+        self.bytes.add(bytes);
+        if requests > 0 {
             match op {
-                DirectOp::Write => self.writes.add(1),
-                DirectOp::Read => self.reads.add(1),
-                DirectOp::Atomic(_) => self.atomics.add(1),
+                DirectOp::Write => self.writes.add(requests),
+                DirectOp::Read => self.reads.add(requests),
+                DirectOp::Atomic(_) => self.atomics.add(requests),
             }
         }
     }

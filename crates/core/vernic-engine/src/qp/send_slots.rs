@@ -23,6 +23,13 @@ enum Kind {
     Inline(u16),
 }
 
+/// What a slot keeps of a request's payload.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Stored<'a> {
+    Sges(&'a [Sge]),
+    Inline(&'a [u8]),
+}
+
 /// A position in the scatter list of one slot, to continue from without a search.
 #[derive(Clone, Copy, Debug, Default)]
 struct ListSpan {
@@ -228,6 +235,21 @@ impl SendSlots {
         }
     }
 
+    /// Returns the scatter list or the inline data of the request in `slot`.
+    #[inline]
+    pub(crate) fn stored(&self, slot: u32) -> Stored<'_> {
+        match self.kinds[slot as usize] {
+            Kind::Sges(count) => {
+                let at = slot as usize * self.max_sge as usize;
+                Stored::Sges(&self.sges[at..at + usize::from(count)])
+            }
+            Kind::Inline(len) => {
+                let at = slot as usize * self.max_inline as usize;
+                Stored::Inline(&self.inline[at..at + usize::from(len)])
+            }
+        }
+    }
+
     /// Copies `len` bytes of the message in `slot`, from byte `offset` on, to a local peer's
     /// memory. Stops when `holds` returns false, because the grant was revoked.
     #[inline]
@@ -240,9 +262,7 @@ impl SendSlots {
         to: (&PeerRegion, u64),
         holds: impl Fn() -> bool,
     ) -> Result<(), PeerCopyError> {
-        if let Kind::Inline(stored) = self.kinds[slot as usize] {
-            let from = slot as usize * self.max_inline as usize;
-            let stored = &self.inline[from..from + usize::from(stored)];
+        if let Stored::Inline(stored) = self.stored(slot) {
             let (offset, len) = (offset as usize, len as usize);
             let short = || {
                 let check = Check::ListTooShort;

@@ -120,6 +120,6 @@ fn place(
         counts.note_refusal(Refusal::Closed);
         return Placed::Cut;
     }
-    counts.count(&DirectOp::Write, len, true);
+    counts.count(&DirectOp::Write, u64::from(len), 1);
     Placed::Whole
 }

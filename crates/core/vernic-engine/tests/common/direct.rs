@@ -200,6 +200,13 @@ impl There {
             }
             "state" => format!("{:?}", self.qp.state()),
             "counters" => self.end.context.counters().to_string(),
+            // Takes a page away under a region: who touches it here dies.
+            "hole" => {
+                let page = self.buffer.as_mut_ptr().wrapping_add(n[0] as usize);
+                // SAFETY: only the device touches the page, and this process is to die of that.
+                let ret = unsafe { libc::mprotect(page.cast(), 4096, libc::PROT_NONE) };
+                format!("hole {ret}")
+            }
             // Ends the device as a program does that returns from main.
             "close" => {
                 self.end.context.close();

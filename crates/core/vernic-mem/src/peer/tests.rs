@@ -246,6 +246,208 @@ fn the_kernel_says_what_is_wrong_with_a_process() {
     assert!(end != addr && fault(own, addr).is_some());
 }
 
+/// The granted range of a rig, as the kernel reaches it.
+fn range(rig: &Rig) -> PeerRange {
+    match rig.process() {
+        PeerRegion::ByKernel(range) => range,
+        PeerRegion::Mapped(_) => panic!("mapped"),
+    }
+}
+
+#[test]
+fn one_call_copies_a_list_of_messages_as_calls_one_after_the_other() {
+    let rig = Rig::new();
+    let range = range(&rig);
+    // Offsets here and there: aligned or not, of one byte and of pages, and two that overlap.
+    let list = [(0, 0, 8), (100, 64, 8), (3, 131, 1), (8, 500, 4097), (7, 501, 20), (40, 9001, 63)];
+    let (source, mut expected) = (Rig::bytes(&rig.local), Rig::bytes(&rig.remote));
+    let mut copies = PeerCopies::<true>::new(&rig.memory, rig.pd, &range);
+    for (from, at, len) in list {
+        assert!(copies.push(&[rig.sge(from as u64, len as u32)], len as u64, at as u64));
+        expected[at..at + len].copy_from_slice(&source[from..from + len]);
+    }
+    assert!(copies.push_bytes(b"inline", 12_000));
+    expected[12_000..12_006].copy_from_slice(b"inline");
+    // Messages of several pieces, of which only a part is taken.
+    let pieces = [rig.sge(1, 10), rig.sge(50, 0), rig.sge(700, 100)];
+    assert!(copies.push(&pieces, 15, 13_000));
+    expected[13_000..13_010].copy_from_slice(&source[1..11]);
+    expected[13_010..13_015].copy_from_slice(&source[700..705]);
+    let bytes: usize = list.iter().map(|&(_, _, len)| len).sum();
+    assert_eq!(copies.copy().unwrap(), bytes as u64 + 6 + 15);
+    assert_eq!(Rig::bytes(&rig.remote), expected);
+
+    let (source, mut expected) = (Rig::bytes(&rig.remote), Rig::bytes(&rig.local));
+    let mut copies = PeerCopies::<false>::new(&rig.memory, rig.pd, &range);
+    for (to, at, len) in list {
+        assert!(copies.push(&[rig.sge(to as u64, len as u32)], len as u64, at as u64));
+        expected[to..to + len].copy_from_slice(&source[at..at + len]);
+    }
+    assert_eq!(copies.copy().unwrap(), bytes as u64);
+    assert_eq!(Rig::bytes(&rig.local), expected);
+}
+
+#[test]
+fn a_message_that_cannot_be_copied_is_not_added_to_a_list() {
+    let rig = Rig::new();
+    let range = range(&rig);
+    let one = rig.sge(0, 8);
+    let stale = Sge { lkey: Lkey(rig.mr.lkey.value() ^ 0x100), ..one };
+    let null = Sge { addr: 0, length: 8, lkey: rig.null.lkey };
+    // SAFETY: only the memory of `rig` is named.
+    let read_only = unsafe {
+        let at = rig.local.as_mut_ptr();
+        rig.memory.register(rig.pd, at, 64, 0, Access::empty()).unwrap()
+    };
+    let read_only = Sge { addr: 0, length: 8, lkey: read_only.lkey };
+    let before = Rig::bytes(&rig.remote);
+    let mut copies = PeerCopies::<true>::new(&rig.memory, rig.pd, &range);
+    assert!(copies.push(&[one], 8, 0));
+    let pieces = copies.pieces();
+    for (sges, len, at) in [
+        (&[one, stale][..], 16, 64),
+        (&[one, null], 16, 64),
+        (&[one], 9, 64),
+        (&[one], 0, 64),
+        (&[rig.sge(LEN as u64 - 4, 8)], 8, 64),
+        (&[one], 8, LEN as u64 - 7),
+        (&[one], 8, u64::MAX - 3),
+    ] {
+        assert!(!copies.push(sges, len, at), "{len} {at}");
+        assert_eq!(copies.pieces(), pieces);
+    }
+    assert!(!copies.push_bytes(b"", 64) && !copies.push_bytes(b"12", LEN as u64 - 1));
+    assert!(copies.push(&[read_only], 8, 8), "memory that may be read");
+    assert_eq!(copies.copy().unwrap(), 16);
+    let mut copies = PeerCopies::<false>::new(&rig.memory, rig.pd, &range);
+    assert!(!copies.push(&[read_only], 8, 8), "memory that may not be written");
+    assert_eq!(copies.copy().unwrap(), 0, "nothing but the liveness word");
+    assert_eq!(Rig::bytes(&rig.remote)[16..], before[16..]);
+}
+
+#[test]
+fn a_list_takes_512_pieces_on_each_side_and_no_more() {
+    let rig = Rig::new();
+    let range = range(&rig);
+    let mut copies = PeerCopies::<true>::new(&rig.memory, rig.pd, &range);
+    let added = (0..1024).take_while(|i| copies.push(&[rig.sge(16 * i, 8)], 8, 16 * i)).count();
+    // The liveness words take one on each side.
+    assert_eq!((added, copies.pieces()), (511, 1022));
+    assert_eq!(copies.copy().unwrap(), 511 * 8);
+    let (source, copy) = (Rig::bytes(&rig.local), Rig::bytes(&rig.remote));
+    assert!((0..511).all(|i| copy[16 * i..16 * i + 8] == source[16 * i..16 * i + 8]));
+
+    // The last word of a longer WRITE is a piece of its own.
+    let mut copies = PeerCopies::<true>::new(&rig.memory, rig.pd, &range);
+    let added = (0..1024).take_while(|i| copies.push(&[rig.sge(16 * i, 16)], 16, 16 * i)).count();
+    assert_eq!((added, copies.pieces()), (255, 3 * 255));
+    assert!(copies.push(&[rig.sge(0, 8)], 8, 0), "there is room for one more");
+    assert_eq!(copies.copy().unwrap(), 255 * 16 + 8);
+
+    // A message of so many pieces that they fit only in an empty list.
+    let sges: Vec<Sge> = (0..511).map(|i| rig.sge(i, 1)).collect();
+    let mut copies = PeerCopies::<false>::new(&rig.memory, rig.pd, &range);
+    assert!(copies.push(&sges, 511, 0));
+    assert!(!copies.push(&sges[..1], 1, 0));
+    assert_eq!(copies.copy().unwrap(), 511);
+    let mut copies = PeerCopies::<false>::new(&rig.memory, rig.pd, &range);
+    assert!(copies.push(&sges[..1], 1, 0) && !copies.push(&sges, 511, 0));
+    assert_eq!(copies.pieces(), 2);
+}
+
+/// `LEN` bytes of this process followed by a page that is not mapped.
+struct BeforeHole(*mut u8);
+
+impl BeforeHole {
+    fn new() -> Self {
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE);
+        // SAFETY: the mapping is new, and nothing else uses its last page.
+        unsafe {
+            let flags = flags | libc::MAP_ANONYMOUS;
+            let at = libc::mmap(std::ptr::null_mut(), LEN + 4096, prot, flags, -1, 0);
+            assert_ne!(at, libc::MAP_FAILED);
+            let at = at.cast::<u8>();
+            assert_eq!(libc::mprotect(at.add(LEN).cast(), 4096, libc::PROT_NONE), 0);
+            Self(at)
+        }
+    }
+
+    fn range(&self, liveness: LivenessWord) -> PeerRange {
+        let addr = self.0.addr() as u64;
+        PeerRange { pid: own_pid(), addr, len: LEN as u64 + 4096, liveness }
+    }
+
+    fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
+        // SAFETY: the bytes are mapped, and only the kernel writes them, in calls that are over.
+        unsafe { std::slice::from_raw_parts(self.0.add(at), len) }.to_vec()
+    }
+}
+
+impl Drop for BeforeHole {
+    fn drop(&mut self) {
+        // SAFETY: the mapping was made with this length, and no reference to it exists.
+        unsafe { libc::munmap(self.0.cast(), LEN + 4096) };
+    }
+}
+
+#[test]
+fn a_missing_page_in_the_middle_of_a_list_ends_it_and_the_messages_before_are_whole() {
+    let rig = Rig::new();
+    let hole = BeforeHole::new();
+    let range = hole.range(rig.liveness_word());
+    let source = Rig::bytes(&rig.local);
+    let len = LEN as u64;
+    // The third of four begins before the hole and ends inside.
+    let list = [(0, 8), (512, 24), (len - 20, 40), (1024, 8)];
+    let mut copies = PeerCopies::<true>::new(&rig.memory, rig.pd, &range);
+    for (at, n) in list {
+        assert!(copies.push(&[rig.sge(at % 4096, n as u32)], n, at));
+    }
+    let copied = copies.copy().unwrap();
+    assert!((8 + 24..8 + 24 + 40).contains(&copied), "{copied}");
+    assert_eq!(hole.bytes(0, 8), source[..8]);
+    assert_eq!(hole.bytes(512, 24), source[512..536]);
+    assert_eq!(hole.bytes(1024, 8), [0; 8], "what follows is not touched");
+
+    let before = Rig::bytes(&rig.local);
+    let mut copies = PeerCopies::<false>::new(&rig.memory, rig.pd, &range);
+    for (at, n) in list {
+        assert!(copies.push(&[rig.sge(2048 + at % 4096, n as u32)], n, at));
+    }
+    let copied = copies.copy().unwrap();
+    assert!((8 + 24..8 + 24 + 40).contains(&copied), "{copied}");
+    let after = Rig::bytes(&rig.local);
+    assert_eq!(after[2048..2056], hole.bytes(0, 8));
+    assert_eq!(after[2560..2584], hole.bytes(512, 24));
+    assert_eq!(after[3072..3080], before[3072..3080], "what follows is not touched");
+}
+
+#[test]
+fn a_list_touches_nothing_in_a_program_without_the_liveness_word() {
+    let rig = Rig::new();
+    let (before, good) = (Rig::bytes(&rig.remote), range(&rig));
+    let LivenessWord { addr, value } = good.liveness;
+    let gone = PeerRange { liveness: LivenessWord { addr: addr ^ (1 << 40), value }, ..good };
+    let other = PeerRange { liveness: LivenessWord { addr, value: value ^ 2 }, ..good };
+    let nobody = PeerRange { pid: i32::MAX, ..good };
+    let write = |to: &PeerRange| {
+        let mut copies = PeerCopies::<true>::new(&rig.memory, rig.pd, to);
+        assert!(copies.push(&[rig.sge(0, 8)], 8, 0) && copies.push(&[rig.sge(8, 8)], 8, 64));
+        copies.copy().map_err(|error| error.raw_os_error().unwrap())
+    };
+    let read = |from: &PeerRange| {
+        let mut copies = PeerCopies::<false>::new(&rig.memory, rig.pd, from);
+        assert!(copies.push(&[rig.sge(0, 8)], 8, 0) && copies.push(&[rig.sge(8, 8)], 8, 64));
+        copies.copy().map_err(|error| error.raw_os_error().unwrap())
+    };
+    assert_eq!((write(&gone), read(&gone)), (Err(libc::EFAULT), Err(libc::EFAULT)));
+    assert_eq!((write(&nobody), read(&nobody)), (Err(libc::ESRCH), Err(libc::ESRCH)));
+    assert_eq!(Rig::bytes(&rig.remote), before);
+    assert_eq!(Rig::bytes(&rig.local), pattern(1, LEN));
+    assert_eq!(read(&other), Err(libc::EFAULT), "a READ compares the word");
+    assert_eq!((write(&good), read(&good)), (Ok(16), Ok(16)));
+}
+
 #[test]
 fn only_files_of_fixed_size_are_mapped_and_only_inside() {
     let rig = Rig::new();

@@ -22,6 +22,7 @@ mod liveness;
 #[cfg(not(miri))]
 mod memfd;
 mod peer;
+mod peer_copies;
 mod region;
 #[cfg(not(miri))]
 mod shared_pages;
@@ -38,6 +39,7 @@ pub(crate) use liveness::LivenessPage;
 pub use liveness::LivenessWord;
 pub(crate) use peer::Batch;
 pub use peer::{PeerList, PeerMapping, PeerPiece, PeerRange, permit_ptrace};
+pub(crate) use peer_copies::CopyBatch;
 pub(crate) use region::{Region, flush_fence};
 #[cfg(not(miri))]
 pub use shared_pages::{MAX_SHARED_BYTES, NotShared, SharedPages, share_pages};

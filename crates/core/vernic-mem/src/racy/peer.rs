@@ -27,7 +27,7 @@ const PIECES: usize = 16;
 const LIST: usize = 30;
 
 /// Length of a liveness word in bytes.
-const WORD: usize = size_of::<u64>();
+pub(super) const WORD: usize = size_of::<u64>();
 
 /// A part of another process's memory file, mapped in this process.
 #[derive(Debug)]
@@ -203,8 +203,7 @@ impl<const TO_PEER: bool> Batch<'_, TO_PEER> {
 
     fn remote_range(&self, peer: &PeerRange, at: u64) -> io::Result<(u64, u64)> {
         let len = self.bytes as u64;
-        let fits = at.checked_add(len).is_some_and(|end| end <= peer.len) && len > 0;
-        let addr = peer.addr.checked_add(at).filter(|addr| addr.checked_add(len).is_some() && fits);
+        let addr = range_of(peer, at, len);
         addr.map(|addr| (addr, len)).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
     }
 
@@ -305,13 +304,20 @@ impl<'a> Batch<'a, false> {
     }
 }
 
+/// The address of `len` bytes from offset `at` of the range on. `None` if there are no such bytes.
+#[inline]
+pub(super) fn range_of(peer: &PeerRange, at: u64, len: u64) -> Option<u64> {
+    let fits = at.checked_add(len).is_some_and(|end| end <= peer.len) && len > 0;
+    peer.addr.checked_add(at).filter(|addr| addr.checked_add(len).is_some() && fits)
+}
+
 /// The liveness word as a remote piece.
-fn liveness_piece(liveness: LivenessWord) -> libc::iovec {
+pub(super) fn liveness_piece(liveness: LivenessWord) -> libc::iovec {
     remote(liveness.addr, WORD as u64)
 }
 
 /// A remote piece. Its address is valid in the other process only.
-fn remote(addr: u64, len: u64) -> libc::iovec {
+pub(super) fn remote(addr: u64, len: u64) -> libc::iovec {
     let base = std::ptr::without_provenance_mut(addr as usize);
     libc::iovec { iov_base: base, iov_len: len as usize }
 }

@@ -14,7 +14,7 @@
 use super::Qp;
 use super::machine::{Machine, each};
 use crate::cx::Cx;
-use crate::direct::{After, Direct};
+use crate::direct::{self, After, Direct};
 use crate::host::Host;
 use crate::state::QpState;
 use crate::time::Time;
@@ -32,6 +32,18 @@ impl Qp {
             return None;
         }
         each!(&self.machine, m => m.next_direct())
+    }
+
+    /// The requests behind the one of [`next_direct`](Self::next_direct), up to the first that the
+    /// owner may not carry out itself. If the owner carries out the next request and some of these
+    /// in their order, it then calls [`finish_direct`](Self::finish_direct) once for each. There
+    /// are none if the next request waits, or if SQD holds back what is behind it.
+    #[inline]
+    pub fn directs_behind(&self) -> impl Iterator<Item = Direct> {
+        let sq = each!(&self.machine, m => m.send_queue());
+        // The length is all that most callers need to know.
+        let may = sq.len() > 1 && self.attr.state == QpState::Rts && self.direct_now().is_some();
+        may.then(|| direct::behind(sq)).into_iter().flatten()
     }
 
     /// `bytes` more of the request are done. Until all of it is, no packet of the send queue
@@ -69,7 +81,9 @@ impl Qp {
         });
     }
 
-    /// The request that may be carried out now.
+    /// The request that may be carried out now. Inlined, since most callers only need to know that
+    /// there is one.
+    #[inline]
     fn direct_now(&self) -> Option<Direct> {
         self.next_direct().filter(|direct| direct.after == After::Nothing)
     }

@@ -249,6 +249,61 @@ fn local_memory_that_refuses_is_found_by_the_packets() {
     assert!(s.log().ends_with("wc 1 LocalProtection; "));
 }
 
+/// Address and slot of each request behind the next one.
+fn behind(s: &Sender) -> Vec<(u64, u32)> {
+    s.qp.directs_behind().map(|direct| (direct.remote.addr, direct.slot)).collect()
+}
+
+#[test]
+fn the_look_ahead_ends_before_the_first_request_that_takes_packets() {
+    let mut s = Sender::new();
+    assert_eq!(behind(&s), []);
+    s.post(write(0x1000), 8);
+    assert_eq!(behind(&s), [], "nothing is behind the only request");
+    s.post(write(0x2000), 3 * MTU);
+    s.post_flags(read_at(0x3000), 8, SendFlags::SIGNALED | SendFlags::FENCE);
+    s.post(SendOp::Send, 1);
+    s.post(write(0x4000), 8);
+    assert_eq!(behind(&s), [(0x2000, 1), (0x3000, 2)]);
+    let next = s.qp.directs_behind().next().unwrap();
+    assert_eq!((next.op, next.length, next.done), (DirectOp::Write, 3 * MTU, 0));
+    assert_eq!(next.after, After::Nothing);
+    // What is ahead is what comes, one after the other.
+    for rest in [&[(0x2000, 1), (0x3000, 2)][..], &[(0x3000, 2)], &[]] {
+        assert_eq!(behind(&s), rest);
+        finish(&mut s);
+    }
+    check(&s.log(), expect!["wc 1 Success; wc 2 Success; wc 3 Success;"]);
+    assert_eq!(turn(&s), None);
+    assert_eq!(behind(&s), [], "a SEND is next");
+    check(&s.drain(), expect!["RC_SEND_ONLY 0!; RC_WRITE_ONLY 1!;"]);
+}
+
+#[test]
+fn nothing_is_ahead_behind_a_request_that_waits_or_that_sqd_finishes() {
+    let mut s = Sender::new();
+    s.post(SendOp::Send, 1);
+    s.drain();
+    s.post(write(0x1000), 2 * MTU);
+    s.post(write(0x2000), 1);
+    assert_eq!(turn(&s), Some((0x1000, 0, After::Other)));
+    assert_eq!(behind(&s), []);
+    s.ack(0);
+    assert_eq!(behind(&s), [(0x2000, 2)]);
+    // Begun, it is still the next request; those behind it are not begun.
+    s.qp.direct_progress(MTU);
+    assert_eq!(behind(&s), [(0x2000, 2)]);
+    set_draining(&mut s, true);
+    assert_eq!(turn(&s), Some((0x1000, MTU, After::Nothing)));
+    assert_eq!(behind(&s), []);
+    finish(&mut s);
+    assert_eq!(behind(&s), []);
+    set_draining(&mut s, false);
+    assert_eq!(turn(&s), Some((0x2000, 0, After::Nothing)));
+    s.modify(QpState::Error, AttrMask::STATE, 0).unwrap();
+    assert_eq!(behind(&s), []);
+}
+
 #[test]
 fn an_xrc_request_takes_packets() {
     let init = QpInit {
