@@ -10,12 +10,11 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use vernic_io::local::LocalPeerId;
-use vernic_mem::{
-    Access, Grant, GrantError, LivenessWord, RevocationToken, SharedRange, permit_ptrace,
-};
+use vernic_mem::{Access, Grant, GrantError, LivenessWord, RevocationToken, SharedRange};
 use vernic_proto::QpType;
 use vernic_wire::{Qpn, Rkey};
 
+use crate::counters::Refusal;
 use crate::device::opened::Device;
 use crate::lane::core::LaneState;
 use crate::local::direct_peers::writes;
@@ -33,7 +32,7 @@ impl LaneState {
         bytes: &[u8],
         file: Option<OwnedFd>,
     ) {
-        if !engine.config().direct {
+        if !engine.config().direct.is_on() {
             // A peer that gets no answer asks less and less often.
             return;
         }
@@ -55,6 +54,9 @@ impl LaneState {
                 let answer = self.accept_offer(engine, from, &offer, file);
                 self.note_answer(from, asker, rkey, answer)
             }
+            Some(GrantMessage::Deny { asker, rkey, why: Denial::NotPermitted }) => {
+                self.note_kept_out(engine, from, asker, rkey)
+            }
             Some(GrantMessage::Deny { asker, rkey, why }) => {
                 tracing::debug!(qpn = %asker, %rkey, ?why, "a process of this host grants no access");
                 // The key is asked for again after a while: what is in the way may go.
@@ -65,8 +67,7 @@ impl LaneState {
                 self.accept_rendezvous(from, liveness, file)
             }
             Some(GrantMessage::RendezvousReply { can }) => {
-                tracing::debug!(neighbour = %from, can, "large SENDs by one copy");
-                self.direct_peers.get(from).is_some_and(|peer| peer.note_rendezvous_reply(can))
+                self.note_rendezvous_reply(engine, from, can)
             }
             None => false,
         };
@@ -132,11 +133,19 @@ impl LaneState {
         let Some(entry) = self.direct_peers.find(from) else { return false };
         let local_peer = entry.local_peer();
         let counts = &engine.counts().direct;
-        let answer = answer.and_then(|(grant, access)| {
+        let answer = answer.map_err(Some).and_then(|(grant, access)| {
             let (grant, file) = file_for(grant, access);
-            let reachable = grant.share.is_some() || permit_ptrace(local_peer.pid());
-            reachable.then_some((grant, access, file)).ok_or(Denial::Unreachable)
+            if grant.share.is_none() {
+                entry.peer().admit_grant(engine.memory(), &grant)?;
+            }
+            Ok((grant, access, file))
         });
+        let answer = match answer {
+            Ok(offer) => Ok(offer),
+            Err(Some(why)) => Err(why),
+            // The peer tries whether it may copy, and asks again.
+            Err(None) => return true,
+        };
         counts.note_answer(answer.is_ok());
         let sent = match &answer {
             Ok((grant, access, read_only)) => {
@@ -184,6 +193,44 @@ impl LaneState {
             let pid = entry.local_peer().pid();
             tracing::debug!(pid, %error, "a process of this host does not listen");
         }
+        true
+    }
+
+    /// Takes a local peer's answer whether it can read our memory. Says once what keeps peers out,
+    /// and what to do.
+    fn note_rendezvous_reply(&mut self, engine: &Device, from: LocalPeerId, can: bool) -> bool {
+        let Some(peer) = self.direct_peers.get(from) else { return false };
+        let (pid, kept_out) = (peer.local_peer.pid(), peer.keeps_out());
+        tracing::debug!(neighbour = %from, can, "large SENDs by one copy");
+        let is_expected = peer.note_rendezvous_reply(can);
+        if !kept_out && peer.keeps_out() && engine.counts().direct.note_kept_out() {
+            let setting = engine.config().direct;
+            tracing::info!(
+                pid,
+                ?setting,
+                "Yama (kernel.yama.ptrace_scope is 1) keeps a process of this host from memory of this process that it has not mapped: WRITEs, READs and atomics there, and SENDs of 128 KiB or more, take packets. Register memory that the Vernic API allocates, or set share_memory=on; or set direct=ptrace, which lets one process at a time do to this process all that ptrace can, until it disconnects or its last grant ends"
+            );
+        }
+        is_expected
+    }
+
+    /// Handles a denial because Yama keeps us out: requests with the key take packets for good.
+    fn note_kept_out(
+        &mut self,
+        engine: &Device,
+        from: LocalPeerId,
+        asker: Qpn,
+        rkey: Rkey,
+    ) -> bool {
+        if !self.note_answer(from, asker, rkey, Some(GrantState::Never)) {
+            // The key was asked for twice.
+            return self.is_asked_by(from, asker);
+        }
+        let Some(peer) = self.direct_peers.get(from) else { return false };
+        let pid = peer.local_peer.pid();
+        tracing::debug!(qpn = %asker, %rkey, pid, "Yama keeps this process out: requests with this key take packets");
+        peer.note_kept_out();
+        engine.counts().direct.note_refusal(Refusal::NotPermitted);
         true
     }
 
