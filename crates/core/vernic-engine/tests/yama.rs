@@ -147,7 +147,7 @@ fn with_on_no_process_is_let_in_and_what_takes_packets_for_it_is_said() {
         // The other process would not survive it.
         filter_set_ptracer(libc::SECCOMP_RET_KILL_PROCESS);
         keep_out();
-        let Some(mut t) = rig("private") else { return };
+        let Some(mut t) = rig("strict private") else { return };
         let since = Instant::now();
         while t.counters().refused_not_permitted == 0 {
             let status = t.run(SendOp::Write(t.remote), &[t.end.sge(0, 8)]);
@@ -184,7 +184,7 @@ fn with_on_memory_that_is_mapped_is_reached_all_the_same() {
     alone("with_on_memory_that_is_mapped_is_reached_all_the_same", || {
         filter_set_ptracer(libc::SECCOMP_RET_KILL_PROCESS);
         keep_out();
-        for memory in ["mapped", "moved"] {
+        for memory in ["strict mapped", "strict moved"] {
             let Some(mut t) = rig(memory) else { return };
             t.until_direct();
             assert_eq!(t.run(SendOp::Write(t.remote), &[t.end.sge(0, MIB)]), WcStatus::Success);
@@ -201,7 +201,8 @@ fn with_on_a_process_that_the_kernel_lets_in_anyway_loses_nothing() {
     alone("with_on_a_process_that_the_kernel_lets_in_anyway_loses_nothing", || {
         filter_set_ptracer(libc::SECCOMP_RET_KILL_PROCESS);
         // A child may be traced by its parent.
-        let started = if is_real() { Some(Other::start("private")) } else { start("private") };
+        let started =
+            if is_real() { Some(Other::start("strict private")) } else { start("strict private") };
         let Some(other) = started else { return };
         let mut t = Rig::to(other, direct_config(), setup());
         t.until_direct();
@@ -219,7 +220,7 @@ fn with_on_a_process_that_the_kernel_lets_in_anyway_loses_nothing() {
 fn with_ptrace_a_process_is_let_in_until_its_last_grant_ends() {
     alone("with_ptrace_a_process_is_let_in_until_its_last_grant_ends", || {
         name_any();
-        let Some(mut t) = rig("lifting") else { return };
+        let Some(mut t) = rig("private") else { return };
         let me = Some(std::process::id());
         for _ in 0..3 {
             t.until_direct();
@@ -236,14 +237,14 @@ fn with_ptrace_a_process_is_let_in_until_its_last_grant_ends() {
             }
             t.remote.rkey = Rkey(numbers(&t.other.ask("renew"))[0] as u32);
             until_tracer(&mut t.other, me);
+            let pid = t.other.ask("pid").parse().unwrap();
+            assert!(may_read(pid, t.remote.addr));
             // The queue pair through which the first one was given.
             assert_eq!(t.other.ask("end"), "ended");
             until_tracer(&mut t.other, None);
-            if is_real() {
-                let pid = t.other.ask("pid").parse().unwrap();
-                assert!(!may_read(pid, t.remote.addr));
-            }
-            t = rig("lifting").unwrap();
+            // Nobody stands for Yama here but itself.
+            assert_eq!(may_read(pid, t.remote.addr), !is_real());
+            t = rig("private").unwrap();
         }
     });
 }
@@ -252,7 +253,7 @@ fn with_ptrace_a_process_is_let_in_until_its_last_grant_ends() {
 fn with_ptrace_a_receiver_of_large_sends_is_let_in_until_their_queue_pairs_end() {
     alone("with_ptrace_a_receiver_of_large_sends_is_let_in_until_their_queue_pairs_end", || {
         name_any();
-        let Some(mut t) = rig("lifting") else { return };
+        let Some(mut t) = rig("private") else { return };
         assert_eq!(t.other.ask("tracer"), "None");
         let since = Instant::now();
         while pulled(&t) == 0 {
@@ -269,13 +270,13 @@ fn with_ptrace_a_receiver_of_large_sends_is_let_in_until_their_queue_pairs_end()
 fn with_ptrace_the_next_process_is_let_in_when_the_first_disconnects() {
     alone("with_ptrace_the_next_process_is_let_in_when_the_first_disconnects", || {
         name_any();
-        let Some(mut t) = rig("lifting") else { return };
+        let Some(mut t) = rig("private") else { return };
         t.until_direct();
         until_tracer(&mut t.other, Some(std::process::id()));
         // A third process, which is kept out.
         let started = std::thread::spawn(|| {
             keep_out();
-            start("private").unwrap()
+            start("strict private").unwrap()
         });
         let mut third = started.join().unwrap();
         let its = numbers(&third.hear())[0];

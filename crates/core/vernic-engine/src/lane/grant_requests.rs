@@ -14,6 +14,7 @@ use vernic_mem::{Access, Grant, GrantError, LivenessWord, RevocationToken, Share
 use vernic_proto::QpType;
 use vernic_wire::{Qpn, Rkey};
 
+use crate::config::DirectAccess;
 use crate::counters::Refusal;
 use crate::device::opened::Device;
 use crate::lane::core::LaneState;
@@ -204,12 +205,7 @@ impl LaneState {
         tracing::debug!(neighbour = %from, can, "large SENDs by one copy");
         let is_expected = peer.note_rendezvous_reply(can);
         if !kept_out && peer.keeps_out() && engine.counts().direct.note_kept_out() {
-            let setting = engine.config().direct;
-            tracing::info!(
-                pid,
-                ?setting,
-                "Yama (kernel.yama.ptrace_scope is 1) keeps a process of this host from memory of this process that it has not mapped: WRITEs, READs and atomics there, and SENDs of 128 KiB or more, take packets. Register memory that the Vernic API allocates, or set share_memory=on; or set direct=ptrace, which lets one process at a time do to this process all that ptrace can, until it disconnects or its last grant ends"
-            );
+            log_kept_out(pid, engine.config().direct);
         }
         is_expected
     }
@@ -303,6 +299,24 @@ impl LaneState {
         let Some(qp) = self.table.find(asker) else { return false };
         let core = lock(&qp.core);
         core.side.peer.grants().peer().is_some_and(|peer| peer.local_peer.id() == from)
+    }
+}
+
+/// Says what keeps a peer from our memory, and what to do.
+#[cold]
+fn log_kept_out(pid: u32, setting: DirectAccess) {
+    const WHAT: &str = "Yama (kernel.yama.ptrace_scope is 1) keeps a process of this host from memory of this process that it has not mapped: WRITEs, READs and atomics there, and SENDs of 128 KiB or more, take packets";
+    const MAPPED: &str = "register memory that the Vernic API allocates, or set share_memory=on";
+    if setting == DirectAccess::Ptrace {
+        tracing::info!(
+            pid,
+            "{WHAT} as long as another process has the permission of direct=ptrace; {MAPPED}"
+        );
+    } else {
+        tracing::info!(
+            pid,
+            "{WHAT}; {MAPPED}; or set direct=ptrace, which permits one process at a time to do to this process all that ptrace can, until it disconnects or its last grant ends"
+        );
     }
 }
 

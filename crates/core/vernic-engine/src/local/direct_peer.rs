@@ -46,9 +46,9 @@ enum RendezvousSupport {
     Asked,
     Yes,
     No,
-    /// It did, and was told nothing since: the permission that this needed was taken back.
+    /// Not asked again since the permission that this needs was taken back.
     Withdrawn,
-    /// It cannot as long as another process has the permission that this needs.
+    /// No, as long as another process has the permission that this needs.
     Busy,
 }
 

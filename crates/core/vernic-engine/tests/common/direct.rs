@@ -57,6 +57,12 @@ pub struct There {
 impl There {
     fn new(memory: &str) -> Self {
         let mut config = direct_config();
+        // It lifts no Yama for its peers.
+        let strict = memory.strip_prefix("strict ");
+        if strict.is_some() {
+            config.set("direct", "on").unwrap();
+        }
+        let memory = strict.unwrap_or(memory);
         if memory == "hasty" {
             // No process answers that soon: its peers are strangers to it.
             config.set("peer_query_us", "1").unwrap();
@@ -64,16 +70,13 @@ impl There {
         if memory == "unwilling" {
             config.set("direct", "off").unwrap();
         }
-        if let "lifting" | "lifting mapped" = memory {
-            config.set("direct", "ptrace").unwrap();
-        }
         if memory == "moved" {
             config.set("share_memory", "on").unwrap();
         }
         let end = End::with(config);
         let qp = end.qp(Service::Rc);
         let buffer = match memory {
-            "private" | "moved" | "lifting" => HostBuffer::private(BYTES),
+            "private" | "moved" => HostBuffer::private(BYTES),
             _ => HostBuffer::new(BYTES),
         };
         let rights = if memory == "readable" { Access::REMOTE_READ } else { RIGHTS };
@@ -343,10 +346,11 @@ pub fn hammer(end: &End, qp: &Qp, remote: Remote) -> String {
     }
 }
 
+/// With all that is possible, also where the system has Yama.
 pub fn direct_config() -> Config {
     let mut config = test_config();
     config.set("same_host", "on").unwrap();
-    config.set("direct", "on").unwrap();
+    config.set("direct", "ptrace").unwrap();
     config
 }
 
