@@ -38,6 +38,27 @@ pub enum TransportChoice {
     Both,
 }
 
+/// Whether one-sided requests are carried out in the memory of processes of this host, and what
+/// this process permits for that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum DirectAccess {
+    /// Requests travel in packets.
+    Off,
+    /// Requests are carried out directly where the kernel permits it.
+    #[default]
+    On,
+    /// As `On`. Where Yama (`ptrace_scope` 1) would refuse, this process names one local peer by
+    /// `PR_SET_PTRACER`, which gives that process all that `ptrace` gives.
+    Ptrace,
+}
+
+impl DirectAccess {
+    /// Whether requests are carried out directly at all.
+    pub fn is_on(self) -> bool {
+        self != Self::Off
+    }
+}
+
 /// One row of the table of settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Key {
@@ -149,8 +170,11 @@ config! {
     /// Carry out WRITEs, READs and atomics of RC to processes of this host and user directly in
     /// their memory, without packets. Copy the payload of their large SENDs out of it. Those
     /// processes may do the same in the memory of this process. Both processes need the setting.
-    /// Off whenever `same_host` is off.
-    direct: bool = true, "VERNIC_DIRECT", "on or off", switch, show_switch;
+    /// Off whenever `same_host` is off. With `on`, memory that is not mapped is reached only where
+    /// the kernel permits that anyway. `ptrace` is for systems where Yama forbids it
+    /// (`kernel.yama.ptrace_scope` is 1): this process then permits one other process at a time all
+    /// that `ptrace` permits, until that process disconnects or its last grant ends.
+    direct: DirectAccess = DirectAccess::On, "VERNIC_DIRECT", "off, on or ptrace", direct, show_direct;
     /// Move memory that the program registers for remote access into files, in whole pages. Other
     /// processes of this host can then map the memory and reach it without system calls. Off by
     /// default, because the program must then not write to memory while it registers it, and
@@ -230,6 +254,24 @@ fn show_transport(value: &TransportChoice) -> String {
         TransportChoice::Roce => "roce",
         TransportChoice::Iwarp => "iwarp",
         TransportChoice::Both => "both",
+    }
+    .to_owned()
+}
+
+fn direct(value: &str) -> Result<DirectAccess, String> {
+    match switch(value) {
+        _ if value.eq_ignore_ascii_case("ptrace") => Ok(DirectAccess::Ptrace),
+        Ok(true) => Ok(DirectAccess::On),
+        Ok(false) => Ok(DirectAccess::Off),
+        Err(_) => Err("neither off, on nor ptrace".into()),
+    }
+}
+
+fn show_direct(value: &DirectAccess) -> String {
+    match value {
+        DirectAccess::Off => "off",
+        DirectAccess::On => "on",
+        DirectAccess::Ptrace => "ptrace",
     }
     .to_owned()
 }
@@ -491,6 +533,27 @@ mod tests {
             assert!(key.variable.starts_with("VERNIC_"), "{}", key.name);
         }
         assert_eq!(config, Config::default());
+    }
+
+    #[test]
+    fn the_setting_direct_has_three_values_and_takes_those_of_a_switch() {
+        let value_of = |text: &str| {
+            let mut config = Config { direct: DirectAccess::Ptrace, ..Config::default() };
+            config.set("direct", text).map(|()| config.direct)
+        };
+        for (texts, expected) in [
+            (&["0", "off", "no", "false", "OFF"][..], DirectAccess::Off),
+            (&["1", "on", "yes", "true", "True", " on "][..], DirectAccess::On),
+            (&["ptrace", "PTRACE"][..], DirectAccess::Ptrace),
+        ] {
+            for text in texts {
+                assert_eq!(value_of(text).unwrap(), expected, "{text}");
+            }
+            assert_eq!(value_of(&show_direct(&expected)).unwrap(), expected);
+        }
+        assert_eq!(Config::default().direct, DirectAccess::On);
+        let error = value_of("yama").unwrap_err().to_string();
+        assert!(error.ends_with("allowed: off, on or ptrace"), "{error}");
     }
 
     #[test]

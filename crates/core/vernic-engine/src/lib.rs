@@ -52,7 +52,9 @@ mod verbs;
 
 pub use agent::{CmAgent, CmAttachError, CmCallError, ListenError};
 pub use cm::CmSink;
-pub use config::{Config, ConfigError, Origin, PeerRefused, Peers, Settings, TransportChoice};
+pub use config::{
+    Config, ConfigError, DirectAccess, Origin, PeerRefused, Peers, Settings, TransportChoice,
+};
 pub use counters::{DeviceCounters, DirectCounters, StreamCounters};
 pub use device::alarms::Offender;
 pub use device::explanation::{Circumstances, Explanation, LivePeer};
@@ -86,7 +88,7 @@ pub use verbs::mr::{Mr, MrChange, Mw};
 pub use verbs::pd::Pd;
 pub use verbs::place::Placed;
 pub use verbs::qp_init::QpInit;
-pub use verbs::route::{Route, WhyWire};
+pub use verbs::route::{Route, WhyWire, YamaForbids};
 pub use verbs::srq::{Srq, SrqInit};
 pub use verbs::status::PORT_COUNTERS;
 pub use verbs::wr::{Dest, PostSendError, SendWr};

@@ -29,7 +29,7 @@ fn after_two_have_met_nothing_goes_by_the_wire_any_more() {
     }
     assert_eq!((link(&pair.a), link(&pair.b)), (before.0, before.1));
     assert!(near_packets(&pair.a) >= before.2 + 6 + 256);
-    assert_eq!(pair.a_qp.route(), Route::SharedMemory { pid: std::process::id() });
+    assert_eq!(pair.a_qp.route(), Route::SharedMemory { pid: std::process::id(), yama: None });
 }
 
 #[test]

@@ -141,7 +141,7 @@ fn to_other_process_with(setup: Setup, config: Config) -> (Other, End, Arc<Qp>, 
     let mut other = Other::start("rc");
     let end = End::with(config);
     let (qp, remote) = connect_to(&mut other, &end, setup);
-    assert_eq!(qp.route(), Route::SharedMemory { pid: other.child.id() });
+    assert_eq!(qp.route(), Route::SharedMemory { pid: other.child.id(), yama: None });
     (other, end, qp, remote)
 }
 
@@ -479,7 +479,7 @@ fn processes_of_another_pid_namespace_share_rings_and_no_memory() {
     other.tell("write");
     // It cannot see who we are; we see it.
     assert_eq!(other.hear(), "0 directly, memory shared with a process of another PID namespace");
-    assert!(matches!(qp.route(), Route::SharedMemory { pid } if pid != 0));
+    assert!(matches!(qp.route(), Route::SharedMemory { pid, .. } if pid != 0));
     assert_eq!(end.context.counters().direct.writes, 0);
 }
 

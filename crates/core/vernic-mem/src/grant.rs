@@ -145,6 +145,11 @@ impl Memory {
         Ok(Grant { iova: entry.iova, len, access, base: base as u64, key, qp, share, liveness })
     }
 
+    /// Whether a token of a grant was not revoked since.
+    pub fn is_valid(&self, token: RevocationToken) -> bool {
+        self.revocations.get().is_some_and(|words| words.is_valid(token))
+    }
+
     /// Revokes all that was granted through a queue pair. The owner of the queue pair calls this
     /// before the queue pair stops taking requests, or its rights change.
     /// [`wait_for_revocations`](Self::wait_for_revocations) waits for accesses in progress.

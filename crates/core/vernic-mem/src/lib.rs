@@ -83,8 +83,9 @@ pub use memory::Memory;
 pub use pd::PdId;
 pub use peer::{PeerAtomic, PeerCopies, PeerCopyError, PeerRegion};
 pub use racy::{
-    HostBuffer, InlineData, LivenessWord, PeerList, PeerMapping, PeerPiece, PeerRange, RacySlice,
-    RacySliceMut, SharedRange, permit_ptrace, read_words, write_words,
+    HostBuffer, InlineData, LivenessWord, PeerList, PeerMapping, PeerPiece, PeerRange,
+    PtracePermit, RacySlice, RacySliceMut, SharedRange, asks_traced_process, permitted_ptracer,
+    read_words, write_words,
 };
 #[cfg(not(miri))]
 pub use racy::{MAX_SHARED_BYTES, NotShared, SharedPages, share_pages};

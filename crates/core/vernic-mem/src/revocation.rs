@@ -137,6 +137,9 @@ pub trait GrantedProcess: Send + Sync + fmt::Debug {
     /// Notifies the process that keys were revoked whose files it had received. Returns false if it
     /// could not be notified; the next revocation tries again. Does not block.
     fn notify_revoked(&self) -> bool;
+    /// Called after tokens were revoked, and accesses by them have ended. The function says which
+    /// tokens are still valid. Does not block.
+    fn handle_revocation(&self, _is_valid: &dyn Fn(RevocationToken) -> bool) {}
 }
 
 /// The revocation words of one device, as the owner of the memory uses them: see the head of this
@@ -318,6 +321,12 @@ impl RevocationWords {
         Some(RevocationToken { number, value })
     }
 
+    /// Whether a token that was issued here was not revoked since.
+    pub(crate) fn is_valid(&self, token: RevocationToken) -> bool {
+        let word = self.words.word(token.number);
+        word.is_some_and(|word| word.load(Ordering::SeqCst) == token.value)
+    }
+
     /// Revokes the tokens of a key. [`wait`](Self::wait) waits for accesses in progress.
     pub(crate) fn revoke_key(&self, index: u32) {
         let mut state = lock(&self.state);
@@ -376,7 +385,9 @@ impl RevocationWords {
         }
         let since = Instant::now();
         for (id, process) in processes {
-            if !wait_for(&*process, &revoked, since) {
+            if wait_for(&*process, &revoked, since) {
+                process.handle_revocation(&|token| self.is_valid(token));
+            } else {
                 self.remove_process(id);
                 process.cut_off();
             }

@@ -35,6 +35,7 @@ pub(crate) struct DirectCounts {
     refusals: [Count; 6],
     granted: Count,
     denied: Count,
+    kept_out: Count,
     bad_messages: Count,
     revocations: Arc<RevocationCounts>,
 }
@@ -92,6 +93,10 @@ pub struct DirectCounters {
     pub granted: u64,
     /// Grants of this process's memory that peers requested and were denied.
     pub denied: u64,
+    /// Processes that Yama keeps from memory of this process that they have not mapped, because
+    /// `direct` is not `ptrace`, or because another process has the permission. One-sided requests
+    /// to that memory, and large SENDs, take packets.
+    pub kept_out: u64,
     /// Messages about grants from peers that could not be parsed, or that answer no grant request.
     pub bad_messages: u64,
     /// Processes that were cut off from this process's memory, because their access continued for
@@ -103,7 +108,7 @@ pub struct DirectCounters {
     pub ends_untold: u64,
 }
 
-vernic_io::sum_fields! { DirectCounters: writes, reads, atomics, bytes, refused_no_ticket, refused_range, refused_closed, refused_not_permitted, refused_unreachable, refused_local, granted, denied, bad_messages, cut_off, ends_untold }
+vernic_io::sum_fields! { DirectCounters: writes, reads, atomics, bytes, refused_no_ticket, refused_range, refused_closed, refused_not_permitted, refused_unreachable, refused_local, granted, denied, kept_out, bad_messages, cut_off, ends_untold }
 
 impl DirectCounters {
     /// Returns each counter with its name.
@@ -121,6 +126,7 @@ impl DirectCounters {
             ("direct_refusals_local", self.refused_local),
             ("direct_granted", self.granted),
             ("direct_denied", self.denied),
+            ("direct_kept_out", self.kept_out),
             ("direct_bad_messages", self.bad_messages),
             ("direct_cut_off", self.cut_off),
             ("direct_ends_untold", self.ends_untold),
@@ -152,6 +158,12 @@ impl DirectCounts {
         if is_granted { &self.granted } else { &self.denied }.add(1);
     }
 
+    /// Counts a process that Yama keeps from our memory. Returns whether it is the first.
+    pub(crate) fn note_kept_out(&self) -> bool {
+        self.kept_out.add(1);
+        self.kept_out.value() == 1
+    }
+
     /// Counts a message that was not understood, or that answers no request.
     pub(crate) fn note_bad_message(&self) {
         self.bad_messages.add(1);
@@ -177,6 +189,7 @@ impl DirectCounts {
             refused_local: refused(Refusal::Local),
             granted: self.granted.value(),
             denied: self.denied.value(),
+            kept_out: self.kept_out.value(),
             bad_messages: self.bad_messages.value(),
             cut_off: self.revocations.cut_off.load(Ordering::Relaxed),
             ends_untold: self.revocations.ends_untold.load(Ordering::Relaxed),

@@ -10,12 +10,12 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use vernic_io::local::LocalPeerId;
-use vernic_mem::{
-    Access, Grant, GrantError, LivenessWord, RevocationToken, SharedRange, permit_ptrace,
-};
+use vernic_mem::{Access, Grant, GrantError, LivenessWord, RevocationToken, SharedRange};
 use vernic_proto::QpType;
 use vernic_wire::{Qpn, Rkey};
 
+use crate::config::DirectAccess;
+use crate::counters::Refusal;
 use crate::device::opened::Device;
 use crate::lane::core::LaneState;
 use crate::local::direct_peers::writes;
@@ -33,7 +33,7 @@ impl LaneState {
         bytes: &[u8],
         file: Option<OwnedFd>,
     ) {
-        if !engine.config().direct {
+        if !engine.config().direct.is_on() {
             // A peer that gets no answer asks less and less often.
             return;
         }
@@ -55,6 +55,9 @@ impl LaneState {
                 let answer = self.accept_offer(engine, from, &offer, file);
                 self.note_answer(from, asker, rkey, answer)
             }
+            Some(GrantMessage::Deny { asker, rkey, why: Denial::NotPermitted }) => {
+                self.note_kept_out(engine, from, asker, rkey)
+            }
             Some(GrantMessage::Deny { asker, rkey, why }) => {
                 tracing::debug!(qpn = %asker, %rkey, ?why, "a process of this host grants no access");
                 // The key is asked for again after a while: what is in the way may go.
@@ -65,7 +68,7 @@ impl LaneState {
                 self.accept_rendezvous(from, liveness, file)
             }
             Some(GrantMessage::RendezvousReply { can }) => {
-                self.direct_peers.get(from).is_some_and(|peer| peer.note_rendezvous_reply(can))
+                self.note_rendezvous_reply(engine, from, can)
             }
             None => false,
         };
@@ -131,11 +134,19 @@ impl LaneState {
         let Some(entry) = self.direct_peers.find(from) else { return false };
         let local_peer = entry.local_peer();
         let counts = &engine.counts().direct;
-        let answer = answer.and_then(|(grant, access)| {
+        let answer = answer.map_err(Some).and_then(|(grant, access)| {
             let (grant, file) = file_for(grant, access);
-            let reachable = grant.share.is_some() || permit_ptrace(local_peer.pid());
-            reachable.then_some((grant, access, file)).ok_or(Denial::Unreachable)
+            if grant.share.is_none() {
+                entry.peer().admit_grant(engine.memory(), &grant)?;
+            }
+            Ok((grant, access, file))
         });
+        let answer = match answer {
+            Ok(offer) => Ok(offer),
+            Err(Some(why)) => Err(why),
+            // The peer tries whether it may copy, and asks again.
+            Err(None) => return true,
+        };
         counts.note_answer(answer.is_ok());
         let sent = match &answer {
             Ok((grant, access, read_only)) => {
@@ -183,6 +194,39 @@ impl LaneState {
             let pid = entry.local_peer().pid();
             tracing::debug!(pid, %error, "a process of this host does not listen");
         }
+        true
+    }
+
+    /// Takes a local peer's answer whether it can read our memory. Says once what keeps peers out,
+    /// and what to do.
+    fn note_rendezvous_reply(&mut self, engine: &Device, from: LocalPeerId, can: bool) -> bool {
+        let Some(peer) = self.direct_peers.get(from) else { return false };
+        let (pid, kept_out) = (peer.local_peer.pid(), peer.keeps_out());
+        tracing::debug!(neighbour = %from, can, "large SENDs by one copy");
+        let is_expected = peer.note_rendezvous_reply(can);
+        if !kept_out && peer.keeps_out() && engine.counts().direct.note_kept_out() {
+            log_kept_out(pid, engine.config().direct);
+        }
+        is_expected
+    }
+
+    /// Handles a denial because Yama keeps us out: requests with the key take packets for good.
+    fn note_kept_out(
+        &mut self,
+        engine: &Device,
+        from: LocalPeerId,
+        asker: Qpn,
+        rkey: Rkey,
+    ) -> bool {
+        if !self.note_answer(from, asker, rkey, Some(GrantState::Never)) {
+            // The key was asked for twice.
+            return self.is_asked_by(from, asker);
+        }
+        let Some(peer) = self.direct_peers.get(from) else { return false };
+        let pid = peer.local_peer.pid();
+        tracing::debug!(qpn = %asker, %rkey, pid, "Yama keeps this process out: requests with this key take packets");
+        peer.note_kept_out();
+        engine.counts().direct.note_refusal(Refusal::NotPermitted);
         true
     }
 
@@ -255,6 +299,24 @@ impl LaneState {
         let Some(qp) = self.table.find(asker) else { return false };
         let core = lock(&qp.core);
         core.side.peer.grants().peer().is_some_and(|peer| peer.local_peer.id() == from)
+    }
+}
+
+/// Says what keeps a peer from our memory, and what to do.
+#[cold]
+fn log_kept_out(pid: u32, setting: DirectAccess) {
+    const WHAT: &str = "Yama (kernel.yama.ptrace_scope is 1) keeps a process of this host from memory of this process that it has not mapped: WRITEs, READs and atomics there, and SENDs of 128 KiB or more, take packets";
+    const MAPPED: &str = "register memory that the Vernic API allocates, or set share_memory=on";
+    if setting == DirectAccess::Ptrace {
+        tracing::info!(
+            pid,
+            "{WHAT} as long as another process has the permission of direct=ptrace; {MAPPED}"
+        );
+    } else {
+        tracing::info!(
+            pid,
+            "{WHAT}; {MAPPED}; or set direct=ptrace, which permits one process at a time to do to this process all that ptrace can, until it disconnects or its last grant ends"
+        );
     }
 }
 

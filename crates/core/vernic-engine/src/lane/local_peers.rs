@@ -22,8 +22,9 @@ impl LaneState {
                 // A pid of 0 means that the peer's process has no number in this PID namespace, so
                 // it cannot be identified. Such a peer may send packets, as any process of this
                 // user may, but not access memory.
-                if engine.config().direct && pid != 0 {
-                    self.direct_peers.add(&engine.counts().direct, local_peer.clone());
+                let setting = engine.config().direct;
+                if setting.is_on() && pid != 0 {
+                    self.direct_peers.add(&engine.counts().direct, local_peer.clone(), setting);
                 }
                 self.rings.connect(local_peer, reader);
             }

@@ -12,6 +12,7 @@ use vernic_mem::{
 use super::direct_peer::DirectPeer;
 use super::messages::{GrantMessage, GrantOffer};
 use super::rendezvous::SenderMemory;
+use crate::config::DirectAccess;
 use crate::counters::{DirectCounts, Refusal};
 
 /// A local peer, as the lane knows it: the peer's access to our memory, and ours to the peer's.
@@ -41,8 +42,13 @@ impl DirectPeers {
     }
 
     /// Adds a local peer that has just connected.
-    pub(crate) fn add(&mut self, counts: &DirectCounts, local_peer: Arc<LocalPeer>) {
-        let peer = Arc::new(DirectPeer::new(local_peer, counts));
+    pub(crate) fn add(
+        &mut self,
+        counts: &DirectCounts,
+        local_peer: Arc<LocalPeer>,
+        setting: DirectAccess,
+    ) {
+        let peer = Arc::new(DirectPeer::new(local_peer, counts, setting));
         self.0.push(PeerEntry {
             peer,
             grantee: None,
@@ -65,9 +71,7 @@ impl DirectPeers {
 
     /// Removes all local peers, because the device is closed.
     pub(crate) fn close(&mut self, memory: &Memory) {
-        for grantee in self.0.drain(..).filter_map(|entry| entry.grantee) {
-            memory.remove_process(grantee);
-        }
+        self.0.drain(..).for_each(|entry| entry.end(memory));
     }
 
     /// Removes a local peer that is gone. Revocations no longer wait for its accesses.
@@ -75,13 +79,24 @@ impl DirectPeers {
         let Some(at) = self.0.iter().position(|entry| entry.peer.local_peer.id() == id) else {
             return;
         };
-        if let Some(grantee) = self.0.swap_remove(at).grantee {
-            memory.remove_process(grantee);
-        }
+        self.0.swap_remove(at).end(memory);
     }
 }
 
 impl PeerEntry {
+    /// Ends the peer's access to our memory.
+    fn end(self, memory: &Memory) {
+        if let Some(grantee) = self.grantee {
+            memory.remove_process(grantee);
+        }
+        self.peer.end_kernel_access();
+    }
+
+    /// Returns the peer, as queue pairs know it.
+    pub(crate) fn peer(&self) -> &Arc<DirectPeer> {
+        &self.peer
+    }
+
     pub(crate) fn local_peer(&self) -> &Arc<LocalPeer> {
         &self.peer.local_peer
     }

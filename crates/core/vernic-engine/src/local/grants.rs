@@ -75,9 +75,26 @@ pub(crate) enum GrantState {
 /// The local peer that a queue pair is connected to, and the grants that the peer gave.
 #[derive(Debug, Default)]
 pub(crate) struct QpGrants {
-    peer: Option<Arc<DirectPeer>>,
+    peer: Option<ConnectedPeer>,
     /// The keys, most recently used first.
     list: Vec<KeyGrant>,
+}
+
+/// A local peer that a queue pair is connected to; the peer counts its queue pairs.
+#[derive(Debug)]
+struct ConnectedPeer(Arc<DirectPeer>);
+
+impl ConnectedPeer {
+    fn new(peer: Arc<DirectPeer>) -> Self {
+        peer.add_qp();
+        Self(peer)
+    }
+}
+
+impl Drop for ConnectedPeer {
+    fn drop(&mut self) {
+        self.0.remove_qp();
+    }
 }
 
 /// A key of the peer, and the state of its grant.
@@ -93,7 +110,7 @@ impl QpGrants {
     /// Sets the local peer, and forgets all grants of the former peer.
     pub(crate) fn connect(&mut self, peer: Option<Arc<DirectPeer>>) {
         self.list.clear();
-        self.peer = peer;
+        self.peer = peer.map(ConnectedPeer::new);
     }
 
     /// Forgets all grants because the path has changed. They are requested anew.
@@ -103,7 +120,7 @@ impl QpGrants {
 
     #[inline]
     pub(crate) fn peer(&self) -> Option<&Arc<DirectPeer>> {
-        self.peer.as_ref()
+        self.peer.as_ref().map(|peer| &peer.0)
     }
 
     /// Returns the local peer and the state of the grant for a key; `None` if there is no local
@@ -111,7 +128,7 @@ impl QpGrants {
     /// sent.
     #[inline]
     pub(crate) fn find(&mut self, rkey: Rkey) -> Option<(&DirectPeer, Option<&GrantState>)> {
-        Some((self.peer.as_ref()?, known(&mut self.list, rkey)))
+        Some((&self.peer.as_ref()?.0, known(&mut self.list, rkey)))
     }
 
     /// Notes the peer's answer to the grant request for a key. Returns false, and drops the answer,

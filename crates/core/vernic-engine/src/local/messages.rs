@@ -10,7 +10,9 @@
 //! ```
 //!
 //! Two more messages are about large SENDs that the receiver copies
-//! out of the sender's memory (`rendezvous.rs`). They are sent once per pair of processes:
+//! out of the sender's memory (`rendezvous.rs`). They are sent once per pair of processes. Where
+//! only a try tells whether an initiator may copy (`kernel_access.rs`), its first grant request
+//! has the target send them, too:
 //!
 //! ```text
 //!   sender                                               receiver
@@ -36,6 +38,9 @@ pub(crate) enum Denial {
     /// The memory can be reached by packets only. Either it is of such a kind, or no revocation
     /// words are left, or the kernel already lets another process access it and allows only one.
     Unreachable = 2,
+    /// The memory is not mapped, and Yama keeps the process that asks out of it, as long as the
+    /// setting `direct` of the process that answers is not `ptrace`.
+    NotPermitted = 3,
 }
 
 /// A message about grants between local peers.
@@ -171,6 +176,7 @@ impl GrantMessage {
                     0 => Denial::NotConnected,
                     1 => Denial::Refused,
                     2 => Denial::Unreachable,
+                    3 => Denial::NotPermitted,
                     _ => return None,
                 };
                 Self::Deny { asker, rkey, why }
@@ -244,7 +250,8 @@ mod tests {
             GrantMessage::RendezvousReply { can: false },
             GrantMessage::RendezvousReply { can: true },
         ];
-        for why in [Denial::NotConnected, Denial::Refused, Denial::Unreachable] {
+        use Denial::{NotConnected, NotPermitted, Refused, Unreachable};
+        for why in [NotConnected, Refused, Unreachable, NotPermitted] {
             all.push(GrantMessage::Deny { asker, rkey, why });
         }
         all

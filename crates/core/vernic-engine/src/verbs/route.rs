@@ -8,6 +8,7 @@ use vernic_mem::Access;
 use vernic_wire::Service;
 
 use crate::config::Config;
+use crate::local::direct_peer::DirectPeer;
 use crate::local::rings::{LocalRings, PeerRings};
 use crate::local::route::RequestRoute;
 use crate::progress::engine::Engine;
@@ -25,9 +26,38 @@ pub enum Route {
         /// The process id of the peer; 0 if the process is not visible in this process's PID
         /// namespace.
         pid: u32,
+        /// Which requests take packets through that memory because Yama forbids better; `None` if
+        /// that is not known of any.
+        yama: Option<YamaForbids>,
     },
     /// By UDP or, on an iWARP device, by TCP.
     Wire(WhyWire),
+}
+
+/// Requests that take packets because Yama (`kernel.yama.ptrace_scope` is 1) keeps processes of one
+/// user from each other's memory. The setting `direct=ptrace` of the process that owns the memory
+/// lifts that, for one process at a time. Memory that is mapped is not concerned: what the Vernic
+/// API allocates, and what `share_memory` moves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum YamaForbids {
+    /// WRITEs, READs and atomics to memory of the peer that is not mapped.
+    OneSided,
+    /// SENDs of 128 KiB or more, which the peer would copy out of this process's memory.
+    LargeSends,
+    /// Both.
+    Both,
+}
+
+impl YamaForbids {
+    fn of(peer: &DirectPeer) -> Option<Self> {
+        match (peer.is_kept_out(), peer.keeps_out()) {
+            (false, false) => None,
+            (true, false) => Some(Self::OneSided),
+            (false, true) => Some(Self::LargeSends),
+            (true, true) => Some(Self::Both),
+        }
+    }
 }
 
 /// The reason why a queue pair does not use shared memory.
@@ -65,11 +95,28 @@ pub enum WhyWire {
 impl fmt::Display for Route {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::SharedMemory { pid: 0 } => {
+            Self::SharedMemory { pid: 0, .. } => {
                 f.write_str("memory shared with a process of another PID namespace")
             }
-            Self::SharedMemory { pid } => write!(f, "memory shared with process {pid}"),
+            Self::SharedMemory { pid, yama: None } => {
+                write!(f, "memory shared with process {pid}")
+            }
+            Self::SharedMemory { pid, yama: Some(yama) } => {
+                write!(f, "memory shared with process {pid}; {yama}")
+            }
             Self::Wire(why) => write!(f, "wire: {why}"),
+        }
+    }
+}
+
+impl fmt::Display for YamaForbids {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const ONE_SIDED: &str = "one-sided requests to memory that is not mapped take packets, as Yama forbids more: the peer's direct=ptrace lifts it, memory of the Vernic API or share_memory avoids it";
+        const LARGE_SENDS: &str = "large SENDs take packets, as Yama forbids more: direct=ptrace here lifts it, for one process at a time";
+        match self {
+            Self::OneSided => f.write_str(ONE_SIDED),
+            Self::LargeSends => f.write_str(LARGE_SENDS),
+            Self::Both => write!(f, "{ONE_SIDED}; {LARGE_SENDS}"),
         }
     }
 }
@@ -102,7 +149,7 @@ impl Config {
     /// map it.
     pub(crate) fn moves_memory(&self, access: Access) -> bool {
         self.share_memory
-            && self.direct
+            && self.direct.is_on()
             && self.shares_memory()
             && access.intersects(Access::REMOTE)
     }
@@ -167,11 +214,12 @@ fn local_route(rings: &LocalRings, qp: &QpInner) -> Route {
     let core = lock(&qp.core);
     let Some(path) = core.side.peer.path() else { return Route::Wire(WhyWire::NotConnected) };
     let shared = |id| rings.peer(id).map(PeerRings::pid);
+    let yama = core.side.peer.grants().peer().and_then(|peer| YamaForbids::of(peer));
     let dest = core.machine.attr().dest_qpn;
     let known = rings.peer_of(path, dest);
     match core.side.peer.route().requests() {
         RequestRoute::Ring(id) => {
-            shared(id).map_or(Route::Wire(WhyWire::Gone), |pid| Route::SharedMemory { pid })
+            shared(id).map_or(Route::Wire(WhyWire::Gone), |pid| Route::SharedMemory { pid, yama })
         }
         RequestRoute::PeerGone => Route::Wire(WhyWire::Gone),
         RequestRoute::Wire if !path.is_local() => Route::Wire(WhyWire::NotHere),
@@ -180,7 +228,7 @@ fn local_route(rings: &LocalRings, qp: &QpInner) -> Route {
         // head of `local/rings.rs`.
         RequestRoute::Wire => match known.and_then(|id| rings.peer(id)) {
             Some(peer) if qp.service() == Service::Uc && peer.takes_datagrams() => {
-                Route::SharedMemory { pid: peer.pid() }
+                Route::SharedMemory { pid: peer.pid(), yama }
             }
             _ => Route::Wire(WhyWire::NotYet),
         },

@@ -57,6 +57,12 @@ pub struct There {
 impl There {
     fn new(memory: &str) -> Self {
         let mut config = direct_config();
+        // It lifts no Yama for its peers.
+        let strict = memory.strip_prefix("strict ");
+        if strict.is_some() {
+            config.set("direct", "on").unwrap();
+        }
+        let memory = strict.unwrap_or(memory);
         if memory == "hasty" {
             // No process answers that soon: its peers are strangers to it.
             config.set("peer_query_us", "1").unwrap();
@@ -198,6 +204,19 @@ impl There {
                 let file = self.buffer.shared_fd().unwrap().try_clone_to_owned().unwrap();
                 std::fs::File::from(file).metadata().unwrap().ino().to_string()
             }
+            // The process that may trace this one because this one says so.
+            "tracer" => format!("{:?}", vernic_mem::permitted_ptracer()),
+            // Ends the second queue pair, or the first one.
+            "end_second" => {
+                self.second.take().unwrap().destroy().unwrap();
+                "ended".to_owned()
+            }
+            "end" => {
+                self.qp.destroy().unwrap();
+                "ended".to_owned()
+            }
+            "pid" => std::process::id().to_string(),
+            "route" => self.qp.route().to_string(),
             "state" => format!("{:?}", self.qp.state()),
             "counters" => self.end.context.counters().to_string(),
             // Takes a page away under a region: who touches it here dies.
@@ -334,10 +353,11 @@ pub fn hammer(end: &End, qp: &Qp, remote: Remote) -> String {
     }
 }
 
+/// With all that is possible, also where the system has Yama.
 pub fn direct_config() -> Config {
     let mut config = test_config();
     config.set("same_host", "on").unwrap();
-    config.set("direct", "on").unwrap();
+    config.set("direct", "ptrace").unwrap();
     config
 }
 
@@ -376,7 +396,11 @@ impl Rig {
     }
 
     pub fn with_setup(memory: &str, config: Config, setup: Setup) -> Self {
-        let mut other = Other::start(memory);
+        Self::to(Other::start(memory), config, setup)
+    }
+
+    /// Connects to a process that was just started.
+    pub fn to(mut other: Other, config: Config, setup: Setup) -> Self {
         let end = End::with(config);
         let qp = end.qp(Service::Rc);
         let n = numbers(&other.hear());
@@ -440,16 +464,48 @@ pub fn give_up_privilege() {
 /// Has the kernel answer a system call of the calling thread, and of those that it starts, with an
 /// error, as containers do; of `all` threads that there are, too.
 pub fn filter_system_calls(call: libc::c_long, errno: i32, all: bool) {
-    let step = |code: u32, jf: u8, k: u32| libc::sock_filter { code: code as u16, jt: 0, jf, k };
-    let mut program = [
-        // The number of the call.
-        step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-        step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, call as u32),
-        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ERRNO | errno as u32),
-        step(libc::BPF_RET | libc::BPF_K, 0, libc::SECCOMP_RET_ALLOW),
-    ];
-    let filter = libc::sock_fprog { len: 4, filter: program.as_mut_ptr() };
-    // SAFETY: the filter is one of four steps, and lives through the calls.
+    let answer = libc::SECCOMP_RET_ERRNO | errno as u32;
+    filter(
+        &mut [
+            // The number of the call.
+            step(LOAD, 0, 0),
+            step(IF_EQUAL, 1, call as u32),
+            step(RETURN, 0, answer),
+            step(RETURN, 0, libc::SECCOMP_RET_ALLOW),
+        ],
+        all,
+    );
+}
+
+/// Has the kernel do this where the calling thread, or a process that it starts, names a process
+/// that may trace it.
+pub fn filter_set_ptracer(answer: u32) {
+    filter(
+        &mut [
+            step(LOAD, 0, 0),
+            step(IF_EQUAL, 3, libc::SYS_prctl as u32),
+            // The low half of the first argument.
+            step(LOAD, 0, 16),
+            step(IF_EQUAL, 1, libc::PR_SET_PTRACER as u32),
+            step(RETURN, 0, answer),
+            step(RETURN, 0, libc::SECCOMP_RET_ALLOW),
+        ],
+        false,
+    );
+}
+
+const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+const IF_EQUAL: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+const RETURN: u32 = libc::BPF_RET | libc::BPF_K;
+
+/// A step of a filter; `jf` is how many steps are passed over if a comparison fails.
+fn step(code: u32, jf: u8, k: u32) -> libc::sock_filter {
+    libc::sock_filter { code: code as u16, jt: 0, jf, k }
+}
+
+fn filter(program: &mut [libc::sock_filter], all: bool) {
+    let filter = libc::sock_fprog { len: program.len() as u16, filter: program.as_mut_ptr() };
+    // SAFETY: the filter has as many steps as it says, and lives through the calls.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
         let flags = if all { libc::SECCOMP_FILTER_FLAG_TSYNC } else { 0 };

@@ -23,6 +23,7 @@ mod liveness;
 mod memfd;
 mod peer;
 mod peer_copies;
+mod ptracer;
 mod region;
 #[cfg(not(miri))]
 mod shared_pages;
@@ -38,8 +39,9 @@ pub use inline_data::InlineData;
 pub(crate) use liveness::LivenessPage;
 pub use liveness::LivenessWord;
 pub(crate) use peer::Batch;
-pub use peer::{PeerList, PeerMapping, PeerPiece, PeerRange, permit_ptrace};
+pub use peer::{PeerList, PeerMapping, PeerPiece, PeerRange};
 pub(crate) use peer_copies::CopyBatch;
+pub use ptracer::{PtracePermit, asks_traced_process, permitted_ptracer};
 pub(crate) use region::{Region, flush_fence};
 #[cfg(not(miri))]
 pub use shared_pages::{MAX_SHARED_BYTES, NotShared, SharedPages, share_pages};

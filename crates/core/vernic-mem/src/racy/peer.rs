@@ -14,7 +14,6 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, OnceLock, PoisonError};
 
 #[cfg(not(miri))]
 use super::memfd;
@@ -320,80 +319,4 @@ pub(super) fn liveness_piece(liveness: LivenessWord) -> libc::iovec {
 pub(super) fn remote(addr: u64, len: u64) -> libc::iovec {
     let base = std::ptr::without_provenance_mut(addr as usize);
     libc::iovec { iov_base: base, iov_len: len as usize }
-}
-
-/// Permits the process `pid` to copy from and to this process, and returns whether it may.
-///
-/// The kernel asks for this permission only if Yama's `ptrace_scope` is 1, which is read once. Then
-/// the kernel permits one process at a time (`PR_SET_PTRACER`). So a permitted process keeps its
-/// permission as long as it lives, and other processes are refused: `false`. A process that the
-/// application itself has permitted is replaced.
-///
-/// With other settings, this function changes nothing and returns true. Then either the user id
-/// alone decides, or a permission by this process would have no effect.
-pub fn permit_ptrace(pid: u32) -> bool {
-    static ASKS_TRACED_PROCESS: OnceLock<bool> = OnceLock::new();
-    static TRACER: Mutex<Option<Tracer>> = Mutex::new(None);
-    let scope = || std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope").ok();
-    let by = std::process::id();
-    if pid == by || !*ASKS_TRACED_PROCESS.get_or_init(|| asks_traced_process(scope().as_deref())) {
-        return true;
-    }
-    let mut tracer = TRACER.lock().unwrap_or_else(PoisonError::into_inner);
-    let may = may_replace(*tracer, Tracer { by, pid }, |pid| {
-        std::fs::exists(format!("/proc/{pid}")).unwrap_or(true)
-    });
-    if may {
-        *tracer = Some(Tracer { by, pid });
-        // SAFETY: the call passes no pointers.
-        unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::c_ulong::from(pid), 0, 0, 0) };
-    }
-    may
-}
-
-/// The permitted process (`pid`), and the process that gave the permission (`by`). After `fork`, a
-/// child finds its parent in `by`: the child itself has permitted no process yet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Tracer {
-    by: u32,
-    pid: u32,
-}
-
-/// Whether process `now` may replace the permitted process `before`.
-fn may_replace(before: Option<Tracer>, now: Tracer, lives: impl Fn(u32) -> bool) -> bool {
-    before.is_none_or(|before| before == now || before.by != now.by || !lives(before.pid))
-}
-
-/// Whether Yama asks the traced process for permission with this setting. It does not if Yama is
-/// absent (`None`), or decides alone.
-fn asks_traced_process(ptrace_scope: Option<&str>) -> bool {
-    ptrace_scope.is_some_and(|scope| scope.trim() == "1")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{Tracer, asks_traced_process, may_replace};
-
-    #[test]
-    fn a_permitted_process_stays_until_its_end_and_can_then_be_replaced() {
-        let of = |by, pid| Tracer { by, pid };
-        assert!(may_replace(None, of(1, 5), |_| true));
-        assert!(
-            may_replace(Some(of(1, 5)), of(1, 5), |_| true),
-            "the application may have permitted another"
-        );
-        assert!(!may_replace(Some(of(1, 5)), of(1, 6), |pid| pid == 5));
-        assert!(may_replace(Some(of(1, 5)), of(1, 6), |pid| pid == 6));
-        assert!(may_replace(Some(of(1, 5)), of(2, 6), |_| true), "the parent permitted that one");
-    }
-
-    #[test]
-    fn a_permission_is_given_only_where_the_kernel_asks() {
-        assert!(asks_traced_process(Some("1\n")));
-        assert!(
-            ![None, Some("0\n"), Some("2\n"), Some("3\n"), Some("")]
-                .map(asks_traced_process)
-                .contains(&true)
-        );
-    }
 }

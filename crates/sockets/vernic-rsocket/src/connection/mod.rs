@@ -109,7 +109,8 @@ impl Connection {
         let limits = Limits { inline_bytes, ..limits };
         let pd = context.alloc_pd();
         let sends_messages = context.info().transport == Transport::Iwarp;
-        let places = context.config().same_host && context.config().direct && !sends_messages;
+        let config = context.config();
+        let places = config.same_host && config.direct.is_on() && !sends_messages;
         let memory = StreamMemory::new(&pd, &limits, sends_messages, places)?;
         let channel = context.create_channel()?;
         let per_write = if sends_messages { 2 } else { 1 };
