@@ -14,5 +14,5 @@ pub struct XrcdFile {
     pub inode: u64,
 }
 
-/// The objects by file. Their type is known to their owner, in a higher layer.
+/// The objects of each file. Only the layer above, which puts them in, knows their type.
 pub(crate) type FileObjects = Mutex<HashMap<XrcdFile, Arc<dyn Any + Send + Sync>>>;

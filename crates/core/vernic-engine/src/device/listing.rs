@@ -20,7 +20,7 @@ pub struct DeviceInfo {
     pub name: String,
     /// The number in the device's name.
     pub number: u32,
-    /// Node GUID: from the MAC address (EUI-64), or from the index if there is no MAC.
+    /// Node GUID: made from the MAC address (EUI-64), or from the netdev's index if it has no MAC.
     pub node_guid: u64,
     /// Whether the netdev of port 1 is `lo`.
     pub loopback: bool,

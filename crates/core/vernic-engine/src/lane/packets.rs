@@ -18,7 +18,8 @@ use crate::qp::state::QpInner;
 use crate::sched::Event;
 use crate::streams::LingeringConnection;
 
-/// RoCE, as the lane sees it.
+/// What a lane keeps for RoCE beside the state of its queue pairs: received packets, and what it
+/// last saw or reported.
 pub(crate) struct Packets {
     pub(super) rx: RxBatch,
     /// What the lane last saw in the receiver page of this process when nothing came.

@@ -215,7 +215,7 @@ struct Demux<'a, 'p> {
     via: Option<RingSource<'a>>,
     /// The memory of that peer, if bytes are copied out of it.
     sender_memory: Option<&'a SenderMemory>,
-    /// Bytes that were copied out of that memory, or were to be.
+    /// Bytes that a rendezvous copied out of that memory. A copy that failed counts in full.
     pulled: u64,
     /// Packets that machines took as the next of their sequence.
     accepted: u64,

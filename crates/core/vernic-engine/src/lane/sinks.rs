@@ -1,5 +1,5 @@
 //! Packet sinks: where the packets of a turn are written, to the batch of a link or to the ring of
-//! a local peer. Datagrams choose between the two by packet.
+//! a local peer. For datagrams the choice is made for each packet.
 
 use vernic_io::local::LocalPeerId;
 use vernic_io::{TxBatch, TxLanes, TxPath};

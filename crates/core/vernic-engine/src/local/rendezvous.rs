@@ -197,7 +197,7 @@ impl SenderMemory {
     }
 }
 
-/// A run that is being received: its record, and the memory of its sender.
+/// A rendezvous that is being received: its record, and the memory of its sender.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rendezvous<'a> {
     pub(crate) record: &'a RendezvousRecord,

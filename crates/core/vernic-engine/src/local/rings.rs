@@ -65,8 +65,8 @@ const DRAIN_NANOS: u64 = 5_000_000;
 /// The time after a pause of [`DRAIN_NANOS`] in vain until the next pause: one second.
 const DRAIN_PAUSE_NANOS: u64 = 1_000_000_000;
 
-/// How long after a packet of a ring the link is still polled less often. This is as long as some
-/// round trips of a program that answers at once, with some of its computations.
+/// For how long after the last packet of a ring the link is polled less often. The time covers a
+/// few round trips with a program that answers at once or computes a little first.
 const BUSY_NANOS: u64 = 1_000_000;
 
 /// Time between two polls of the link while it is polled less often. A packet of the wire then

@@ -180,7 +180,8 @@ struct Script {
     contended: Vec<bool>,
 }
 
-/// A controller that does as its script says, and tells the script what it hears.
+/// A congestion controller that answers as its script says, and writes down in the script each
+/// event that it is told.
 #[derive(Clone, Debug)]
 struct Scripted(Arc<Mutex<Script>>);
 

@@ -24,12 +24,13 @@ use crate::progress::engine::Engine;
 use crate::verbs::context::Context;
 use crate::verbs::pd::Pd;
 
-/// Time in milliseconds for which an answer about the destination is used before the process is
-/// asked again.
+/// Time in milliseconds for which the path to the destination is used as it was found. Then the
+/// process at the destination is asked again on which port it receives.
 const ANSWER_LIFE_MS: u64 = 500;
-/// Time in milliseconds after which a missing answer is looked for again.
+/// The same time while that process has not yet answered: the path is found again so often, to see
+/// whether the answer has come.
 const PENDING_LIFE_MS: u64 = 1;
-/// How long a first datagram waits for the answer at most. A process that polls sends its answer
+/// How long a first datagram waits for that answer at most. A process that polls sends its answer
 /// within 20 us, and any other process within its take-over time (the setting `takeover_us`). This
 /// limit is far longer than both, and far shorter than an ACK timeout.
 const FIRST_WAIT: Duration = Duration::from_millis(10);

@@ -40,8 +40,8 @@ use crate::sys::{self, ClosableFd, OwnFd, SharedPage};
 mod owner;
 
 /// Bytes that the kernel takes of a socket's buffer for a datagram beside its payload: its own
-/// structures (`SKB_TRUESIZE(0)`, 768 bytes on 64 bits). A GSO run has them only once, so the
-/// estimate errs on the safe side.
+/// structures (`SKB_TRUESIZE(0)`, 768 bytes on 64 bits). Datagrams that the kernel handles as one
+/// (GSO) have these structures only once, so the estimate is too high for them, never too low.
 const OVERHEAD_BYTES: u64 = 768;
 
 /// The share of a socket's buffer that may be in flight, in eighths. A lone packet of 4 KiB takes

@@ -503,8 +503,7 @@ impl SlotTable {
         slots.chain(names).map(|(one, two)| (SharedFd::of(one), SharedFd::of(two))).collect()
     }
 
-    /// Returns, for each slot, the socket that takes connections of processes which hand packets
-    /// over.
+    /// Returns, for each slot, the socket to which other processes connect to hand packets over.
     pub(crate) fn doors(&self) -> Vec<(Slot, SharedFd)> {
         self.state().claims.iter().map(|claim| (claim.slot, SharedFd::of(&claim.door))).collect()
     }

@@ -114,8 +114,9 @@ pub(crate) fn recv_packet(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Pack
     })?;
     let had = |flag| message.msg_flags & flag != 0;
     let truncated = had(libc::MSG_TRUNC) || files.len() > MAX_FILES;
-    // The control buffer has room for more files than one may send. So if the kernel left out some
-    // of fewer files, this process had no descriptors for them.
+    // The control buffer holds more descriptors than a sender may send. So if the kernel dropped
+    // some of a message that kept to that limit, this process had reached its own limit of open
+    // files.
     let lost_files = !truncated && (had(libc::MSG_CTRUNC) || unmarked != 0);
     Ok(Packet { len, truncated, lost_files, files })
 }

@@ -81,7 +81,7 @@ fn counts_promises(policy: Option<&str>) -> bool {
     !policy.is_some_and(|policy| matches!(policy.trim(), "0" | "1"))
 }
 
-/// Fails for a size that the limit of files' sizes forbids.
+/// Fails if a file of this size is larger than the process may make (`RLIMIT_FSIZE`).
 fn check_size(len: usize) -> io::Result<()> {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the pointer is to `limit`, which lives through the call.

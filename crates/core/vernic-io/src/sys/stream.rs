@@ -43,7 +43,7 @@ pub(crate) fn peer_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
         .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidData))
 }
 
-/// Closes the sending half, after everything that was sent.
+/// Closes the sending half. The peer first receives all that was sent before.
 pub(crate) fn shutdown_write(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: no pointers are passed.
     check(unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_WR) })?;

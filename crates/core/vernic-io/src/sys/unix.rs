@@ -4,7 +4,7 @@ use std::io;
 use std::mem::{MaybeUninit, offset_of, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// The sender of a datagram, or a peer, as the kernel names it.
+/// The process that sent a datagram or is connected to a socket, as the kernel tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Credentials {
     /// Process id of the sender.
