@@ -172,8 +172,9 @@ config! {
     /// processes may do the same in the memory of this process. Both processes need the setting.
     /// Off whenever `same_host` is off. With `on`, memory that is not mapped is reached only where
     /// the kernel permits that anyway. `ptrace` is for systems where Yama forbids it
-    /// (`kernel.yama.ptrace_scope` is 1): this process then permits one other process at a time all
-    /// that `ptrace` permits, until that process disconnects or its last grant ends.
+    /// (`kernel.yama.ptrace_scope` is 1). This process then permits one other process at a time all
+    /// that `ptrace` permits. The permission ends when that process disconnects, or with its last
+    /// grant.
     direct: DirectAccess = DirectAccess::On, "VERNIC_DIRECT", "off, on or ptrace", direct, show_direct;
     /// Move memory that the program registers for remote access into files, in whole pages. Other
     /// processes of this host can then map the memory and reach it without system calls. Off by

@@ -27,8 +27,8 @@ use crate::verbs::pd::Pd;
 /// Time in milliseconds for which the path to the destination is used as it was found. Then the
 /// process at the destination is asked again on which port it receives.
 const ANSWER_LIFE_MS: u64 = 500;
-/// The same time while that process has not yet answered: the path is found again so often, to see
-/// whether the answer has come.
+/// Time in milliseconds for which the path is used while that process has not yet answered. Then
+/// the path is found again, to see whether the answer has come.
 const PENDING_LIFE_MS: u64 = 1;
 /// How long a first datagram waits for that answer at most. A process that polls sends its answer
 /// within 20 us, and any other process within its take-over time (the setting `takeover_us`). This
