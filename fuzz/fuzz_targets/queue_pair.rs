@@ -126,7 +126,7 @@ fuzz_target!(|data: &[u8]| {
                     bytes[11] &= 0x1F;
                 }
                 if let Ok(packet) = Packet::parse(&bytes) {
-                    let meta = RxMeta { grh: None, ecn: 0, sl: 0, run: None };
+                    let meta = RxMeta { grh: None, ecn: 0, sl: 0 };
                     qp.handle_packet(now, &packet, &meta, &mut host);
                 }
             }

@@ -15,6 +15,7 @@ pub(crate) mod direct_peer;
 pub(crate) mod direct_peers;
 pub(crate) mod grants;
 pub(crate) mod kernel_access;
+pub(crate) mod message_head;
 pub(crate) mod messages;
 pub(crate) mod rendezvous;
 pub(crate) mod rings;

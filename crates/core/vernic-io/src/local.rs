@@ -72,8 +72,8 @@ pub use connect_failure::ConnectFailure;
 pub use hello::MAX_PAYLOAD_BYTES;
 pub use peers::LocalPeers;
 pub use ring::{
-    MAX_RING_BYTES, MIN_RING_BYTES, PacketBuffer, RingBroken, RingReader, RingWriter, record_bytes,
-    rx_packet,
+    MAX_RING_BYTES, MIN_RING_BYTES, MessageHead, PacketBuffer, Record, RingBroken, RingReader,
+    RingWriter, message_bytes, record_bytes, rx_packet,
 };
 
 use hello::PeerMessage;

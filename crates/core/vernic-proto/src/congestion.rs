@@ -57,13 +57,14 @@ mod tally;
 use aimd::Aimd;
 pub use tally::Tally;
 
-/// A packet of a request that was handed out, or the packets of a [`Run`](crate::Run).
+/// A packet of a request that was handed out, or the packets that a
+/// [`MessagePart`](crate::MessagePart) stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
     /// Sequence numbers that it takes, at least 1: packets of a SEND or WRITE, or the responses
     /// that a READ asks for.
     pub packets: u32,
-    /// Bytes that leave, from the BTH to the pad; those of all packets of a run.
+    /// Bytes that leave, from the BTH to the pad; the payload alone of a part of a message.
     pub bytes: u32,
     /// It was sent before.
     pub again: bool,

@@ -90,8 +90,9 @@ drop_reasons! {
     MadNoSlot = "mad_no_slot",
     /// Congestion notification: for the queue pair's congestion control, and counted elsewhere.
     Cnp = "cnp",
-    /// Packets that travel as one, of another operation than a SEND of RC, or that cannot be meant.
-    RunRefused = "run_refused",
-    /// Packets that travel as one, whose sender has taken their bytes back.
-    RunWithdrawn = "run_withdrawn",
+    /// A part of a message whose payload is in the sender's memory, and that names no payload, or
+    /// more than this process copies.
+    RendezvousRefused = "rendezvous_refused",
+    /// A part of a message whose payload the sender has taken back.
+    RendezvousWithdrawn = "rendezvous_withdrawn",
 }

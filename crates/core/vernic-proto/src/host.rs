@@ -110,26 +110,27 @@ pub trait Host {
     /// Stores bytes at `offset` of the current receive.
     fn scatter_recv(&mut self, offset: u64, data: &[u8]) -> Result<(), AccessFault>;
 
-    /// Says in `buf` where the bytes of a run of the send request in `slot` lie, from byte `offset`
-    /// on, for the peer's [`pull_recv`](Self::pull_recv). Returns how many bytes that took, a
-    /// multiple of 4; `None` if it cannot be said, and the bytes must travel themselves. Called
-    /// only where [`Qp::set_runs`](crate::Qp::set_runs) permits runs; by default nothing can be
-    /// said.
+    /// Says in `buf` where `length` bytes of the send request in `slot` lie, from byte `offset` on,
+    /// for the peer's [`pull_recv`](Self::pull_recv). Returns how many bytes that took; `None` if
+    /// it cannot be said, and the payload must travel itself. Called only where
+    /// [`Qp::set_rendezvous`](crate::Qp::set_rendezvous) permits a rendezvous; by default nothing
+    /// can be said.
     fn name_payload(
         &mut self,
         slot: u32,
         offset: u32,
-        run: Run,
+        length: u32,
         buf: &mut [u8],
     ) -> Result<Option<usize>, AccessFault> {
-        let _ = (slot, offset, run, buf);
+        let _ = (slot, offset, length, buf);
         Ok(None)
     }
 
-    /// Copies the bytes of the run that is being handled ([`RxMeta::run`]) out of the peer's memory
-    /// to `offset` of the current receive. By default no peer's memory can be reached.
-    fn pull_recv(&mut self, offset: u64, run: Run) -> Result<(), PullFault> {
-        let _ = (offset, run);
+    /// Copies the `length` bytes of payload of the part that is being handled
+    /// ([`MessagePart::is_rendezvous`](crate::MessagePart)) out of the peer's memory to `offset` of
+    /// the current receive. By default no peer's memory can be reached.
+    fn pull_recv(&mut self, offset: u64, length: u32) -> Result<(), PullFault> {
+        let _ = (offset, length);
         Err(PullFault::Unreachable)
     }
 
@@ -158,27 +159,7 @@ pub trait Host {
     fn failure(&mut self, failure: Failure);
 }
 
-/// Packets of one SEND of RC that travel as one: it has the headers of the last of them and the
-/// number of the first, and in place of the payload the place of all their bytes in the sender's
-/// memory, out of which the receiver copies them itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
-    /// Payload bytes of all packets.
-    pub length: u32,
-    /// Packets, and so sequence numbers, at least 1.
-    pub packets: u32,
-}
-
-/// Which runs may be sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RunLimits {
-    /// Bytes below which packets are better.
-    pub min_bytes: u32,
-    /// Most bytes of one.
-    pub max_bytes: u32,
-}
-
-/// Why the bytes of a run were not copied.
+/// Why the payload of a rendezvous was not copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PullFault {
     /// The receive's own scatter list is invalid.
@@ -202,8 +183,6 @@ pub struct RxMeta {
     pub ecn: u8,
     /// Packet type for `Completion::sl`.
     pub sl: u8,
-    /// The packet stands for so many.
-    pub run: Option<Run>,
 }
 
 /// One packet written by [`Qp::poll_request`](crate::Qp::poll_request) or
@@ -214,8 +193,6 @@ pub struct Transmit {
     pub len: usize,
     /// Destination of a datagram: the caller's address handle; `None` on connected services.
     pub ah: Option<u32>,
-    /// It stands for so many packets, and must be told to the receiver as such ([`RxMeta::run`]).
-    pub run: Option<Run>,
 }
 
 /// Counters of a queue pair, since its reset.

@@ -9,8 +9,7 @@ use crate::completion::{Completion, Tag, WcOpcode};
 use crate::cx::Cx;
 use crate::disposition::Disposition;
 use crate::error::{AccessCheck, AccessFault, Cause, ErrorClass, Failure, WcStatus};
-use crate::host::{Host, RemoteAccess, Run};
-use crate::segment::packet_count;
+use crate::host::{Host, RemoteAccess};
 use crate::wqe::{MAX_MESSAGE, RecvWqe};
 
 /// The SEND or WRITE whose packets are arriving on a connection.
@@ -60,13 +59,12 @@ impl Message {
         }
     }
 
-    /// The message once `packet`, or the packets of a run, checked by
-    /// [`check_length`](Self::check_length), is placed.
-    pub(crate) fn after(&self, packet: &Packet<'_>, run: Option<Run>) -> Self {
+    /// The message once `packet`, checked by [`check_length`](Self::check_length), is placed.
+    pub(crate) fn after(&self, packet: &Packet<'_>) -> Self {
         if packet.info().position.ends() {
             return Self::None;
         }
-        let len = payload_len(packet, run);
+        let len = packet.payload().len() as u32;
         match self.at(packet) {
             Self::None => Self::None,
             Self::Send { received } => Self::Send { received: received + len },
@@ -80,10 +78,10 @@ impl Message {
     }
 
     /// Bytes of the whole message, `packet` being its last: what the completion reports.
-    pub(crate) fn total(&self, packet: &Packet<'_>, run: Option<Run>) -> u32 {
+    pub(crate) fn total(&self, packet: &Packet<'_>) -> u32 {
         match self.at(packet) {
             Self::None => 0,
-            Self::Send { received } => received + payload_len(packet, run),
+            Self::Send { received } => received + packet.payload().len() as u32,
             Self::Write { length, .. } => length,
         }
     }
@@ -93,31 +91,29 @@ impl Message {
     pub(crate) fn check_length(
         &self,
         packet: &Packet<'_>,
-        run: Option<Run>,
         mtu: u32,
         capacity: u64,
     ) -> Result<(), ErrorClass> {
         let position = packet.info().position;
-        let fits = match run {
-            Some(run) => run_fits_position(position, run, mtu),
-            None => fits_position(position, packet.payload().len(), mtu),
-        };
-        if !fits {
+        if !fits_position(position, packet.payload().len(), mtu) {
             return Err(ErrorClass::PacketLength);
         }
-        let len = payload_len(packet, run);
+        let len = packet.payload().len() as u32;
         let fits = match self.at(packet) {
             Self::None => true,
-            Self::Send { received } => {
-                let total = u64::from(received) + u64::from(len);
-                total <= capacity && total <= u64::from(MAX_MESSAGE)
-            }
+            Self::Send { received } => send_fits(received, len, capacity),
             Self::Write { length, .. } if length > MAX_MESSAGE => false,
             Self::Write { remaining, .. } if position.ends() => len == remaining,
             Self::Write { remaining, .. } => len < remaining,
         };
         if fits { Ok(()) } else { Err(ErrorClass::MessageLength) }
     }
+}
+
+/// Whether `len` bytes more of a SEND fit into a receive of `capacity` bytes.
+pub(crate) fn send_fits(received: u32, len: u32, capacity: u64) -> bool {
+    let total = u64::from(received) + u64::from(len);
+    total <= capacity && total <= u64::from(MAX_MESSAGE)
 }
 
 /// Packets before the last of a message are full, the last is not empty unless it is the only one.
@@ -128,19 +124,6 @@ fn fits_position(position: Position, len: usize, mtu: u32) -> bool {
         Position::Last => (1..=mtu).contains(&len),
         Position::Only => len <= mtu,
     }
-}
-
-/// The same of packets that travel as one.
-fn run_fits_position(position: Position, run: Run, mtu: u32) -> bool {
-    let Run { length, packets } = run;
-    let is_full = u64::from(length) == u64::from(packets) * u64::from(mtu);
-    let ends = position.ends();
-    length > 0 && packets == packet_count(length, mtu) && (ends || is_full)
-}
-
-/// Payload bytes of a packet, or of the packets of a run.
-fn payload_len(packet: &Packet<'_>, run: Option<Run>) -> u32 {
-    run.map_or(packet.payload().len() as u32, |run| run.length)
 }
 
 /// Whether the message that `packet` belongs to takes a receive at this packet: a SEND at its
@@ -245,15 +228,20 @@ pub(crate) fn recv_completion(cx: &Cx<'_>, recv: RecvWqe, packet: &Packet<'_>) -
         Kind::Write => WcOpcode::RecvWriteImm,
         _ => WcOpcode::Recv,
     };
+    Completion { opcode, ..send_completion(cx, recv, packet.solicited()) }
+}
+
+/// The same by a SEND.
+pub(crate) fn send_completion(cx: &Cx<'_>, recv: RecvWqe, solicited: bool) -> Completion {
     Completion {
         wr_id: recv.wr_id,
         status: WcStatus::Success,
-        opcode,
+        opcode: WcOpcode::Recv,
         byte_len: 0,
         tag: Tag::None,
         qpn: cx.qpn,
         src_qpn: cx.attr.dest_qpn,
-        solicited: packet.solicited(),
+        solicited,
         grh: false,
         sl: 0,
         vendor_err: 0,

@@ -22,6 +22,7 @@ mod host;
 mod hostile;
 mod inbound;
 pub mod iwarp;
+mod message;
 mod outbound;
 mod qp;
 mod rc;
@@ -48,9 +49,8 @@ pub use error::{
     WcStatus, requester_status,
 };
 pub use event::QpEvent;
-pub use host::{
-    AtomicOp, Host, PullFault, QpCounters, RemoteAccess, Run, RunLimits, RxMeta, SrqFault, Transmit,
-};
+pub use host::{AtomicOp, Host, PullFault, QpCounters, RemoteAccess, RxMeta, SrqFault, Transmit};
+pub use message::{MessagePart, RendezvousLimits};
 pub use qp::Qp;
 pub use shares::{Shares, Source};
 pub use state::{AddressVector, AttrMask, ModifyError, QpAttr, QpState, QpType};

@@ -154,7 +154,7 @@ fn step(
     cx.counters.tx_bytes += len as u64;
     cx.counters.messages_sent += u64::from(segment.position.ends());
     sq.advance(1);
-    Ok(Some(Transmit { len, ah: entry.wqe.dest.map(|dest| dest.ah), run: None }))
+    Ok(Some(Transmit { len, ah: entry.wqe.dest.map(|dest| dest.ah) }))
 }
 
 /// The request at the head met a local error: everything before it is complete.

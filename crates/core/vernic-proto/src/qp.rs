@@ -24,7 +24,7 @@ use crate::cx::{Cx, QpInit};
 use crate::disposition::{Disposition, DropReason};
 use crate::error::PostError;
 use crate::event::QpEvent;
-use crate::host::{CONGESTION_EXPERIENCED, Host, QpCounters, Run, RunLimits, RxMeta, Transmit};
+use crate::host::{CONGESTION_EXPERIENCED, Host, QpCounters, RxMeta, Transmit};
 use crate::segment;
 use crate::state::{AttrMask, ModifyError, QpAttr, QpState, QpType};
 use crate::time::Time;
@@ -61,6 +61,7 @@ macro_rules! cx {
 
 mod direct;
 mod machine;
+mod messages;
 
 use machine::{Machine, each};
 
@@ -236,14 +237,6 @@ impl Qp {
         }
         self.counters.rx_packets += 1;
         self.counters.rx_bytes += packet.as_bytes().len() as u64;
-        if let Some(Run { length, packets }) = meta.run {
-            let takes_runs = each!(&self.machine, m => m.takes_runs());
-            if !takes_runs || packet.info().kind != Kind::Send || packets == 0 {
-                return Disposition::Drop(DropReason::RunRefused);
-            }
-            self.counters.rx_packets += u64::from(packets) - 1;
-            self.counters.rx_bytes += u64::from(length);
-        }
         self.counters.ecn_marked_received += u64::from(meta.ecn == CONGESTION_EXPERIENCED);
         let cx = cx!(self, now);
         let disposition = match each!(&mut self.machine, m => m.handle_packet(cx, packet, meta, host))
@@ -254,6 +247,17 @@ impl Qp {
                 Disposition::Accepted
             }
         };
+        self.after_request(disposition, now, host)
+    }
+
+    /// A refusal that is fatal moves the queue pair to Error.
+    #[inline]
+    fn after_request(
+        &mut self,
+        disposition: Disposition,
+        now: Time,
+        host: &mut impl Host,
+    ) -> Disposition {
         match disposition {
             Disposition::Nak(class) if class.row().fatal => self.enter_error(now, host),
             Disposition::Duplicate => self.counters.duplicates_received += 1,
@@ -293,18 +297,23 @@ impl Qp {
                 _ => DropReason::WrongService,
             });
         }
-        let state_takes = match self.attr.state {
-            QpState::Rtr => info.is_request(),
-            QpState::Rts | QpState::Sqd | QpState::Sqe => true,
-            QpState::Reset | QpState::Init | QpState::Error => false,
-        };
-        if !state_takes {
+        if !self.takes(info.is_request()) {
             return Err(DropReason::BadState);
         }
         if !packet.bth().pkey.matches(Pkey::DEFAULT) {
             return Err(DropReason::Pkey);
         }
         Ok(())
+    }
+
+    /// Whether the state takes requests of the peer, or its responses.
+    #[inline]
+    fn takes(&self, is_request: bool) -> bool {
+        match self.attr.state {
+            QpState::Rtr => is_request,
+            QpState::Rts | QpState::Sqd | QpState::Sqe => true,
+            QpState::Reset | QpState::Init | QpState::Error => false,
+        }
     }
 
     fn enter_error(&mut self, now: Time, host: &mut impl Host) {
@@ -368,7 +377,7 @@ impl Qp {
         }
         let cx = cx!(self, now);
         let len = each!(&mut self.machine, m => m.poll_probe(cx, host, buf))?;
-        Some(Transmit { len, ah: None, run: None })
+        Some(Transmit { len, ah: None })
     }
 
     /// Where the datagram goes that [`poll_request`](Self::poll_request) would write next. `None`
@@ -406,20 +415,7 @@ impl Qp {
         if failed {
             self.enter_error(now, host);
         }
-        Some(Transmit { len, ah: None, run: None })
-    }
-
-    /// Which packets of SENDs may travel as one ([`Run`]), until it is said anew; none at first,
-    /// and on other services than RC. What is sent again travels in packets all the same.
-    #[inline]
-    pub fn set_runs(&mut self, runs: Option<RunLimits>) {
-        each!(&mut self.machine, m => m.set_runs(runs));
-    }
-
-    /// Bytes of the SEND of RC whose packet, or first packet, is sent next; 0 if it is none.
-    #[inline]
-    pub fn next_send_bytes(&self) -> u32 {
-        each!(&self.machine, m => m.next_send_bytes())
+        Some(Transmit { len, ah: None })
     }
 
     /// Packets of RC that an acknowledgement or an answer is awaited for, those of READ responses

@@ -12,7 +12,7 @@ use vernic_wire::{
 use crate::completion::WcOpcode;
 use crate::cx::Cx;
 use crate::error::AccessFault;
-use crate::host::{Host, Run};
+use crate::host::Host;
 use crate::wqe::{Remote, SendFlags, SendOp, SendWqe};
 
 /// Kind and tail of an operation on the wire, and the opcode of its completion.
@@ -46,16 +46,6 @@ pub(crate) fn is_supported(service: Service, op: &SendOp) -> bool {
 /// Packets of `length` bytes: at least one.
 pub(crate) fn packet_count(length: u32, mtu: u32) -> u32 {
     length.div_ceil(mtu).max(1)
-}
-
-/// Where `packets` packets from number `index` on stand in a message of `count`.
-pub(crate) fn position_of(index: u32, packets: u32, count: u32) -> Position {
-    match (index == 0, index + packets >= count) {
-        (true, true) => Position::Only,
-        (true, false) => Position::First,
-        (false, false) => Position::Middle,
-        (false, true) => Position::Last,
-    }
 }
 
 /// One request packet: which piece of which request.
@@ -95,20 +85,6 @@ impl Segment<'_> {
         let end = start + payload + usize::from(bth.pad);
         buf[start + payload..end].fill(0);
         Ok(end)
-    }
-
-    /// As [`write`](Self::write), of packets that travel as one: `None` if their bytes must travel
-    /// themselves.
-    pub(crate) fn write_run(
-        &self,
-        cx: &Cx<'_>,
-        host: &mut impl Host,
-        run: Run,
-        buf: &mut [u8],
-    ) -> Result<Option<usize>, AccessFault> {
-        let start = self.headers(cx, self.bth(cx, 0)).emit(buf);
-        let named = host.name_payload(self.slot, self.offset, run, &mut buf[start..])?;
-        Ok(named.map(|bytes| start + bytes))
     }
 
     #[inline]

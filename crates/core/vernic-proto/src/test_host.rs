@@ -228,7 +228,7 @@ impl Host for TestHost {
 
 /// What a link reports about a packet of no interest.
 pub(crate) fn meta() -> RxMeta {
-    RxMeta { grh: None, ecn: 0, sl: 0xA, run: None }
+    RxMeta { grh: None, ecn: 0, sl: 0xA }
 }
 
 /// Bytes of a packet: headers, payload, pad.

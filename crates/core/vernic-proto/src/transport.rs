@@ -23,7 +23,8 @@ use crate::cx::Cx;
 use crate::direct::Direct;
 use crate::disposition::Disposition;
 use crate::error::PostError;
-use crate::host::{Host, RunLimits, RxMeta, Transmit};
+use crate::host::{Host, RxMeta, Transmit};
+use crate::message::{MessagePart, RendezvousLimits};
 use crate::sq::SendQueue;
 use crate::state::{ModifyError, QpAttr};
 use crate::time::Time;
@@ -116,17 +117,30 @@ pub(crate) trait Transport: fmt::Debug {
         None
     }
 
-    /// Whether packets of SENDs may travel as one.
-    fn takes_runs(&self) -> bool {
+    /// Whether SENDs leave as parts of messages from now on.
+    fn set_messages(&mut self, _are_sent: bool) {}
+
+    /// Which payload of them the peer copies from now on.
+    fn set_rendezvous(&mut self, _limits: Option<RendezvousLimits>) {}
+
+    /// Bytes of the SEND that is sent next, where such may leave as parts of messages.
+    fn next_send_bytes(&self) -> u32 {
+        0
+    }
+
+    /// Whether a part of a message leaves next.
+    fn has_message(&self, _attr: &QpAttr) -> bool {
         false
     }
 
-    /// Which of them may from now on.
-    fn set_runs(&mut self, _runs: Option<RunLimits>) {}
-
-    /// Bytes of the SEND whose packet, or first packet, is sent next, where such may travel as one.
-    fn next_send_bytes(&self) -> u32 {
-        0
+    /// Writes the payload of the next part of a message, or where that lies.
+    fn poll_message(
+        &mut self,
+        _cx: &mut Cx<'_>,
+        _host: &mut impl Host,
+        _buf: &mut [u8],
+    ) -> Result<Option<(MessagePart, usize)>, Broken> {
+        Ok(None)
     }
 
     /// The request that the owner may carry out without packets.

@@ -246,7 +246,7 @@ impl Uc {
     fn check_length(&self, cx: &Cx<'_>, packet: &Packet<'_>) -> Result<(), Refused> {
         let capacity = self.current.map_or(0, |recv| recv.capacity);
         self.message
-            .check_length(packet, None, cx.attr.path_mtu.bytes(), capacity)
+            .check_length(packet, cx.attr.path_mtu.bytes(), capacity)
             .map_err(|_| Refused::Drop(DropReason::Length))
     }
 
@@ -277,13 +277,13 @@ impl Uc {
             if (is_send || takes_receive(packet))
                 && let Some(recv) = self.current.take()
             {
-                let (byte_len, tag) = (self.message.total(packet, None), tag_of(packet));
+                let (byte_len, tag) = (self.message.total(packet), tag_of(packet));
                 let completion = recv_completion(cx, recv, packet);
                 host.complete_recv(Completion { byte_len, tag, ..completion });
             }
             cx.counters.messages_received += 1;
         }
-        self.message = self.message.after(packet, None);
+        self.message = self.message.after(packet);
         Disposition::Accepted
     }
 

@@ -300,7 +300,6 @@ impl World {
             grh: (service == Service::Ud).then_some([0x47; 40]),
             ecn: if self.rng.ppm(5_000) { 3 } else { 0 },
             sl: 0xA,
-            run: None,
         };
         let is_request = packet.info().is_request();
         let conn = &mut self.conns[c];
@@ -368,7 +367,7 @@ impl World {
         let mut bytes = [0; Bth::LEN + 16];
         Headers::new(Bth::new(Opcode::CNP, qpn, Psn::new(0))).emit(&mut bytes);
         let Ok(packet) = Packet::parse(&bytes) else { return };
-        let meta = RxMeta { grh: None, ecn: 0, sl: 0xA, run: None };
+        let meta = RxMeta { grh: None, ecn: 0, sl: 0xA };
         let disposition =
             self.with_qp(c, s, |qp, now, host| qp.handle_packet(now, &packet, &meta, host));
         self.ctx.hit(Count::Notified);
@@ -388,7 +387,7 @@ impl World {
         let st = &mut conn.sides[s].st;
         (st.fx, st.piece) = (Effects::default(), None);
         let received = st.recvs_done;
-        let meta = RxMeta { grh: None, ecn: 0, sl: 0xA, run: None };
+        let meta = RxMeta { grh: None, ecn: 0, sl: 0xA };
         let disposition =
             self.with_qp(c, s, |qp, now, host| qp.handle_packet(now, &packet, &meta, host));
         self.ctx.hit(Count::Ghosts);

@@ -10,8 +10,8 @@ use std::sync::{Arc, MutexGuard};
 
 use vernic_io::host::Lookup;
 use vernic_io::host::ReceiverPage;
-use vernic_io::local::{LocalPeerId, MAX_RING_BYTES, rx_packet};
-use vernic_io::{Door, Icrc, Nanos, RxPacket};
+use vernic_io::local::{LocalPeerId, MAX_RING_BYTES, Record, rx_packet};
+use vernic_io::{Address, Door, Icrc, Nanos, RxPacket};
 use vernic_proto::{Disposition, DropReason, RxMeta, Time};
 use vernic_wire::{Packet, Qpn, Service};
 
@@ -21,7 +21,7 @@ use crate::device::opened::Device;
 use crate::lane::core::LaneState;
 use crate::lane::groups::Groups;
 use crate::lane::packets::Packets;
-use crate::local::rendezvous::{BYTES_PER_POLL, Rendezvous, RendezvousRecord, SenderMemory};
+use crate::local::rendezvous::{BYTES_PER_POLL, SenderMemory};
 use crate::local::rings::RingSource;
 use crate::qp::source::Sender;
 use crate::qp::state::{QpCore, QpInner};
@@ -30,6 +30,8 @@ use crate::qp::xrc::SrqTable;
 use crate::sched::{Event, Scheduler};
 use crate::support::events::lock;
 use crate::support::packets::reason_of;
+
+mod messages;
 
 /// `wc.sl` of a RoCEv2 datagram over IPv4: what an adapter reports as packet type.
 const PACKET_TYPE_IPV4: u8 = 0xA;
@@ -151,15 +153,16 @@ impl LaneState {
         let is_rest = bytes > RING_BYTES;
         while reader.unreleased() < bytes && (is_rest || demux.pulled < BYTES_PER_POLL) {
             match reader.next(&mut buffer) {
-                Ok(Some(len)) => {
+                Ok(Some(Record::Message(head, len))) => {
+                    count += 1;
+                    total += len as u64;
+                    demux.handle_message(head, &buffer[..len]);
+                }
+                Ok(Some(Record::Packet(len))) => {
                     count += 1;
                     total += len as u64;
                     let packet = rx_packet(&buffer, len, reader.origin());
-                    let handled = match reader.is_run() {
-                        false => demux.handle_from_ring(&packet),
-                        true => demux.handle_run(&packet),
-                    };
-                    if let Err(reason) = handled {
+                    if let Err(reason) = demux.handle_from_ring(&packet) {
                         engine.drop_from(packet.meta.src, reason);
                     }
                 }
@@ -239,7 +242,7 @@ impl<'a, 'p> Demux<'a, 'p> {
                 self.keep_mad(packet, service);
                 Ok(())
             }
-            _ => self.deliver(qpn, packet, &parsed, None),
+            _ => self.deliver(qpn, packet, &parsed),
         }
     }
 
@@ -250,7 +253,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         self.engine.counts().note(Counted::Cnp);
         let qpn = parsed.dest_qpn();
         self.table.find(qpn).ok_or(DropReason::Cnp)?;
-        self.deliver(qpn, packet, parsed, None)
+        self.deliver(qpn, packet, parsed)
     }
 
     /// Handles a packet out of a ring. No packets of QP1 or of a multicast group come out of a
@@ -258,29 +261,7 @@ impl<'a, 'p> Demux<'a, 'p> {
     #[inline]
     fn handle_from_ring(&mut self, packet: &RxPacket<'_>) -> Result<(), DropReason> {
         let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
-        self.deliver(parsed.dest_qpn(), packet, &parsed, None)
-    }
-
-    /// Handles a packet that stands for several (a rendezvous), whose payload is in the memory of
-    /// the local peer.
-    fn handle_run(&mut self, packet: &RxPacket<'_>) -> Result<(), DropReason> {
-        let counters = &self.engine.counts();
-        let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
-        let record = RendezvousRecord::parse(parsed.payload());
-        // Only what a peer that is gone left in its ring may name more bytes than one poll copies;
-        // the rest is refused.
-        let may = parsed.info().is_request() && self.pulled < BYTES_PER_POLL;
-        let (Some(record), Some(sender_memory), true) = (record, self.sender_memory, may) else {
-            counters.note(Counted::NearPullRefused);
-            return Err(DropReason::RunRefused);
-        };
-        self.pulled += u64::from(record.run.length);
-        let rendezvous = Rendezvous { record: &record, sender_memory };
-        let result = self.deliver(parsed.dest_qpn(), packet, &parsed, Some(rendezvous));
-        if result == Err(DropReason::RunRefused) {
-            counters.note(Counted::NearPullRefused);
-        }
-        result
+        self.deliver(parsed.dest_qpn(), packet, &parsed)
     }
 
     /// Hands a packet to one queue pair.
@@ -290,20 +271,13 @@ impl<'a, 'p> Demux<'a, 'p> {
         qpn: Qpn,
         packet: &RxPacket<'_>,
         parsed: &Packet<'_>,
-        rendezvous: Option<Rendezvous<'_>>,
     ) -> Result<(), DropReason> {
-        if self.locked.as_ref().is_none_or(|locked| locked.qp.qpn() != qpn) {
-            let qp = self.table.find(qpn).ok_or(DropReason::UnknownQpn)?;
-            self.unlock();
-            self.locked =
-                Some(LockedQp { qp, core: lock(&qp.core), requests: false, heard: false });
-        }
+        self.lock(qpn)?;
         let Some(LockedQp { qp, core, requests, heard }) = &mut self.locked else { return Ok(()) };
         let is_request = parsed.info().is_request();
         *requests |= is_request;
         let mut sender = Sender::Peer;
-        let run = rendezvous.map(|rendezvous| rendezvous.record.run);
-        let mut meta = RxMeta { grh: None, ecn: packet.meta.traffic_class & 3, sl: 0, run };
+        let mut meta = RxMeta { grh: None, ecn: packet.meta.traffic_class & 3, sl: 0 };
         if qp.service() == Service::Ud {
             // Queue pairs of other services receive from their peers alone, which were checked
             // against this setting when they were connected.
@@ -335,10 +309,9 @@ impl<'a, 'p> Demux<'a, 'p> {
             }
         }
         let (engine, srqs, now) = (self.engine, Some(self.srqs), self.now);
-        let disposition =
-            qp.with_rendezvous(engine, (srqs, rendezvous), now, core, |machine, host| {
-                machine.handle_packet(now, parsed, &meta, host)
-            });
+        let disposition = qp.with_lane_host(engine, srqs, now, core, |machine, host| {
+            machine.handle_packet(now, parsed, &meta, host)
+        });
         if sender != Sender::Peer && disposition == Disposition::Accepted {
             core.side.peer.learn_port(sender, is_request, packet.meta.flow, qp.qpn());
         }
@@ -349,20 +322,21 @@ impl<'a, 'p> Demux<'a, 'p> {
                 choose_response_route(engine, core, self.via.as_mut());
             }
         }
-        let counters = &engine.counts();
-        match disposition {
-            Disposition::Accepted => self.accepted += 1,
-            Disposition::Duplicate => counters.note(Counted::Duplicate),
-            Disposition::Nak(class) => {
-                counters.note(Counted::NakSent);
-                if class.row().fatal {
-                    engine.note_nak(packet.meta.src, class);
-                }
-            }
-            Disposition::Rnr => counters.note(Counted::RnrNakSent),
-            Disposition::Drop(reason) => return Err(reason),
-        }
+        self.accepted += u64::from(disposition == Disposition::Accepted);
+        count_disposition(engine, disposition, packet.meta.src)?;
         *heard = true;
+        Ok(())
+    }
+
+    /// Locks a queue pair, unless it is locked since the packet before.
+    #[inline]
+    fn lock(&mut self, qpn: Qpn) -> Result<(), DropReason> {
+        if self.locked.as_ref().is_none_or(|locked| locked.qp.qpn() != qpn) {
+            let qp = self.table.find(qpn).ok_or(DropReason::UnknownQpn)?;
+            self.unlock();
+            self.locked =
+                Some(LockedQp { qp, core: lock(&qp.core), requests: false, heard: false });
+        }
         Ok(())
     }
 
@@ -386,7 +360,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         for member in groups.members(gid, packet.meta.netdev) {
             is_taken = true;
             // A refusal counts for that member alone; the others still get the packet.
-            if let Err(reason) = self.deliver(member, packet, parsed, None) {
+            if let Err(reason) = self.deliver(member, packet, parsed) {
                 self.engine.drop_from(packet.meta.src, reason);
             }
         }
@@ -402,6 +376,29 @@ impl<'a, 'p> Demux<'a, 'p> {
         }
         self.sched.after(self.engine, qp, &mut core, Event::Packets { requests }, self.now);
     }
+}
+
+/// Counts what a machine did with a packet or a part of a message from `src`.
+#[inline]
+fn count_disposition(
+    engine: &Device,
+    disposition: Disposition,
+    src: Address,
+) -> Result<(), DropReason> {
+    let counters = engine.counts();
+    match disposition {
+        Disposition::Accepted => {}
+        Disposition::Duplicate => counters.note(Counted::Duplicate),
+        Disposition::Nak(class) => {
+            counters.note(Counted::NakSent);
+            if class.row().fatal {
+                engine.note_nak(src, class);
+            }
+        }
+        Disposition::Rnr => counters.note(Counted::RnrNakSent),
+        Disposition::Drop(reason) => return Err(reason),
+    }
+    Ok(())
 }
 
 /// Returns the sender of a packet that has the peer's address, but not the port that the peer was
@@ -430,18 +427,28 @@ fn identify(
 /// to. The check is needed because a packet of a local peer may name any queue pair.
 #[cold]
 fn choose_response_route(engine: &Device, core: &mut QpCore, via: Option<&mut RingSource<'_>>) {
+    core.side.peer.answer_through(None);
+    if let Some(via) = via
+        && is_from_peer(engine, core, via)
+    {
+        core.side.peer.answer_through(Some(via.id()));
+    }
+}
+
+/// Whether the process of the queue pair's peer is the one that writes to this ring.
+#[cold]
+fn is_from_peer(engine: &Device, core: &mut QpCore, via: &mut RingSource<'_>) -> bool {
     let QpCore { machine, side } = core;
-    side.peer.answer_through(None);
-    let (Some(via), Some(path)) = (via, side.peer.path()) else { return };
+    let Some(path) = side.peer.path() else { return false };
     let peer = machine.attr().dest_qpn;
     if side.peer.route().is_peer_gone() || !via.has(peer) {
-        return;
+        return false;
     }
     if !path.is_local() {
         // Either the peer was too busy to say that it is of this host, or it is of another host,
         // and only has the same slot there. A queue pair that only responds never asks again.
         if engine.slots().lookup(path.remote().to_ip(), peer) == Lookup::NotHere {
-            return;
+            return false;
         }
         if let Some((better, process)) = engine.local_path(path, peer) {
             via.found(peer, process.pid());
@@ -450,7 +457,7 @@ fn choose_response_route(engine: &Device, core: &mut QpCore, via: Option<&mut Ri
             }
         }
     }
-    side.peer.answer_through(Some(via.id()));
+    true
 }
 
 /// Returns what a packet counts under UDP backpressure. Senders do not count packets to the shared

@@ -47,7 +47,6 @@ impl PacketSink for TxBatch {
     }
     #[inline]
     fn push(&mut self, path: Option<&TxPath>, sent: &Transmit) {
-        debug_assert!(sent.run.is_none(), "a run goes to no wire");
         // Every packet of a state that sends has a path: the transition to RTR set it.
         if let Some(path) = path {
             self.push(path, sent.len);
@@ -63,7 +62,7 @@ impl PacketSink for RingOut<'_> {
     #[inline]
     fn push(&mut self, path: Option<&TxPath>, sent: &Transmit) {
         if let Some(path) = path {
-            self.push(path, sent.len, sent.run.is_some());
+            self.push(path, sent.len);
         }
     }
 }

@@ -1,13 +1,13 @@
 //! One queue pair's turn: its machine builds packets, and they are written along their routes.
 
-use vernic_proto::{Qp, QpState, QpType, RunLimits, Time};
+use vernic_proto::{Qp, QpState, QpType, RendezvousLimits, Time};
 use vernic_wire::{AckTimeout, Service};
 
 use super::plan::{self, Direct, TurnPart};
 use super::sinks::{Datagrams, PacketSink, Room, Sinks};
 use crate::counters::Counted;
 use crate::local::rendezvous::LIMITS;
-use crate::local::rings::{LocalRings, PeerRings};
+use crate::local::rings::{LocalRings, PeerRings, RingOut};
 use crate::local::route::RequestRoute;
 use crate::qp::direct;
 use crate::qp::host::QpHost;
@@ -36,7 +36,6 @@ pub(super) fn run(
         return did;
     }
     let switches = switches(machine, host, sinks);
-    machine.set_runs(runs(machine, host));
     let mut did = TurnResult::Nothing;
     for &part in parts {
         if parts.len() > 1 && !is_wanted(part, machine) {
@@ -93,12 +92,15 @@ fn along_route(
         if machine.attr().timeout == AckTimeout::INFINITE {
             ring.wait_for_ever();
         }
-        let did = write(part, machine, host, &mut ring, now);
+        let did = match part {
+            TurnPart::Requests => write_to_ring(machine, host, &mut ring, now),
+            TurnPart::Probe | TurnPart::Responses => write(part, machine, host, &mut ring, now),
+        };
         ring.finish(host.engine.counts());
         return did;
     }
-    if part != TurnPart::Responses {
-        machine.set_runs(None);
+    if part == TurnPart::Requests {
+        machine.set_messages(false);
     }
     let lane = host.side.peer.path().map_or(0, |path| path.lane());
     match sinks.tx.of(lane) {
@@ -140,11 +142,69 @@ fn write(
         let Some(sent) = sent else { break };
         sink.push(host.side.peer.path(), &sent);
         if part == TurnPart::Requests {
-            bytes += sent.len + sent.run.map_or(0, |run| run.length as usize);
+            bytes += sent.len;
         }
         written = true;
     }
     TurnResult::written(written)
+}
+
+/// Writes requests of RC or XRC to the ring of a local peer: SENDs as parts of messages, the rest in
+/// packets.
+#[inline]
+fn write_to_ring(
+    machine: &mut Qp,
+    host: &mut QpHost<'_>,
+    ring: &mut RingOut<'_>,
+    now: Time,
+) -> TurnResult {
+    machine.set_messages(true);
+    machine.set_rendezvous(rendezvous(machine, host));
+    let (mut written, mut bytes) = (false, 0);
+    for _ in 0..TURN_PACKETS {
+        if bytes >= TURN_BYTES {
+            break;
+        }
+        let is_message = machine.has_message();
+        // A ring that nobody reads any more loses packets, so that retries are used up. Where an
+        // answer is awaited the ACK timer does that by itself.
+        let is_lost = is_message && ring.is_given_up() && !machine.has_unacknowledged();
+        if is_lost {
+            machine.set_messages(false);
+        }
+        if is_message && !is_lost {
+            let Some(room) = ring.message_room() else { return backpressured(host) };
+            let Some((part, len)) = machine.poll_message(now, host, room) else { break };
+            ring.push_message(machine.attr().dest_qpn, &part, len);
+            bytes += part.length as usize;
+        } else {
+            let Some(room) = ring.room() else {
+                if machine.wants_requests() {
+                    return backpressured(host);
+                }
+                break;
+            };
+            let Some(sent) = machine.poll_request(now, host, room) else {
+                // Local requests were carried out, and a SEND follows them.
+                if machine.has_message() {
+                    continue;
+                }
+                break;
+            };
+            let Some(path) = host.side.peer.path() else { break };
+            ring.push(path, sent.len);
+            bytes += sent.len;
+        }
+        written = true;
+    }
+    TurnResult::written(written)
+}
+
+/// The receiver has not made room in its ring.
+#[cold]
+fn backpressured(host: &QpHost<'_>) -> TurnResult {
+    host.engine.counts().note(Counted::NearFullTurn);
+    TurnResult::Backpressured
 }
 
 /// Whether requests pause in order to switch from the link to shared memory. Requests go through a
@@ -173,11 +233,10 @@ fn switches(machine: &mut Qp, host: &mut QpHost<'_>, sinks: &Sinks<'_>) -> bool 
     false
 }
 
-/// Returns which packets of SENDs may travel as one (a rendezvous), if any. Such a SEND goes
-/// through a ring, to a local peer that copies the payload by itself.
+/// Returns which payload of SENDs the local peer copies by itself (a rendezvous), if any.
 #[inline]
-fn runs(machine: &Qp, host: &QpHost<'_>) -> Option<RunLimits> {
-    let peer = host.side.peer.grants().peer().filter(|_| host.side.peer.route().is_ring())?;
+fn rendezvous(machine: &Qp, host: &QpHost<'_>) -> Option<RendezvousLimits> {
+    let peer = host.side.peer.grants().peer()?;
     if peer.supports_rendezvous() {
         return Some(LIMITS);
     }

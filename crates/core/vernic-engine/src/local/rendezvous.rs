@@ -1,18 +1,17 @@
 //! Rendezvous: the receiver of a large SEND copies the payload out of the sender's memory, in one
 //! copy.
 //!
-//! Packets that go through a ring are copied twice, into the ring and out of it. If the receiver
-//! has said that it can read the sender's memory (`messages.rs`), a *run* of some hundred
-//! consecutive packets of one SEND takes only one record in the ring. The record has the headers of
-//! the last packet, the number of packets and, in place of the payload, the addresses of its bytes.
-//! For the protocol machines nothing changes: they count, acknowledge and repeat packets.
+//! Payload that goes through a ring is copied twice, into the ring and out of it. If the receiver
+//! has said that it can read the sender's memory (`messages.rs`), a part of a message of some
+//! hundred KiB takes only a small record in the ring. In place of the payload the record has the
+//! addresses of its bytes.
 //!
 //! ```text
-//!  byte  0        4         8      12       16           24
-//!       +--------+---------+------+--------+------------+---------------+----
-//!       | length | packets | word | pieces | word's     | address, bytes| ...  numbers in the
-//!       |        |         |      |        | value      |  8        4   |      byte order of
-//!       +--------+---------+------+--------+------------+---------------+----  this machine
+//!  byte  0        4      8        12     16           24
+//!       +--------+------+--------+------+------------+---------------+----
+//!       | length | word | pieces | zero | word's     | address, bytes| ...  numbers in the
+//!       |        |      |        |      | value      |  8        4   |      byte order of
+//!       +--------+------+--------+------+------------+---------------+----  this machine
 //! ```
 //!
 //! The word is the revocation word of the sender's send queue (`vernic_mem`). The sender clears it
@@ -21,7 +20,7 @@
 //! discards the copy if the word is cleared.
 //!
 //! The contents of a record are not trusted. Its lengths are checked here, and the responder checks
-//! them against sequence numbers, path MTU and the posted receive. Its addresses are never used in
+//! them against path MTU and the posted receive. Its addresses are never used in
 //! this process: they only tell the kernel what to read in the sender's process.
 
 use std::sync::Arc;
@@ -32,51 +31,53 @@ use vernic_mem::{
     LivenessWord, MAX_REVOCATION_WORDS, PeerCopyError, PeerList, PeerPiece, PeerRevocationWords,
     RevocationToken,
 };
-use vernic_proto::{Run, RunLimits};
+use vernic_proto::RendezvousLimits;
 
 use super::messages::GrantMessage;
 
-/// The smallest run, in bytes. Smaller SENDs travel as packets. At 64 KiB a run costs a fifth more
-/// than copying packets twice, because of a system call for each run and work for each page. At 256
-/// KiB a run saves two fifths.
+/// The smallest rendezvous, in bytes. Shorter payload goes through the ring. At 64 KiB a rendezvous
+/// costs a fifth more than copying twice, because of its system call and the work for each page. At
+/// 256 KiB it saves two fifths.
 const MIN_BYTES: u32 = 128 << 10;
 
-/// The largest run, in bytes. Longer runs gain nothing, and the sender's process has to wait while
-/// a run is copied.
+/// The largest rendezvous, in bytes. Longer ones gain nothing, and the sender's process has to wait
+/// while one is copied.
 const MAX_BYTES: u32 = 512 << 10;
 
-/// The limits of the sizes of runs that this process sends.
-pub(crate) const LIMITS: RunLimits = RunLimits { min_bytes: MIN_BYTES, max_bytes: MAX_BYTES };
+/// The limits of what this process lets its peers copy at a time.
+pub(crate) const LIMITS: RendezvousLimits =
+    RendezvousLimits { min_bytes: MIN_BYTES, max_bytes: MAX_BYTES };
 
-/// Bytes of runs that one poll of a ring copies at most. Copying them takes some 100 us.
+/// Bytes of rendezvous that one poll of a ring copies at most. Copying them takes some 100 us.
 pub(crate) const BYTES_PER_POLL: u64 = 1 << 20;
 
 /// Length in bytes of a record's head, which comes before the pieces.
 const HEAD: usize = 24;
 /// Length in bytes of one piece in a record.
 const PIECE: usize = 12;
-/// Largest number of pieces in a record. The payload of a SEND with more pieces travels in packets.
+/// Largest number of pieces in a record. Payload in more pieces goes through the ring.
 pub(crate) const MAX_PIECES: usize = PeerList::MAX_PIECES;
 
-/// A rendezvous record: says where the payload of a run lies in the sender's memory.
+/// A rendezvous record: says where payload lies in the sender's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RendezvousRecord {
-    pub(crate) run: Run,
+    /// Bytes of payload.
+    pub(crate) length: u32,
     token: RevocationToken,
     pieces: [PeerPiece; MAX_PIECES],
     count: usize,
 }
 
 impl RendezvousRecord {
-    /// Returns a record whose payload is the first `count` of `pieces`, which together have the
-    /// length of `run`.
+    /// Returns a record whose payload is the first `count` of `pieces`, which are `length` bytes
+    /// together.
     pub(crate) fn new(
-        run: Run,
+        length: u32,
         token: RevocationToken,
         pieces: [PeerPiece; MAX_PIECES],
         count: usize,
     ) -> Self {
-        Self { run, token, pieces, count }
+        Self { length, token, pieces, count }
     }
 
     fn pieces(&self) -> &[PeerPiece] {
@@ -87,7 +88,7 @@ impl RendezvousRecord {
     pub(crate) fn emit(&self, buf: &mut [u8]) -> Option<usize> {
         let buf = buf.get_mut(..HEAD + self.count * PIECE)?;
         let (head, list) = buf.split_at_mut(HEAD);
-        let words = [self.run.length, self.run.packets, self.token.number, self.count as u32];
+        let words = [self.length, self.token.number, self.count as u32, 0];
         for (place, word) in head.chunks_exact_mut(4).zip(words) {
             place.copy_from_slice(&word.to_ne_bytes());
         }
@@ -104,12 +105,12 @@ impl RendezvousRecord {
     pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let (head, list) = bytes.split_first_chunk::<HEAD>()?;
         let word = |at: usize| head[at..].first_chunk().map(|word| u32::from_ne_bytes(*word));
-        let run = Run { length: word(0)?, packets: word(4)? };
+        let length = word(0)?;
         let value = head[16..].first_chunk().map(|value| u64::from_ne_bytes(*value))?;
-        let (token, count) = (RevocationToken { number: word(8)?, value }, word(12)? as usize);
+        let (token, count) = (RevocationToken { number: word(4)?, value }, word(8)? as usize);
         // A value of 0 is refused, because a cleared revocation word is 0 and would match it.
-        let is_meant = (1..=MAX_BYTES).contains(&run.length)
-            && (1..=run.length).contains(&run.packets)
+        let is_meant = (1..=MAX_BYTES).contains(&length)
+            && word(12) == Some(0)
             && token.number < MAX_REVOCATION_WORDS
             && token.value != 0
             && (1..=MAX_PIECES).contains(&count)
@@ -126,7 +127,7 @@ impl RendezvousRecord {
             *piece = PeerPiece { addr, len };
             total += u64::from(len);
         }
-        (total == u64::from(run.length)).then_some(Self { run, token, pieces, count })
+        (total == u64::from(length)).then_some(Self { length, token, pieces, count })
     }
 }
 
@@ -158,7 +159,7 @@ impl SenderMemory {
     ) -> Option<Self> {
         let pid = i32::try_from(local_peer.pid()).ok().filter(|&pid| pid > 0)?;
         if let Err(error) = PeerList::find_process(pid, liveness) {
-            tracing::debug!(pid, %error, "large SENDs of a process of this host take packets");
+            tracing::debug!(pid, %error, "large SENDs of a process of this host go through its ring");
             return None;
         }
         Some(Self { local_peer, pid, liveness, words, has_refused: AtomicBool::new(false) })
@@ -183,12 +184,12 @@ impl SenderMemory {
     }
 
     /// Notifies the peer that this process cannot read the peer's memory, so that its payload
-    /// travels in packets from now on.
+    /// goes through the ring from now on.
     #[cold]
     pub(crate) fn refuse(&self, error: &std::io::Error) {
         if !self.has_refused.swap(true, Ordering::Relaxed) {
             let pid = self.pid;
-            tracing::debug!(pid, %error, "large SENDs of a process of this host take packets");
+            tracing::debug!(pid, %error, "large SENDs of a process of this host go through its ring");
             let sent =
                 self.local_peer.send(&GrantMessage::RendezvousReply { can: false }.emit(), None);
             // If the peer takes no message now, the next failed copy sends the message again.

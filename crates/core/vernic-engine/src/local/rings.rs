@@ -1,4 +1,5 @@
-//! Packets to and from processes of this host, through rings of shared memory: the lane's side.
+//! Packets and messages to and from processes of this host, through rings of shared memory: the
+//! lane's side.
 //!
 //! [`LocalRings`] owns this process's ends of the rings of all local peers
 //! (`vernic_io::local`), and knows which process has which process slot. `lane/local_peers.rs`
@@ -22,8 +23,8 @@
 //! are refused (`QpRoute::excludes_link`): the kernel says which process writes to a ring, but any
 //! user of the host may send by the link.
 //!
-//! Large SENDs of RC take one record of a ring for many packets. The receiver copies the payload
-//! out of the sender's memory (`rendezvous.rs`).
+//! SENDs of RC travel as messages, without packets ([`MessagePart`]). The receiver copies the
+//! payload of large ones out of the sender's memory (`rendezvous.rs`).
 //!
 //! # When the peer does not read
 //!
@@ -46,9 +47,10 @@ use vernic_io::host::Slot;
 use vernic_io::local::{
     LocalPeer, LocalPeerId, MAX_LOCAL_PEERS, PacketBuffer, RingBroken, RingReader, RingWriter,
 };
-use vernic_proto::Time;
+use vernic_proto::{MessagePart, Time};
 use vernic_wire::Qpn;
 
+use super::message_head::head_of;
 use super::route::DatagramRoute;
 use super::staging::StagingBuffer;
 use crate::counters::{Counted, Counters};
@@ -557,7 +559,7 @@ impl<'a> RingOut<'a> {
         counters: &Counters,
     ) {
         self.drops = is_lost;
-        self.push(path, len, false);
+        self.push(path, len);
         self.finish(counters);
     }
 }
@@ -588,30 +590,60 @@ impl RingOut<'_> {
     /// written there is lost.
     #[inline]
     pub(crate) fn room(&mut self) -> Option<&mut [u8]> {
-        if self.has_room() {
-            (self.peer.full_since, self.drops) = (None, false);
-        } else {
+        if !self.has_room() {
             let since = *self.peer.full_since.get_or_insert(self.now);
             if self.waits || self.now.since(since) < PATIENCE_NANOS {
                 return None;
             }
             self.drops = true;
+        } else {
+            (self.peer.full_since, self.drops) = (None, false);
         }
         Some(self.staging.room())
+    }
+
+    /// Returns space for the payload of one more part of a message, of any size. If the ring is
+    /// full, returns `None` however long it has been so: a part is never lost.
+    #[inline]
+    pub(crate) fn message_room(&mut self) -> Option<&mut [u8]> {
+        if !self.has_room() {
+            self.peer.full_since.get_or_insert(self.now);
+            return None;
+        }
+        self.peer.full_since = None;
+        Some(self.staging.room())
+    }
+
+    /// Whether the ring has been full for so long that packets to it are lost.
+    #[inline]
+    pub(crate) fn is_given_up(&self) -> bool {
+        let full = self.peer.full_since.map(|since| self.now.since(since));
+        !self.waits && full.is_some_and(|nanos| nanos >= PATIENCE_NANOS)
     }
 
     /// Sends the packet that was written to the space of [`room`](Self::room), or counts it as
     /// lost.
     #[inline]
-    pub(crate) fn push(&mut self, path: &TxPath, len: usize, is_run: bool) {
+    pub(crate) fn push(&mut self, path: &TxPath, len: usize) {
         if self.drops {
             self.lost += 1;
         } else {
             self.packets += 1;
             self.bytes += len as u64;
-            if self.staging.push(path, len, is_run) {
+            if self.staging.push(path, len) {
                 self.staging.flush(self.peer.writer.as_mut());
             }
+        }
+    }
+
+    /// Sends the part whose payload, `len` bytes, was written to the space of
+    /// [`message_room`](Self::message_room), to the queue pair `dest` of the peer.
+    #[inline]
+    pub(crate) fn push_message(&mut self, dest: Qpn, part: &MessagePart, len: usize) {
+        self.packets += 1;
+        self.bytes += len as u64;
+        if self.staging.push_message(head_of(dest, part), len) {
+            self.staging.flush(self.peer.writer.as_mut());
         }
     }
 

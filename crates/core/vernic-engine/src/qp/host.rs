@@ -10,7 +10,7 @@ use vernic_mem::{
 };
 use vernic_proto::{
     AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, MwBind, PullFault, QpAttr,
-    QpEvent, RecvWqe, RemoteAccess, Run, SendOp, SendWqe, SrqFault, Tag, Time, WcOpcode, WcStatus,
+    QpEvent, RecvWqe, RemoteAccess, SendOp, SendWqe, SrqFault, Tag, Time, WcOpcode, WcStatus,
 };
 use vernic_wire::{Qpn, Rkey, Srqn};
 
@@ -28,7 +28,7 @@ pub(crate) struct QpHost<'a> {
     pub(crate) engine: &'a Device,
     /// The XRC shared receive queues by number; `None` if the caller does not run the lane.
     pub(super) srqs: Option<&'a SrqTable>,
-    /// The run that is being received, if the packet is a rendezvous record.
+    /// The rendezvous that is being received, if it is one.
     pub(super) rendezvous: Option<Rendezvous<'a>>,
     /// The time of the completions of this call: when the batch of packets was begun.
     pub(super) now: Time,
@@ -266,15 +266,16 @@ impl Host for QpHost<'_> {
         &mut self,
         slot: u32,
         offset: u32,
-        run: Run,
+        length: u32,
         buf: &mut [u8],
     ) -> Result<Option<usize>, AccessFault> {
         let (memory, pd, qpn) = (&self.engine.memory(), self.qp.pd(), self.qp.qpn());
-        let record = self.side.slots.name((memory, pd), qpn, slot, offset, run).map_err(fault)?;
+        let record =
+            self.side.slots.name((memory, pd), qpn, slot, (offset, length)).map_err(fault)?;
         Ok(record.and_then(|record| record.emit(buf)))
     }
 
-    fn pull_recv(&mut self, offset: u64, run: Run) -> Result<(), PullFault> {
+    fn pull_recv(&mut self, offset: u64, length: u32) -> Result<(), PullFault> {
         let Some(Rendezvous { record, sender_memory }) = self.rendezvous else {
             return Err(PullFault::Unreachable);
         };
@@ -284,7 +285,7 @@ impl Host for QpHost<'_> {
         match pulled {
             Ok(()) => {
                 counters.note(Counted::NearPulledRun);
-                counters.add(Counted::NearPulledByte, u64::from(run.length));
+                counters.add(Counted::NearPulledByte, u64::from(length));
                 Ok(())
             }
             Err(RendezvousError::Withdrawn) => Err(PullFault::Withdrawn),

@@ -148,6 +148,11 @@ impl QpPeer {
         self.ends.as_ref().map(|(peer, own)| peer == src && own == dst)
     }
 
+    /// Returns the address that packets of the peer come from; `None` without a connection.
+    pub(crate) fn address(&self) -> Option<Address> {
+        self.ends.as_ref().map(|(peer, _)| *peer)
+    }
+
     /// Whether a packet by the link comes from the port that the peer was heard from.
     #[inline]
     pub(crate) fn has_port(&self, is_request: bool, port: u16) -> bool {

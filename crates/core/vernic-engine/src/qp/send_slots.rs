@@ -9,7 +9,7 @@ use vernic_mem::{
     AccessError, Check, InlineData, Memory, PdId, PeerAtomic, PeerCopyError, PeerPiece, PeerRegion,
     RevocationToken, SgCursor, Sge,
 };
-use vernic_proto::{Run, SendOp};
+use vernic_proto::SendOp;
 use vernic_wire::{Qpn, Service};
 
 use crate::device::limits::MAX_MSG_BYTES;
@@ -206,7 +206,7 @@ impl SendSlots {
         }
     }
 
-    /// Returns a rendezvous record with the addresses of a run's bytes: of the message in `slot`,
+    /// Returns a rendezvous record with the addresses of `length` bytes of the message in `slot`,
     /// from byte `offset` on. Returns `None` if another process cannot copy them: they are inline
     /// data, lie in too many pieces, or are not in plain memory of this process.
     pub(crate) fn name(
@@ -214,16 +214,15 @@ impl SendSlots {
         (memory, pd): (&Memory, PdId),
         own: Qpn,
         slot: u32,
-        offset: u32,
-        run: Run,
+        (offset, length): (u32, u32),
     ) -> Result<Option<RendezvousRecord>, AccessError> {
         self.token = self.token.or_else(|| memory.send_token(own));
         let Some(token) = self.token else { return Ok(None) };
         let Some((sges, cursor)) = self.gather_list(slot) else { return Ok(None) };
         let mut pieces = [PeerPiece::default(); MAX_PIECES];
-        let (offset, length) = (u64::from(offset), u64::from(run.length));
-        let count = memory.locate(pd, sges, cursor, offset, length, &mut pieces)?;
-        Ok(count.map(|count| RendezvousRecord::new(run, token, pieces, count)))
+        let (at, bytes) = (u64::from(offset), u64::from(length));
+        let count = memory.locate(pd, sges, cursor, at, bytes, &mut pieces)?;
+        Ok(count.map(|count| RendezvousRecord::new(length, token, pieces, count)))
     }
 
     /// Revokes the access of queue pair `own`'s peer to messages that it has not copied yet: the

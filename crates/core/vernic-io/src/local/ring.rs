@@ -1,4 +1,4 @@
-//! A ring: packets from one process to another, through memory that both have mapped.
+//! A ring: packets and messages from one process to another, through memory that both have mapped.
 //!
 //! ```text
 //!  byte  0        128      256      384      ...  4096                       4096 + capacity
@@ -7,20 +7,25 @@
 //!       +--------+--------+--------+--------+----+--------------------------+
 //!                 reader   both     writer        records begin at multiples of 64
 //!
-//!  record, words in the order of bytes of this machine
+//!  record of a packet, words in the order of bytes of this machine
 //!  byte  0..2     2    3    4..8       8..24     24..40        40..40+len
 //!       +--------+----+----+----------+---------+-------------+----------------------+
 //!       | len    | TC | HL | scope id | source  | destination | BTH to padded payload|
 //!       +--------+----+----+----------+---------+-------------+----------------------+
 //!        the mark: not 0, since no packet is empty
-//! ```
-//! The top bit of `len` says that the packet is a rendezvous record: it stands for several packets,
-//! and its payload says where their bytes are. The rest of `len` is the packet's length all the
-//! same, and the ring treats it like any other packet.
 //!
-//! A record stands for a UDP packet. Instead of the headers of IP and UDP it has addresses, traffic
-//! class and hop limit. It has no ICRC, since memory does not flip bits on the way. The mark, the
-//! word `head` and the bell are described in `cursor.rs`.
+//!  record of a message
+//!  byte  0..2     2..4    4..8     8..12    12..16   16..16+len
+//!       +--------+-------+--------+--------+--------+----------------------+
+//!       | len, M | flags | word 0 | word 1 | word 2 | payload              |
+//!       +--------+-------+--------+--------+--------+----------------------+
+//!        the mark: not 0, since M is the top bit of `len`
+//! ```
+//! A packet's record stands for a UDP packet. Instead of the headers of IP and UDP it has
+//! addresses, traffic class and hop limit. It has no ICRC, since memory does not flip bits on the
+//! way. What the [`MessageHead`] of a message means is the affair of the layer above; up to 48
+//! bytes of payload share its cache line. The mark, the word `head` and the bell are described in
+//! `cursor.rs`.
 //!
 //! `waits` is the position of a writer that found the ring full, else 0; a reader that makes room
 //! rings the writer's bell. That is a help, not a promise: the reader may miss the word, so a
@@ -56,21 +61,63 @@ const INSIDE: usize = 48;
 
 /// Records begin at multiples of this: a cache line.
 const ALIGN: usize = 64;
-/// Bytes of a record's header.
+/// Bytes of the header of a packet's record.
 const RECORD_HEAD: usize = 40;
+/// Bytes of the header of a message's record.
+const MESSAGE_HEAD: usize = 16;
 /// Bytes of the largest record.
 const MAX_RECORD: u64 = (RECORD_HEAD + MAX_TRANSPORT_BYTES).next_multiple_of(ALIGN) as u64;
 /// Room for any record, and for the mark behind the record.
 const ANY_ROOM: u64 = MAX_RECORD + ALIGN as u64;
 
-/// The bit of a record's length that marks a rendezvous record.
-const RUN: u16 = 1 << 15;
-const _: () = assert!(MAX_TRANSPORT_BYTES < RUN as usize);
+/// The bit of a record's length that marks the record of a message.
+const MESSAGE: u16 = 1 << 15;
+const _: () = assert!(MAX_TRANSPORT_BYTES < MESSAGE as usize);
 
 /// Returns the bytes of a ring that a packet of `len` bytes takes.
 #[inline]
 pub const fn record_bytes(len: usize) -> usize {
     (RECORD_HEAD + len).next_multiple_of(ALIGN)
+}
+
+/// Returns the bytes of a ring that a message with `len` bytes of payload takes.
+#[inline]
+pub const fn message_bytes(len: usize) -> usize {
+    (MESSAGE_HEAD + len).next_multiple_of(ALIGN)
+}
+
+/// The header of a message, for the layer above.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MessageHead {
+    /// Bits.
+    pub flags: u16,
+    /// Numbers.
+    pub words: [u32; 3],
+}
+
+impl MessageHead {
+    /// Returns the two words of a record that begins with it.
+    #[inline]
+    fn emit(self, len: usize) -> [u64; MESSAGE_HEAD / 8] {
+        let [first, second, third] = self.words.map(u64::from);
+        let mark = u64::from(len as u16 | MESSAGE) | u64::from(self.flags) << 16 | first << 32;
+        [mark, second | third << 32]
+    }
+
+    #[inline]
+    fn parse(mark: u64, word: u64) -> Self {
+        let words = [(mark >> 32) as u32, word as u32, (word >> 32) as u32];
+        Self { flags: (mark >> 16) as u16, words }
+    }
+}
+
+/// A record that was read; its bytes are at the start of the buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Record {
+    /// A packet of so many bytes without the ICRC, which a ring does not carry.
+    Packet(usize),
+    /// A message with so many bytes of payload.
+    Message(MessageHead, usize),
 }
 
 /// Least capacity of a ring: enough for some of the largest packets.
@@ -85,8 +132,8 @@ pub enum RingBroken {
     /// An impossible position, or more packets than the ring has room for.
     #[error("its ring has a position that cannot be")]
     Position,
-    /// A packet of 0 bytes, or longer than packets may be.
-    #[error("its ring has a packet of {0} bytes")]
+    /// A packet of 0 bytes, or a record that is longer than packets may be.
+    #[error("its ring has a record of {0} bytes")]
     Length(u64),
 }
 
@@ -228,10 +275,10 @@ impl RingWriter {
     }
 
     /// Writes one packet, BTH to the end of the padded payload. There must be room for it
-    /// ([`has_room`](Self::has_room)). The reader sees the packet, and whether it `is_run` (a
-    /// rendezvous record), after [`publish`](Self::publish).
+    /// ([`has_room`](Self::has_room)). The reader sees the packet after
+    /// [`publish`](Self::publish).
     #[inline]
-    pub fn push(&mut self, path: &TxPath, transport: &[u8], is_run: bool) {
+    pub fn push(&mut self, path: &TxPath, transport: &[u8]) {
         debug_assert!(!transport.is_empty() && transport.len() <= MAX_TRANSPORT_BYTES);
         let Self { memory, cursor, .. } = self;
         let at = cursor.at();
@@ -239,10 +286,25 @@ impl RingWriter {
         // pieces, so it waits for all stores before it. The stores of the header wait for the cache
         // line.
         memory.records().copy_in(at + RECORD_HEAD as u64, transport);
-        let [mark, rest @ ..] = RecordHead::new(path, transport.len(), is_run).words();
+        let [mark, rest @ ..] = RecordHead::new(path, transport.len()).words();
         let [here, words @ ..] = memory.head(at);
         words.iter().zip(rest).for_each(|(word, value)| word.store(value, Ordering::Relaxed));
         let bytes = record_bytes(transport.len()) as u64;
+        cursor.advance(bytes, mark, here, memory.mark(at + bytes));
+    }
+
+    /// Writes one message, as [`push`](Self::push) does a packet. Its payload is at most as long as
+    /// a packet.
+    #[inline]
+    pub fn push_message(&mut self, head: MessageHead, payload: &[u8]) {
+        debug_assert!(payload.len() <= MAX_TRANSPORT_BYTES);
+        let Self { memory, cursor, .. } = self;
+        let at = cursor.at();
+        memory.records().copy_in(at + MESSAGE_HEAD as u64, payload);
+        let [mark, word] = head.emit(payload.len());
+        let [here, second, ..] = memory.head(at);
+        second.store(word, Ordering::Relaxed);
+        let bytes = message_bytes(payload.len()) as u64;
         cursor.advance(bytes, mark, here, memory.mark(at + bytes));
     }
 
@@ -306,7 +368,6 @@ pub struct RingReader {
     bell: Arc<Bell>,
     /// The origin of the last packet: most packets have the same as the one before them.
     last: Origin,
-    last_is_run: bool,
 }
 
 /// The origin of a packet: the words of its record's header without the length, and what they mean.
@@ -332,7 +393,7 @@ impl Origin {
 impl RingReader {
     pub(super) fn new(memory: Arc<RingMemory>, bell: Arc<Bell>) -> Self {
         let cursor = ReadCursor::new(memory.capacity());
-        Self { memory, cursor, bell, last: Origin::new([0; _]), last_is_run: false }
+        Self { memory, cursor, bell, last: Origin::new([0; _]) }
     }
 
     /// Returns the mark of the next record.
@@ -348,21 +409,29 @@ impl RingReader {
         self.mark().is_some()
     }
 
-    /// Copies the next packet to `buffer`. Returns its length without the ICRC, which a ring does
-    /// not carry. [`origin`](Self::origin) says how the packet came.
+    /// Copies the next packet, or the payload of the next message, to `buffer`.
+    /// [`origin`](Self::origin) says how a packet came.
     ///
     /// # Errors
     /// [`RingBroken`]: the ring must not be read any more.
     #[inline]
-    pub fn next(&mut self, buffer: &mut PacketBuffer) -> Result<Option<usize>, RingBroken> {
+    pub fn next(&mut self, buffer: &mut PacketBuffer) -> Result<Option<Record>, RingBroken> {
         let Some(mark) = self.mark() else { return Ok(None) };
-        let Self { memory, cursor, last, last_is_run, .. } = self;
+        let Self { memory, cursor, last, .. } = self;
         let at = cursor.at();
-        let [_, words @ ..] = memory.head(at);
-        let [a, b, c, d] = words.each_ref().map(|word| word.load(Ordering::Relaxed));
         let (len, unnamed) = RecordHead::cut_len(mark);
-        *last_is_run = len & RUN != 0;
-        let (len, words) = (usize::from(len & !RUN), [unnamed, a, b, c, d]);
+        let [_, second, rest @ ..] = memory.head(at);
+        let second = second.load(Ordering::Relaxed);
+        if len & MESSAGE != 0 {
+            let len = usize::from(len & !MESSAGE);
+            let payload = buffer.get_mut(..len).filter(|_| len <= MAX_TRANSPORT_BYTES);
+            let Some(payload) = payload else { return Err(RingBroken::Length(len as u64)) };
+            memory.records().copy_out(at + MESSAGE_HEAD as u64, payload);
+            cursor.advance(message_bytes(len) as u64)?;
+            return Ok(Some(Record::Message(MessageHead::parse(mark, second), len)));
+        }
+        let [b, c, d] = rest.each_ref().map(|word| word.load(Ordering::Relaxed));
+        let (len, words) = (usize::from(len), [unnamed, second, b, c, d]);
         let packet = buffer.get_mut(..len).filter(|_| (1..=MAX_TRANSPORT_BYTES).contains(&len));
         let Some(packet) = packet else { return Err(RingBroken::Length(len as u64)) };
         memory.records().copy_out(at + RECORD_HEAD as u64, packet);
@@ -370,19 +439,13 @@ impl RingReader {
         if !last.has(words) {
             *last = Origin::new(words);
         }
-        Ok(Some(len))
+        Ok(Some(Record::Packet(len)))
     }
 
     /// Returns the origin of the last packet.
     #[inline]
     pub fn origin(&self) -> &RxMeta {
         &self.last.meta
-    }
-
-    /// Whether the last packet is a rendezvous record.
-    #[inline]
-    pub fn is_run(&self) -> bool {
-        self.last_is_run
     }
 
     /// Lets the writer overwrite what was read, and wakes the writer if it waits for room and half
@@ -418,7 +481,7 @@ pub fn rx_packet<'a>(buffer: &'a PacketBuffer, len: usize, meta: &'a RxMeta) -> 
     RxPacket { bytes: &buffer[..end], meta, segment: 0 }
 }
 
-/// The header of a record.
+/// The header of a packet's record.
 struct RecordHead {
     len: u16,
     traffic_class: u8,
@@ -430,10 +493,10 @@ struct RecordHead {
 
 impl RecordHead {
     #[inline]
-    fn new(path: &TxPath, len: usize, is_run: bool) -> Self {
+    fn new(path: &TxPath, len: usize) -> Self {
         let (src, dst) = path.gid_bits();
         Self {
-            len: len as u16 | u16::from(is_run) << 15,
+            len: len as u16,
             traffic_class: path.traffic_class(),
             hop_limit: path.hop_limit(),
             netdev: path.id().0,

@@ -97,13 +97,13 @@ fn pair(name: &str) -> (Engine, Met, Engine, Met) {
 
 fn send(from: &mut Met, text: &[u8]) {
     assert!(from.writer.has_room(0).unwrap());
-    from.writer.push(&crate::testing::path(), text, false);
+    from.writer.push(&crate::testing::path(), text);
     assert!(from.writer.publish());
 }
 
 fn receive(at: &mut Met) -> Option<Vec<u8>> {
     let mut buffer = [0; MAX_PACKET_BYTES];
-    let len = at.reader.next(&mut buffer).unwrap()?;
+    let Record::Packet(len) = at.reader.next(&mut buffer).unwrap()? else { return None };
     let meta = *at.reader.origin();
     let packet = rx_packet(&buffer, len, &meta).transport().to_vec();
     at.reader.release();
@@ -399,7 +399,7 @@ fn settle_one(engine: &mut Engine) {
 
 #[test]
 fn a_local_peer_that_says_what_nobody_says_is_expelled() {
-    for message in [&b""[..], b"VN\x00\x02\x02", &[0xFF; 4096], &PeerMessage::Ready.emit()] {
+    for message in [&b""[..], b"VN\x00\x03\x02", &[0xFF; 4096], &PeerMessage::Ready.emit()] {
         let mut a = Engine::new(&scope("nonsense"));
         let ring = sys::memory_file(RingMemory::file_bytes(RING)).unwrap();
         let page = sys::memory_file(4096).unwrap();

@@ -128,7 +128,7 @@ impl Completer {
                 take_credits(parts.req, aeth);
                 self.acknowledge(parts, cx, seq + 1)
             }
-            AethCode::RnrNak(timer) => self.handle_rnr(parts, cx, seq, timer),
+            AethCode::RnrNak(timer) => self.handle_rnr(parts, cx, seq, (aeth, timer)),
             AethCode::Nak(NakCode::PSN_SEQUENCE) => self.handle_gap(parts, cx, seq),
             AethCode::Nak(code) => self.handle_refusal(parts, cx, seq, code),
             AethCode::Reserved(_) => Ok(Disposition::Drop(DropReason::Malformed)),
@@ -151,7 +151,8 @@ impl Completer {
 
     /// `una` moves: patience and timer start anew.
     fn progress(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>, una: u64) {
-        let full = parts.sq.in_flight() * 2 >= u64::from(parts.window.size());
+        let full = parts.sq.in_flight() * 2 >= u64::from(parts.window.size())
+            && !parts.req.was_message(una);
         let packets = (una - parts.sq.una()) as u32;
         parts.sq.acknowledge(una);
         parts.req.reads.answered(una);
@@ -199,9 +200,9 @@ impl Completer {
         if parts.sq.una() < seq || self.repairing == Some(seq) {
             return Ok(Disposition::Accepted);
         }
-        if parts.req.was_run(seq) {
-            // Nothing was lost: no retry, nor a sign of a path that is too narrow. Bounded: a run
-            // is sent once.
+        if parts.req.was_rendezvous(seq) {
+            // Nothing was lost: no retry, nor a sign of a path that is too narrow. Bounded: a
+            // rendezvous is sent once.
             self.trouble_since.get_or_insert(cx.now);
             self.go_back(parts);
             self.restart_timer(parts, cx);
@@ -240,7 +241,7 @@ impl Completer {
         parts: &mut Parts<'_>,
         cx: &mut Cx<'_>,
         seq: u64,
-        timer: RnrTimer,
+        (aeth, timer): (Aeth, RnrTimer),
     ) -> Outcome {
         cx.counters.rnr_naks_received += 1;
         if seq < parts.sq.una() {
@@ -256,6 +257,8 @@ impl Completer {
             let cause = Cause::RnrNak { tries: self.rnr_retries, delay: timer };
             return Err(Fatal { status: WcStatus::RnrRetryExceeded, cause });
         }
+        // Receives that the peer told of before are used up.
+        parts.req.end_credits(aeth.msn);
         parts.req.start_rnr_delay(cx.now + timer.nanos());
         self.go_back(parts);
         self.deadline = None;

@@ -22,7 +22,8 @@ use crate::direct::{self, Direct};
 use crate::disposition::Disposition;
 use crate::error::{Cause, Failure, PostError, WcStatus};
 use crate::event::QpEvent;
-use crate::host::{CONGESTION_EXPERIENCED, Host, RunLimits, RxMeta, Transmit};
+use crate::host::{CONGESTION_EXPERIENCED, Host, RxMeta, Transmit};
+use crate::message::{MessagePart, RendezvousLimits};
 use crate::send_completion::{completion, retire};
 use crate::sq::{Entry, SendQueue};
 use crate::state::{ModifyError, QpAttr, QpType};
@@ -101,6 +102,19 @@ impl Rc {
     }
 }
 
+impl Rc {
+    /// Handles a part of a message of the peer.
+    pub(crate) fn handle_message(
+        &mut self,
+        cx: &mut Cx<'_>,
+        part: &MessagePart,
+        payload: &[u8],
+        host: &mut impl Host,
+    ) -> Disposition {
+        self.responder.handle_message(cx, part, payload, host)
+    }
+}
+
 impl Transport for Rc {
     fn send_queue(&self) -> &SendQueue {
         &self.sq
@@ -160,7 +174,7 @@ impl Transport for Rc {
             self.requester.pace(&self.window, cx.now);
         }
         if packet.info().is_request() {
-            return Ok(self.responder.handle_request(cx, packet, meta, host));
+            return Ok(self.responder.handle_request(cx, packet, host));
         }
         let outcome = self.completer.handle_response(&mut parts!(self), cx, packet, host);
         self.requester.pace(&self.window, cx.now);
@@ -182,7 +196,7 @@ impl Transport for Rc {
         buf: &mut [u8],
     ) -> Result<Option<Transmit>, Broken> {
         if let Some(len) = self.poll_probe(cx, host, buf) {
-            return Ok(Some(Transmit { len, ah: None, run: None }));
+            return Ok(Some(Transmit { len, ah: None }));
         }
         let mut polled = self.requester.poll(&mut self.sq, &mut self.window, cx, host, buf);
         if polled.is_ok() {
@@ -228,23 +242,46 @@ impl Transport for Rc {
     }
 
     #[inline]
-    fn takes_runs(&self) -> bool {
-        !self.is_xrc
+    fn set_messages(&mut self, are_sent: bool) {
+        self.requester.sends_messages = are_sent && !self.is_xrc;
     }
 
     #[inline]
-    fn set_runs(&mut self, runs: Option<RunLimits>) {
-        if self.takes_runs() {
-            self.requester.runs = runs;
-        }
+    fn set_rendezvous(&mut self, limits: Option<RendezvousLimits>) {
+        self.requester.rendezvous = limits;
     }
 
     #[inline]
     fn next_send_bytes(&self) -> u32 {
         match self.sq.at_cursor() {
-            Some((_, entry)) if self.takes_runs() && entry.is_send() => entry.wqe.length,
+            Some((_, entry)) if !self.is_xrc && entry.is_send() => entry.wqe.length,
             _ => 0,
         }
+    }
+
+    #[inline]
+    fn has_message(&self, attr: &QpAttr) -> bool {
+        let mtu = attr.path_mtu.bytes();
+        !self.probe.is_pending() && self.requester.has_message(&self.sq, &self.window, mtu)
+    }
+
+    #[inline]
+    fn poll_message(
+        &mut self,
+        cx: &mut Cx<'_>,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Result<Option<(MessagePart, usize)>, Broken> {
+        if self.probe.is_pending() {
+            return Ok(None);
+        }
+        let polled = self.requester.poll_message(&mut self.sq, &mut self.window, cx, host, buf);
+        let sent = polled.map_err(|fatal| self.fail(cx, fatal, host))?;
+        if sent.is_some() {
+            self.completer.on_sent(&mut parts!(self), cx);
+            self.requester.pace(&self.window, cx.now);
+        }
+        Ok(sent)
     }
 
     /// The memory of an XRC request is of the shared receive queue's domain: packets go there.

@@ -9,14 +9,16 @@ use vernic_wire::opcode::Position;
 use super::probe::{Probe, Repeat};
 use super::reads::Reads;
 use super::window::Window;
+use crate::completion::Tag;
 use crate::congestion::Sent;
 use crate::cx::Cx;
 use crate::error::{AccessFault, Cause, WcStatus};
-use crate::host::{Host, Run, RunLimits, Transmit};
-use crate::segment::{Segment, packet_count, position_of};
+use crate::host::{Host, Transmit};
+use crate::message::{MessagePart, RendezvousLimits};
+use crate::segment::{Segment, packet_count};
 use crate::sq::{Entry, SendQueue};
 use crate::time::Time;
-use crate::wqe::{SendFlags, SendOp};
+use crate::wqe::{SendFlags, SendOp, SendWqe};
 
 /// At least one packet in so many asks for an acknowledgement, so that the window keeps moving
 /// inside long messages. The responder coalesces, so asking often costs little.
@@ -44,11 +46,19 @@ pub(crate) struct Requester {
     pub(crate) draining: bool,
     /// The request at the cursor met a local error and waits until those before it are complete.
     stuck: bool,
-    /// Which packets of SENDs may travel as one.
-    pub(super) runs: Option<RunLimits>,
-    /// Behind the last of those that did, since the cursor went back last.
-    runs_end: u64,
+    /// Whether SENDs leave as parts of messages.
+    pub(super) sends_messages: bool,
+    /// Which payload of theirs the peer copies.
+    pub(super) rendezvous: Option<RendezvousLimits>,
+    /// Behind the last part of a message that was sent, since the cursor went back last.
+    messages_end: u64,
+    /// The same of the last rendezvous.
+    rendezvous_end: u64,
 }
+
+/// Most sequence numbers of parts of messages in flight: well below half of all, so that of any two
+/// it is clear which is the later one. The peer's memory bounds them before that.
+const MOST_IN_FLIGHT: u64 = 1 << 22;
 
 /// Whether, and how, the request at the cursor may proceed.
 enum Turn {
@@ -56,8 +66,8 @@ enum Turn {
         length: u32,
         packets: u32,
     },
-    /// Several packets of a SEND as one.
-    Run(Run),
+    /// A part of a message, unless too much is in flight.
+    Message,
     Local,
     Wait,
 }
@@ -70,8 +80,9 @@ impl Requester {
         self.since_ack_req = 0;
         self.draining = false;
         self.stuck = false;
-        self.runs = None;
-        self.runs_end = 0;
+        self.sends_messages = false;
+        self.rendezvous = None;
+        (self.messages_end, self.rendezvous_end) = (0, 0);
     }
 
     /// The peer's newest count of receives: message numbers up to `limit` may be sent.
@@ -79,17 +90,28 @@ impl Requester {
         self.credit_limit = limit;
     }
 
+    /// The peer has no receive for the message behind number `msn`: whatever it told before of how
+    /// many it has, it has none.
+    pub(crate) fn end_credits(&mut self, msn: u32) {
+        self.credit_limit = self.credit_limit.map(|_| msn);
+    }
+
     /// The cursor went back; a local error is met again in its turn.
     pub(crate) fn rewound(&mut self) {
         self.stuck = false;
         self.since_ack_req = 0;
-        self.runs_end = 0;
+        (self.messages_end, self.rendezvous_end) = (0, 0);
     }
 
-    /// Whether the peer misses `seq` because it may be unable to copy the bytes of a run, rather
-    /// than because something was lost: it has not been sent as a packet yet.
-    pub(crate) fn was_run(&self, seq: u64) -> bool {
-        seq < self.runs_end
+    /// Whether the peer misses `seq` because it may be unable to copy the payload of a rendezvous,
+    /// rather than because something was lost: it has not been sent as a packet yet.
+    pub(crate) fn was_rendezvous(&self, seq: u64) -> bool {
+        seq < self.rendezvous_end
+    }
+
+    /// Whether what is before `seq` was sent as parts of messages, which the window does not limit.
+    pub(crate) fn was_message(&self, seq: u64) -> bool {
+        seq <= self.messages_end
     }
 
     /// The queue was flushed: nothing is left that waits.
@@ -149,6 +171,16 @@ impl Requester {
         }
     }
 
+    /// Whether [`poll_message`](Self::poll_message) would send something now.
+    #[inline]
+    pub(crate) fn has_message(&self, sq: &SendQueue, window: &Window, mtu: u32) -> bool {
+        if !self.sends_messages || self.hold.is_some() || (self.stuck && !sq.cursor_is_head()) {
+            return false;
+        }
+        let Some((_, entry)) = sq.at_cursor() else { return false };
+        matches!(self.turn(sq, window.size(), entry, mtu), Turn::Message)
+    }
+
     /// Writes the next packet, carrying out local operations on the way.
     pub(crate) fn poll(
         &mut self,
@@ -165,11 +197,11 @@ impl Requester {
         // Bounded: each round sends and returns, or passes one local request of the queue.
         while let Some((index, &entry)) = sq.at_cursor() {
             let turn = self.turn(sq, size, &entry, mtu);
-            if matches!(turn, Turn::Packet { .. } | Turn::Run(_)) && !sq.cursor_is_started() {
+            if matches!(turn, Turn::Packet { .. }) && !sq.cursor_is_started() {
                 Self::start(sq, mtu);
             }
-            let (length, packets, run) = match turn {
-                Turn::Wait => return Ok(None),
+            let part = match turn {
+                Turn::Wait | Turn::Message => return Ok(None),
                 Turn::Local => match host.local_op(&entry.wqe) {
                     // Started only now: one that failed is met again in its turn.
                     Ok(()) => {
@@ -179,11 +211,9 @@ impl Requester {
                     }
                     Err(fault) => return self.local_error(sq, &entry, fault),
                 },
-                Turn::Packet { length, packets } => (length, packets, None),
-                Turn::Run(run) => (run.length, run.packets, Some(run)),
+                Turn::Packet { length, packets } => (length, packets),
             };
             let entry = *sq.entry(index);
-            let part = (length, packets, run);
             return match self.send(sq, window, cx, host, buf, (index, &entry), part) {
                 Ok(sent) => Ok(Some(sent)),
                 Err(fault) => self.local_error(sq, &entry, fault),
@@ -237,6 +267,10 @@ impl Requester {
         if at_start && entry.takes_receive() && !self.has_credit(sq, entry) {
             return Turn::Wait;
         }
+        if self.sends_messages && entry.is_send() && sq.next() == sq.high() {
+            let has_room = sq.in_flight() < MOST_IN_FLIGHT;
+            return if has_room { Turn::Message } else { Turn::Wait };
+        }
         let mut room = u64::from(window).saturating_sub(sq.in_flight());
         if room == 0 {
             if !self.is_unasked(sq, entry) {
@@ -247,7 +281,8 @@ impl Requester {
         if entry.needs_response() {
             self.read_turn(sq, window, entry, mtu, room)
         } else {
-            self.packet_turn(sq, window, entry, mtu, room)
+            let offset = offset_of(sq, entry, mtu);
+            Turn::Packet { length: length_of(entry, offset, 1, mtu), packets: 1 }
         }
     }
 
@@ -259,16 +294,6 @@ impl Requester {
         let flight = sq.in_flight();
         let sent = if sq.cursor_is_started() { sq.next() - entry.first } else { 0 };
         !entry.needs_response() && sent >= flight && u64::from(self.since_ack_req) >= flight
-    }
-
-    fn packet_turn(&self, sq: &SendQueue, window: u32, entry: &Entry, mtu: u32, room: u64) -> Turn {
-        let offset = offset_of(sq, entry, mtu);
-        if let Some(limits) = &self.runs
-            && let Some(run) = next_run(limits, sq, window, entry, (offset, mtu))
-        {
-            return if u64::from(run.packets) <= room { Turn::Run(run) } else { Turn::Wait };
-        }
-        Turn::Packet { length: length_of(entry, offset, 1, mtu), packets: 1 }
     }
 
     /// A READ asks for as much as the window lets return, or for what it asked for before.
@@ -314,17 +339,17 @@ impl Requester {
         host: &mut impl Host,
         buf: &mut [u8],
         (index, entry): (u64, &Entry),
-        (length, mut packets, mut run): (u32, u32, Option<Run>),
+        (length, packets): (u32, u32),
     ) -> Result<Transmit, AccessFault> {
         let mtu = cx.attr.path_mtu.bytes();
         let next = sq.next();
         let (position, ack_req) = if entry.needs_response() {
             (Position::Only, false)
         } else {
-            let position = position_of((next - entry.first) as u32, packets, entry.packets);
-            (position, run.is_some() || self.asks_ack(sq, window, position))
+            let position = Position::of((next - entry.first) as u32, entry.packets);
+            (position, self.asks_ack(sq, window, position))
         };
-        let mut segment = Segment {
+        let segment = Segment {
             service: cx.service,
             wqe: &entry.wqe,
             slot: sq.slot(index),
@@ -335,24 +360,7 @@ impl Requester {
             position,
             ack_req,
         };
-        let named = match run {
-            Some(run) => segment.write_run(cx, host, run, buf)?,
-            None => None,
-        };
-        let len = match named {
-            Some(len) => len,
-            None => {
-                if run.take().is_some() {
-                    // Its bytes travel themselves, in packets.
-                    packets = 1;
-                    segment.length = length.min(mtu);
-                    segment.position = Position::of((next - entry.first) as u32, entry.packets);
-                    segment.ack_req = self.asks_ack(sq, window, segment.position);
-                }
-                segment.write(cx, host, buf)?
-            }
-        };
-        let Segment { position, ack_req, .. } = segment;
+        let len = segment.write(cx, host, buf)?;
         self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
         if entry.needs_response()
             && self.reads.sent(next, next + u64::from(packets))
@@ -367,17 +375,90 @@ impl Requester {
         } else {
             cx.counters.messages_sent += u64::from(position.ends());
         }
-        let bytes = len as u32 + run.map_or(0, |run| run.length);
-        window.on_sent(next, cx.now, Sent { packets, bytes, again });
+        window.on_sent(next, cx.now, Sent { packets, bytes: len as u32, again });
         cx.counters.tx_packets += 1;
         cx.counters.tx_bytes += len as u64;
-        if let Some(Run { length, packets }) = run {
-            self.runs_end = next + u64::from(packets);
-            cx.counters.tx_packets += u64::from(packets) - 1;
-            cx.counters.tx_bytes += u64::from(length);
+        sq.advance(packets);
+        Ok(Transmit { len, ah: None })
+    }
+
+    /// Writes the payload of the next part of a message, or where it lies. `None` if something else
+    /// is next, or nothing may leave.
+    #[inline]
+    pub(crate) fn poll_message(
+        &mut self,
+        sq: &mut SendQueue,
+        window: &mut Window,
+        cx: &mut Cx<'_>,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Result<Option<(MessagePart, usize)>, Fatal> {
+        if self.hold.is_some() || !self.sends_messages {
+            return Ok(None);
+        }
+        let Some((index, entry)) = sq.at_cursor() else { return Ok(None) };
+        let mtu = cx.attr.path_mtu.bytes();
+        if !matches!(self.turn(sq, window.size(), entry, mtu), Turn::Message) {
+            return Ok(None);
+        }
+        if !sq.cursor_is_started() {
+            Self::start(sq, mtu);
+        }
+        let entry = *sq.entry(index);
+        let offset = offset_of(sq, &entry, mtu);
+        let slot = sq.slot(index);
+        let payload = match self.write_payload(&entry.wqe, (slot, offset), mtu, host, buf) {
+            Ok(payload) => payload,
+            Err(fault) => return self.local_error(sq, &entry, fault).map(|_| None),
+        };
+        let Payload { length, is_rendezvous, written } = payload;
+        let ends = offset + length == entry.wqe.length;
+        let part = MessagePart {
+            psn: sq.psn(sq.next()),
+            length,
+            is_rendezvous,
+            starts: offset == 0,
+            ends,
+            solicited: ends && entry.wqe.flags.contains(SendFlags::SOLICITED),
+            tag: if ends { tag_of(&entry.wqe.op) } else { Tag::None },
+        };
+        let packets = part.packets(mtu);
+        cx.counters.messages_sent += u64::from(ends);
+        cx.counters.tx_packets += u64::from(packets);
+        cx.counters.tx_bytes += u64::from(length);
+        window.on_sent(sq.next(), cx.now, Sent { packets, bytes: length, again: false });
+        self.since_ack_req = 0;
+        self.messages_end = sq.next() + u64::from(packets);
+        if is_rendezvous {
+            self.rendezvous_end = self.messages_end;
         }
         sq.advance(packets);
-        Ok(Transmit { len, ah: None, run })
+        Ok(Some((part, written)))
+    }
+
+    /// Writes the payload of a SEND from `offset` on, as much as fits, or where it lies.
+    #[inline]
+    fn write_payload(
+        &self,
+        wqe: &SendWqe,
+        (slot, offset): (u32, u32),
+        mtu: u32,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Result<Payload, AccessFault> {
+        let left = wqe.length - offset;
+        if let Some(limits) = self.rendezvous.filter(|limits| left >= limits.min_bytes) {
+            let length = left.min((limits.max_bytes / mtu).max(1) * mtu);
+            if let Some(written) = host.name_payload(slot, offset, length, buf)? {
+                return Ok(Payload { length, is_rendezvous: true, written });
+            }
+        }
+        // All packets but the last of the message are full.
+        let most = (buf.len() as u32 / mtu).max(1) * mtu;
+        let length = left.min(most);
+        let written = length as usize;
+        host.gather(slot, offset, &mut buf[..written])?;
+        Ok(Payload { length, is_rendezvous: false, written })
     }
 
     /// Writes the next packet of a probe, if one is under way. A packet that local memory refuses
@@ -456,26 +537,21 @@ impl Requester {
     }
 }
 
-/// The packets that travel next as one, of a SEND that is worth it. What may have been sent before
-/// travels in packets: a peer that could not copy it asks for them so. So no run is left on the way
-/// of a request that is complete, however often its packets were repeated.
-///
-/// A run takes half of the window at most. Of what is in flight less than a quarter has not asked
-/// for an acknowledgement ([`ACK_EVERY`]), so room for one comes without more packets.
-fn next_run(
-    limits: &RunLimits,
-    sq: &SendQueue,
-    window: u32,
-    entry: &Entry,
-    (offset, mtu): (u32, u32),
-) -> Option<Run> {
-    let left = entry.wqe.length - offset;
-    if left < limits.min_bytes || !entry.is_send() || sq.next() < sq.high() {
-        return None;
+/// The payload of a part of a message.
+struct Payload {
+    length: u32,
+    is_rendezvous: bool,
+    /// Bytes that it takes in the buffer.
+    written: usize,
+}
+
+/// What the last part of a SEND brings beside the payload.
+fn tag_of(op: &SendOp) -> Tag {
+    match op {
+        SendOp::SendImm(imm) => Tag::Imm(*imm),
+        SendOp::SendInv(rkey) => Tag::Invalidated(*rkey),
+        _ => Tag::None,
     }
-    let most = (limits.max_bytes / mtu).min(window / 2) * mtu;
-    let length = left.min(most);
-    (length >= limits.min_bytes).then(|| Run { length, packets: packet_count(length, mtu) })
 }
 
 /// Sequence numbers that the request takes.

@@ -21,6 +21,7 @@
 
 mod answers;
 mod checks;
+mod messages;
 #[cfg(test)]
 mod tests;
 
@@ -36,7 +37,7 @@ use crate::cx::Cx;
 use crate::disposition::{Disposition, DropReason};
 use crate::error::{AccessCheck, AccessFault, Cause, ErrorClass, Failure};
 use crate::event::QpEvent;
-use crate::host::{Host, Run, RxMeta};
+use crate::host::Host;
 use crate::inbound::{Message, Target, fills_receive, recv_completion, tag_of};
 use crate::segment::packet_count;
 use crate::state::{QpAttr, QpState};
@@ -45,7 +46,7 @@ use crate::wqe::RecvWqe;
 use answers::{Answers, Body, Piece};
 use checks::{
     Notice, Sequence, Step, acknowledge, atomic_op, check_length, check_op_seq, check_op_valid,
-    check_psn, check_resource, check_rkey, check_srq, flush, last_psn, place, pull,
+    check_psn, check_resource, check_rkey, check_srq, flush, place,
 };
 
 /// The responder of one RC queue pair.
@@ -137,18 +138,13 @@ impl Responder {
         &mut self,
         cx: &mut Cx<'_>,
         packet: &Packet<'_>,
-        meta: &RxMeta,
         host: &mut impl Host,
     ) -> Disposition {
-        if !matches!(cx.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+        if !self.begin(cx, host) {
             return Disposition::Drop(DropReason::BadState);
         }
-        if cx.attr.state == QpState::Rtr && !self.established {
-            host.event(QpEvent::CommEstablished);
-        }
-        self.established = true;
-        let (mtu, run) = (cx.attr.path_mtu.bytes(), meta.run);
-        let mut step = check_psn(&mut self.sequence, &mut self.notice, packet, run);
+        let (mtu, numbers) = (cx.attr.path_mtu.bytes(), (packet.psn(), packet.psn()));
+        let mut step = check_psn(&mut self.sequence, &mut self.notice, numbers);
         // Bounded: every step leads to a later one.
         loop {
             step = match step {
@@ -158,21 +154,33 @@ impl Responder {
                 Step::CheckResource => {
                     check_resource(&mut self.current, &self.answers, packet, host)
                 }
-                Step::CheckLength => check_length(&self.message, self.current, packet, run, mtu),
+                Step::CheckLength => check_length(&self.message, self.current, packet, mtu),
                 Step::CheckRkey => check_rkey(packet, host),
-                Step::Execute => match run {
-                    Some(run) => pull(&self.message, packet, run, host),
-                    None => self.execute(mtu, packet, host),
-                },
-                Step::Complete => self.complete(cx, packet, run, host),
-                Step::Acknowledge => acknowledge(&mut self.notice, packet, run),
+                Step::Execute => self.execute(mtu, packet, host),
+                Step::Complete => self.complete(cx, packet, host),
+                Step::Acknowledge => acknowledge(&mut self.notice, packet),
                 Step::AnswerAgain => self.answer_again(mtu, packet),
-                Step::Refuse(class, fault) => self.refuse(cx, packet, class, fault, host),
-                Step::Missed => self.missed(last_psn(packet, run)),
-                Step::NotReady => self.not_ready(),
+                Step::Refuse(class, fault) => {
+                    let completion = self.current.map(|recv| recv_completion(cx, recv, packet));
+                    Step::Done(self.refuse(packet.psn(), completion, (class, fault), host))
+                }
+                Step::NotReady => Step::Done(self.not_ready()),
                 Step::Done(disposition) => return disposition,
             }
         }
+    }
+
+    /// Whether the state takes requests. The first one in RTR tells that the peer is connected.
+    #[inline]
+    fn begin(&mut self, cx: &Cx<'_>, host: &mut impl Host) -> bool {
+        if !matches!(cx.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
+            return false;
+        }
+        if cx.attr.state == QpState::Rtr && !self.established {
+            host.event(QpEvent::CommEstablished);
+        }
+        self.established = true;
+        true
     }
 
     /// Does what the request asks for (IBTA 9.7.4.2). READs are answered later, from memory.
@@ -204,13 +212,7 @@ impl Responder {
     }
 
     /// Moves on in the sequence; at the end of a message, completes the receive it took.
-    fn complete(
-        &mut self,
-        cx: &mut Cx<'_>,
-        packet: &Packet<'_>,
-        run: Option<Run>,
-        host: &mut impl Host,
-    ) -> Step {
+    fn complete(&mut self, cx: &mut Cx<'_>, packet: &Packet<'_>, host: &mut impl Host) -> Step {
         let ends = packet.info().position.ends();
         let tag = tag_of(packet);
         if let Tag::Invalidated(rkey) = tag
@@ -222,17 +224,17 @@ impl Responder {
             && fills_receive(packet)
             && let Some(recv) = self.current.take()
         {
-            let byte_len = self.message.total(packet, run);
+            let byte_len = self.message.total(packet);
             host.complete_recv(Completion { byte_len, tag, ..recv_completion(cx, recv, packet) });
         }
         if ends {
             self.msn = next_msn(self.msn);
             cx.counters.messages_received += 1;
         }
-        self.message = self.message.after(packet, run);
+        self.message = self.message.after(packet);
         self.srqn = srqn_of(packet);
         let mtu = cx.attr.path_mtu.bytes();
-        self.sequence.expected = self.sequence.expected.add(numbers_taken(packet, run, mtu));
+        self.sequence.expected = self.sequence.expected.add(numbers_taken(packet, mtu));
         Step::Acknowledge
     }
 
@@ -277,48 +279,41 @@ impl Responder {
     }
 
     /// Carries out what the table of errors says about `class` (IBTA 9.9.2.4).
+    ///
+    /// `completion` is that of the receive in progress, as if the request had been carried out.
     fn refuse(
         &mut self,
-        cx: &Cx<'_>,
-        packet: &Packet<'_>,
-        class: ErrorClass,
-        fault: Option<AccessFault>,
+        psn: Psn,
+        completion: Option<Completion>,
+        (class, fault): (ErrorClass, Option<AccessFault>),
         host: &mut impl Host,
-    ) -> Step {
+    ) -> Disposition {
         let row = class.row();
         if !row.fatal {
             self.sequence.waiting = true;
             self.notice = Notice::SequenceNak;
-            return Step::Done(Disposition::Nak(class));
+            return Disposition::Nak(class);
         }
         let cause = Cause::Responder { class, fault };
-        let wr_id = self.current.map(|recv| recv.wr_id);
-        host.failure(Failure { status: row.recv_status, wr_id, psn: packet.psn(), cause });
-        if let Some(recv) = self.current.take() {
+        let wr_id = completion.map(|completion| completion.wr_id);
+        host.failure(Failure { status: row.recv_status, wr_id, psn, cause });
+        self.current = None;
+        if let Some(completion) = completion {
             let (status, vendor_err) = (row.recv_status, cause.vendor_err());
-            let completion = recv_completion(cx, recv, packet);
             host.complete_recv(Completion { status, vendor_err, ..completion });
         }
         if let Some(event) = row.event {
             host.event(event);
         }
-        self.notice = Notice::Nak(packet.psn(), row.nak);
-        Step::Done(Disposition::Nak(class))
-    }
-
-    /// The bytes of a run up to `last` could not be copied: as if it had been lost, which is
-    /// reported at once.
-    fn missed(&mut self, last: Psn) -> Step {
-        (self.sequence.waiting, self.sequence.ahead) = (true, last);
-        self.notice = Notice::SequenceNak;
-        Step::Done(Disposition::Nak(ErrorClass::PsnSequence))
+        self.notice = Notice::Nak(psn, row.nak);
+        Disposition::Nak(class)
     }
 
     /// No receive: the peer is asked to come back (IBTA 9.7.5.2.8).
-    fn not_ready(&mut self) -> Step {
+    fn not_ready(&mut self) -> Disposition {
         self.sequence.waiting = true;
         self.notice = Notice::RnrNak;
-        Step::Done(Disposition::Rnr)
+        Disposition::Rnr
     }
 
     /// Writes the next response into `buf`, which holds the path MTU and all headers.
@@ -443,12 +438,11 @@ impl Responder {
     }
 }
 
-/// Sequence numbers that a request packet takes: a READ as many as its response (IBTA 9.7.2), a run
-/// those of its packets.
-fn numbers_taken(packet: &Packet<'_>, run: Option<Run>, mtu: u32) -> u32 {
+/// Sequence numbers that a request packet takes: a READ as many as its response (IBTA 9.7.2).
+fn numbers_taken(packet: &Packet<'_>, mtu: u32) -> u32 {
     match (packet.info().kind, packet.reth()) {
         (Kind::ReadRequest, Some(reth)) => packet_count(reth.length, mtu),
-        _ => run.map_or(1, |run| run.packets),
+        _ => 1,
     }
 }
 

@@ -41,7 +41,10 @@ impl Ring {
         let mut buffer = [0xEE; MAX_PACKET_BYTES];
         let next = self.reader.next(&mut buffer)?;
         let meta = *self.reader.origin();
-        Ok(next.map(|len| (meta, rx_packet(&buffer, len, &meta).transport().to_vec())))
+        Ok(next.map(|record| match record {
+            Record::Packet(len) => (meta, rx_packet(&buffer, len, &meta).transport().to_vec()),
+            Record::Message(_, len) => (meta, buffer[..len].to_vec()),
+        }))
     }
 }
 
@@ -59,7 +62,7 @@ fn packets_of_all_sizes_come_out_whole_in_order_and_over_the_end_of_the_ring() {
     while received < lens.len() {
         while sent < lens.len() && ring.writer.has_room(0).unwrap() {
             let bytes: Vec<u8> = (0..lens[sent]).map(|i| byte(sent, i)).collect();
-            ring.writer.push(&path(), &bytes, false);
+            ring.writer.push(&path(), &bytes);
             sent += 1;
         }
         assert!(ring.writer.publish());
@@ -84,7 +87,7 @@ fn each_packet_comes_as_its_own_path_says() {
     let local = endpoint::path("fe80::1".parse().unwrap(), "[fe80::2%7]:777".parse().unwrap());
     let paths = [path(), path(), other, path(), local, local.with_hop_limit(3), other];
     for path in &paths {
-        ring.writer.push(path, b"text", false);
+        ring.writer.push(path, b"text");
     }
     assert!(ring.writer.publish());
     for path in paths {
@@ -108,7 +111,7 @@ fn a_link_local_address_keeps_the_netdev_that_it_holds_on() {
     let mut ring = ring();
     let dst = std::net::SocketAddrV6::new("fe80::2".parse().unwrap(), 5, 0, 9);
     let src = "fe80::1".parse().unwrap();
-    ring.writer.push(&endpoint::path(src, dst.into()), &[1; 12], false);
+    ring.writer.push(&endpoint::path(src, dst.into()), &[1; 12]);
     assert!(ring.writer.publish());
     let (meta, _) = ring.next().unwrap().unwrap();
     assert_eq!(meta.src.ip(), src);
@@ -119,7 +122,7 @@ fn a_link_local_address_keeps_the_netdev_that_it_holds_on() {
 #[test]
 fn nothing_is_seen_before_it_is_published() {
     let mut ring = ring();
-    ring.writer.push(&path(), &[1; 12], false);
+    ring.writer.push(&path(), &[1; 12]);
     assert_eq!(ring.next(), Ok(None));
     assert!(!ring.reader.has_news());
     assert!(ring.writer.publish());
@@ -132,7 +135,7 @@ fn nothing_is_seen_before_it_is_published() {
 fn who_sleeps_is_rung_once_per_sleep_and_who_is_awake_never() {
     let mut ring = ring();
     let send = |ring: &mut Ring| {
-        ring.writer.push(&path(), &[1; 12], false);
+        ring.writer.push(&path(), &[1; 12]);
         assert!(ring.writer.publish());
     };
     send(&mut ring);
@@ -154,7 +157,7 @@ fn who_sleeps_is_rung_once_per_sleep_and_who_is_awake_never() {
 fn a_writer_that_waits_for_room_is_rung_when_half_is_free() {
     let mut ring = ring();
     while ring.writer.has_room(0).unwrap() {
-        ring.writer.push(&path(), &[1; 4000], false);
+        ring.writer.push(&path(), &[1; 4000]);
     }
     assert!(ring.writer.publish());
     // The writer sleeps; both ends of this ring have one page and one bell.
@@ -175,7 +178,7 @@ fn a_full_ring_holds_what_it_says() {
     let mut ring = ring();
     let mut packets = 0;
     while ring.writer.has_room(0).unwrap() {
-        ring.writer.push(&path(), &[1; 20], false);
+        ring.writer.push(&path(), &[1; 20]);
         packets += 1;
     }
     // A SEND of 8 bytes takes one cache line, and room is kept for the largest packet.
@@ -187,24 +190,38 @@ fn no_length_makes_the_reader_leave_the_ring() {
     for len in [1, 23, 24, 25, 4220, 4221, 4224, 0x7FFF, 0x8000, 0xFFFF, 1 << 16, 1 << 63] {
         let mut ring = ring();
         ring.memory.mark(0).store(len, Ordering::Relaxed);
-        let honest = (1..=4220).contains(&len);
+        // The top bit of the length is that of a message, which may be empty.
+        let bytes = (len & 0xFFFF) as u16;
+        let honest = match bytes & MESSAGE {
+            0 => (1..=4220).contains(&bytes),
+            _ => bytes & !MESSAGE <= 4220,
+        };
         let next = ring.next();
         assert_eq!(next.is_ok(), honest, "{len} bytes: {next:?}");
     }
 }
 
 #[test]
-fn what_is_written_as_a_run_is_read_as_one() {
+fn messages_of_all_sizes_come_out_with_their_heads_among_packets() {
     let mut ring = ring();
-    let runs = [true, false, false, true, true];
-    for (n, &is_run) in runs.iter().enumerate() {
-        ring.writer.push(&path(), &[n as u8; 20], is_run);
+    let mut buffer = [0xEE; MAX_PACKET_BYTES];
+    let lens = (0..130).chain([255, 256, 4096, MAX_TRANSPORT_BYTES]);
+    for (n, len) in lens.enumerate() {
+        let word = (n as u32).wrapping_mul(0x9E37_79B9);
+        let head = MessageHead { flags: !(n as u16), words: [word, !word, word.rotate_left(9)] };
+        let payload: Vec<u8> = (0..len).map(|i| (n * 7 + i) as u8).collect();
+        ring.writer.push(&path(), b"packet");
+        ring.writer.push_message(head, &payload);
+        assert!(ring.writer.publish());
+        assert_eq!(ring.reader.next(&mut buffer), Ok(Some(Record::Packet(6))));
+        assert_eq!(ring.reader.next(&mut buffer), Ok(Some(Record::Message(head, len))));
+        assert_eq!(buffer[..len], payload);
+        assert_eq!(ring.reader.next(&mut buffer), Ok(None));
+        assert_eq!(ring.reader.unreleased(), (64 + message_bytes(len)) as u64);
+        ring.reader.release();
+        assert!(ring.writer.has_room(0).unwrap());
     }
-    assert!(ring.writer.publish());
-    for (n, is_run) in runs.into_iter().enumerate() {
-        let (_, bytes) = ring.next().unwrap().unwrap();
-        assert_eq!((bytes, ring.reader.is_run()), (vec![n as u8; 20], is_run));
-    }
+    assert_eq!((message_bytes(0), message_bytes(48), message_bytes(49)), (64, 64, 128));
 }
 
 #[test]
@@ -230,7 +247,7 @@ fn what_an_older_packet_left_is_taken_for_no_packet() {
     let lines: Vec<u8> = 20_u64.to_ne_bytes().repeat(4000 / 8);
     for round in 0..4 * u64::from(CAPACITY) / MAX_RECORD {
         let bytes = if round % 3 == 0 { &lines[..8] } else { &lines };
-        ring.writer.push(&path(), bytes, false);
+        ring.writer.push(&path(), bytes);
         assert!(ring.writer.publish());
         assert_eq!(ring.next().unwrap().map(|(_, bytes)| bytes.len()), Some(bytes.len()));
         assert_eq!(ring.next(), Ok(None));
@@ -298,9 +315,9 @@ fn a_bell_that_could_not_be_rung_is_rung_later_if_the_reader_sleeps_still() {
     let broken = Arc::new(Bell { page: page(), connection: Arc::new(broken) });
     let working = std::mem::replace(&mut ring.writer.bell, broken.clone());
     ring.page.announce();
-    ring.writer.push(&path(), b"first", false);
+    ring.writer.push(&path(), b"first");
     assert!(!ring.writer.publish() && !ring.writer.wake_again());
-    ring.writer.push(&path(), b"second", false);
+    ring.writer.push(&path(), b"second");
     assert!(!ring.writer.publish(), "the next packet rings as well");
     ring.writer.bell = working.clone();
     assert!(ring.writer.wake_again());
@@ -310,7 +327,7 @@ fn a_bell_that_could_not_be_rung_is_rung_later_if_the_reader_sleeps_still() {
     // A reader that has woken up before the writer tries again needs no bell.
     ring.page.announce();
     ring.writer.bell = broken;
-    ring.writer.push(&path(), b"third", false);
+    ring.writer.push(&path(), b"third");
     assert!(!ring.writer.publish());
     ring.writer.bell = working;
     ring.page.awake();

@@ -6,7 +6,7 @@ use vernic_wire::{Kind, NakCode, Packet, Psn, Selectivity, Srqn};
 use super::answers::Answers;
 use crate::disposition::{Disposition, DropReason};
 use crate::error::{AccessCheck, AccessFault, ErrorClass};
-use crate::host::{AtomicOp, Host, PullFault, Run, SrqFault};
+use crate::host::{AtomicOp, Host, SrqFault};
 use crate::inbound::{Message, Target, takes_receive};
 use crate::segment::packet_count;
 use crate::wqe::{MAX_MESSAGE, RecvWqe};
@@ -25,8 +25,6 @@ pub(super) enum Step {
     Acknowledge,
     AnswerAgain,
     Refuse(ErrorClass, Option<AccessFault>),
-    /// The bytes of a run could not be copied: it is asked for in packets.
-    Missed,
     NotReady,
     Done(Disposition),
 }
@@ -73,19 +71,14 @@ pub(super) struct Sequence {
     pub(super) ahead: Psn,
 }
 
-/// The last sequence number of a SEND or WRITE packet, or of the packets of a run.
-pub(super) fn last_psn(packet: &Packet<'_>, run: Option<Run>) -> Psn {
-    run.map_or(packet.psn(), |run| packet.psn().add(run.packets.saturating_sub(1)))
-}
-
-/// Expected, seen before, or ahead of a gap (IBTA 9.7.4.1.1). A gap is reported once.
+/// Expected, seen before, or ahead of a gap (IBTA 9.7.4.1.1), of what takes the numbers from `first`
+/// to `last`. A gap is reported once.
 pub(super) fn check_psn(
     sequence: &mut Sequence,
     notice: &mut Notice,
-    packet: &Packet<'_>,
-    run: Option<Run>,
+    (first, last): (Psn, Psn),
 ) -> Step {
-    match packet.psn().offset_from(sequence.expected) {
+    match first.offset_from(sequence.expected) {
         0 => {
             // An unsent NAK stands, for what was dropped behind the gap is still missing.
             if *notice != Notice::SequenceNak {
@@ -99,9 +92,8 @@ pub(super) fn check_psn(
         ..0 => Step::AnswerAgain,
         1.. => {
             let first_sign = !sequence.waiting;
-            let newest = last_psn(packet, run);
-            if first_sign || sequence.ahead.is_before(newest) {
-                sequence.ahead = newest;
+            if first_sign || sequence.ahead.is_before(last) {
+                sequence.ahead = last;
             }
             if first_sign {
                 Step::Refuse(ErrorClass::PsnSequence, None)
@@ -186,14 +178,13 @@ pub(super) fn check_length(
     message: &Message,
     current: Option<RecvWqe>,
     packet: &Packet<'_>,
-    run: Option<Run>,
     mtu: u32,
 ) -> Step {
     let length = packet.reth().map_or(0, |reth| reth.length);
     let result = match packet.info().kind {
         _ if !packet.payload_fits() => Err(ErrorClass::PacketLength),
         Kind::Send | Kind::Write => {
-            message.check_length(packet, run, mtu, current.map_or(0, |recv| recv.capacity))
+            message.check_length(packet, mtu, current.map_or(0, |recv| recv.capacity))
         }
         Kind::ReadRequest if length > MAX_MESSAGE || packet_count(length, mtu) >= HALF_SPACE => {
             Err(ErrorClass::MessageLength)
@@ -222,20 +213,6 @@ pub(super) fn check_rkey(packet: &Packet<'_>, host: &mut impl Host) -> Step {
         return Step::Execute;
     }
     step_or_refuse(target.check_region(host), Step::Execute, ErrorClass::RemoteAccess)
-}
-
-/// Copies the payload of the packets of a run: where that fails the receive stays as it is, though
-/// bytes of it may have changed.
-pub(super) fn pull(message: &Message, packet: &Packet<'_>, run: Run, host: &mut impl Host) -> Step {
-    let Message::Send { received } = message.at(packet) else {
-        return Step::Refuse(ErrorClass::OpcodeSequence, None);
-    };
-    match host.pull_recv(u64::from(received), run) {
-        Ok(()) => Step::Complete,
-        Err(PullFault::Local(fault)) => Step::Refuse(ErrorClass::ReceiveMemory, Some(fault)),
-        Err(PullFault::Unreachable) => Step::Missed,
-        Err(PullFault::Withdrawn) => Step::Done(Disposition::Drop(DropReason::RunWithdrawn)),
-    }
 }
 
 /// Stores the payload of a SEND or WRITE packet.
@@ -277,9 +254,9 @@ pub(super) fn flush(
 }
 
 /// Notes what the peer is owed. Answers acknowledge what is before them by themselves.
-pub(super) fn acknowledge(notice: &mut Notice, packet: &Packet<'_>, run: Option<Run>) -> Step {
+pub(super) fn acknowledge(notice: &mut Notice, packet: &Packet<'_>) -> Step {
     let answered = !matches!(packet.info().kind, Kind::Send | Kind::Write);
-    let psn = last_psn(packet, run);
+    let psn = packet.psn();
     match *notice {
         Notice::Ack(_) if answered => *notice = Notice::None,
         Notice::Ack(_) => *notice = Notice::Ack(psn),

@@ -1,0 +1,88 @@
+//! Parts of messages out of the ring of a local peer: to the machines of the queue pairs.
+//!
+//! A packet says with its addresses where it comes from. A part needs none: its queue pair is
+//! connected to a process, and the kernel says which process writes to a ring.
+
+use vernic_io::Address;
+use vernic_io::local::MessageHead;
+use vernic_proto::{Disposition, DropReason, MessagePart};
+use vernic_wire::{Gid, Qpn};
+
+use super::{Demux, count_disposition, is_from_peer};
+use crate::counters::Counted;
+use crate::local::message_head::part_of;
+use crate::local::rendezvous::{BYTES_PER_POLL, Rendezvous, RendezvousRecord};
+
+impl Demux<'_, '_> {
+    /// Handles one part of a message.
+    #[inline]
+    pub(super) fn handle_message(&mut self, head: MessageHead, payload: &[u8]) {
+        let handled = match part_of(head, payload.len() as u32) {
+            None => Err(DropReason::Malformed),
+            Some((qpn, part)) if part.is_rendezvous => self.handle_rendezvous(qpn, part, payload),
+            Some((qpn, part)) => self.deliver_part(qpn, &part, payload, None),
+        };
+        if let Err(reason) = handled {
+            // No address says whose fault that is.
+            self.engine.counts().drop_packet(reason);
+        }
+    }
+
+    /// Handles a part whose payload is in the memory of the local peer.
+    fn handle_rendezvous(
+        &mut self,
+        qpn: Qpn,
+        part: MessagePart,
+        record: &[u8],
+    ) -> Result<(), DropReason> {
+        let record = RendezvousRecord::parse(record);
+        // Only what a peer that is gone left in its ring may name more bytes than one poll copies;
+        // the rest is refused.
+        let may = self.pulled < BYTES_PER_POLL;
+        let (Some(record), Some(sender_memory), true) = (record, self.sender_memory, may) else {
+            self.engine.counts().note(Counted::NearPullRefused);
+            return Err(DropReason::RendezvousRefused);
+        };
+        self.pulled += u64::from(record.length);
+        let part = MessagePart { length: record.length, ..part };
+        self.deliver_part(qpn, &part, &[], Some(Rendezvous { record: &record, sender_memory }))
+    }
+
+    /// Hands a part to one queue pair, if the process of its peer has sent the part.
+    #[inline]
+    fn deliver_part(
+        &mut self,
+        qpn: Qpn,
+        part: &MessagePart,
+        payload: &[u8],
+        rendezvous: Option<Rendezvous<'_>>,
+    ) -> Result<(), DropReason> {
+        self.lock(qpn)?;
+        let (engine, srqs, now) = (self.engine, Some(self.srqs), self.now);
+        let (Some(locked), Some(via)) = (&mut self.locked, &mut self.via) else { return Ok(()) };
+        let core = &mut locked.core;
+        if core.side.peer.route().answer_ring() != Some(via.id())
+            && !is_from_peer(engine, core, via)
+        {
+            return Err(DropReason::WrongSource);
+        }
+        locked.requests = true;
+        let disposition =
+            locked.qp.with_rendezvous(engine, (srqs, rendezvous), now, core, |machine, host| {
+                match machine.packets() {
+                    Some(machine) => machine.handle_message(now, part, payload, host),
+                    None => Disposition::Drop(DropReason::WrongService),
+                }
+            });
+        if !matches!(disposition, Disposition::Drop(_))
+            && core.side.peer.note_arrival(true, Some(via.id()))
+        {
+            core.side.peer.answer_through(Some(via.id()));
+        }
+        let src = core.side.peer.address();
+        self.accepted += u64::from(disposition == Disposition::Accepted);
+        count_disposition(engine, disposition, src.unwrap_or(Address::Gid(Gid::default())))?;
+        locked.heard = true;
+        Ok(())
+    }
+}

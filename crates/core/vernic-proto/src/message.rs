@@ -1,0 +1,56 @@
+//! Parts of messages, as they travel between two processes of one host.
+//!
+//! Two processes that share a ring need no packets for a SEND of RC: nothing is lost in a ring, and
+//! nothing comes out of it in another order. So a SEND travels as one [`MessagePart`], or as some
+//! if it is long, without headers, checksums and the limits of a congestion window. A part stands
+//! for the packets that would have brought its bytes, and takes their sequence numbers. So the
+//! peer's acknowledgements, its NAKs and a change of the route mean what they always mean, and what
+//! has to be sent again travels in packets.
+
+use vernic_wire::Psn;
+
+use crate::completion::Tag;
+use crate::segment::packet_count;
+
+/// A part of a SEND of RC, in place of the packets that would bring its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessagePart {
+    /// The sequence number of the first packet that it stands for.
+    pub psn: Psn,
+    /// The payload in bytes.
+    pub length: u32,
+    /// Whether the receiver copies the payload out of the sender's memory (a rendezvous). Otherwise
+    /// the payload travels with the part.
+    pub is_rendezvous: bool,
+    /// Whether it is the first of its message.
+    pub starts: bool,
+    /// Whether it is the last of its message.
+    pub ends: bool,
+    /// Whether the receive's completion is a solicited event. Only of a last part.
+    pub solicited: bool,
+    /// Immediate data, or the key to be invalidated. Only of a last part.
+    pub tag: Tag,
+}
+
+impl MessagePart {
+    /// The packets that it stands for at a path MTU, and so the sequence numbers that it takes.
+    pub(crate) fn packets(&self, mtu: u32) -> u32 {
+        packet_count(self.length, mtu)
+    }
+
+    /// Whether its length can be meant. Packets before the last of a message are full, and the last
+    /// is not empty unless it is the only one (IBTA 9.7.4.1.6).
+    pub(crate) fn has_fitting_length(&self, mtu: u32) -> bool {
+        let is_full = self.length != 0 && self.length.is_multiple_of(mtu);
+        is_full || self.ends && (self.starts || self.length != 0)
+    }
+}
+
+/// Which parts of SENDs may be copied by the receiver out of the sender's memory (a rendezvous).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RendezvousLimits {
+    /// The shortest part in bytes. Shorter payload travels with its part.
+    pub min_bytes: u32,
+    /// The longest part in bytes.
+    pub max_bytes: u32,
+}

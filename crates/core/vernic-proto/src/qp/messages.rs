@@ -1,0 +1,98 @@
+//! SENDs of RC that travel without packets, to a process of this host ([`MessagePart`]).
+//!
+//! The owner says with [`Qp::set_messages`] that the peer is reached through memory that loses
+//! nothing. From then on SENDs that were not sent before leave by [`Qp::poll_message`], in their
+//! turn among the packets of [`Qp::poll_request`], and [`Qp::handle_message`] takes those of the
+//! peer.
+
+use super::Qp;
+use super::machine::{Machine, each};
+use crate::cx::Cx;
+use crate::disposition::{Disposition, DropReason};
+use crate::host::Host;
+use crate::message::{MessagePart, RendezvousLimits};
+use crate::state::{QpState, QpType};
+use crate::time::Time;
+use crate::transport::Transport;
+use vernic_wire::Pkey;
+
+impl Qp {
+    /// Says whether SENDs leave as parts of messages, until it is said anew. They do not at first,
+    /// and never on other services than RC. What is sent again leaves in packets all the same.
+    #[inline]
+    pub fn set_messages(&mut self, are_sent: bool) {
+        each!(&mut self.machine, m => m.set_messages(are_sent));
+    }
+
+    /// Says which payload of SENDs the peer copies out of this process's memory, until it is said
+    /// anew; none at first.
+    #[inline]
+    pub fn set_rendezvous(&mut self, limits: Option<RendezvousLimits>) {
+        each!(&mut self.machine, m => m.set_rendezvous(limits));
+    }
+
+    /// Bytes of the SEND of RC that is sent next; 0 if it is none.
+    #[inline]
+    pub fn next_send_bytes(&self) -> u32 {
+        each!(&self.machine, m => m.next_send_bytes())
+    }
+
+    /// Whether [`poll_message`](Self::poll_message) has something to send.
+    #[inline]
+    pub fn has_message(&self) -> bool {
+        let sends = matches!(self.attr.state, QpState::Rts | QpState::Sqd);
+        sends && each!(&self.machine, m => m.has_message(&self.attr))
+    }
+
+    /// Writes the payload of the next part of a message into `buf`, which holds the path MTU, or
+    /// where that payload lies. Returns the part and the bytes written. `None` if a packet is next,
+    /// or nothing: see [`poll_request`](Self::poll_request), which sends no part.
+    #[inline]
+    pub fn poll_message(
+        &mut self,
+        now: Time,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Option<(MessagePart, usize)> {
+        if !matches!(self.attr.state, QpState::Rts | QpState::Sqd) {
+            return None;
+        }
+        let cx = cx!(self, now);
+        match each!(&mut self.machine, m => m.poll_message(cx, host, buf)) {
+            Ok(sent) => sent,
+            Err(broken) => {
+                self.stop_for(broken, now, host);
+                None
+            }
+        }
+    }
+
+    /// Handles a part of a message whose destination is this queue pair. The owner has verified
+    /// that the connected peer has sent it. `payload` is the part's payload, empty for a
+    /// rendezvous.
+    pub fn handle_message(
+        &mut self,
+        now: Time,
+        part: &MessagePart,
+        payload: &[u8],
+        host: &mut impl Host,
+    ) -> Disposition {
+        if self.init.qp_type != QpType::Rc {
+            return Disposition::Drop(DropReason::WrongService);
+        }
+        if !self.takes(true) {
+            return Disposition::Drop(DropReason::BadState);
+        }
+        if !part.is_rendezvous && payload.len() as u64 != u64::from(part.length) {
+            return Disposition::Drop(DropReason::Malformed);
+        }
+        self.counters.rx_packets += u64::from(part.packets(self.attr.path_mtu.bytes()));
+        self.counters.rx_bytes += u64::from(part.length);
+        let cx = cx!(self, now);
+        let disposition = match &mut self.machine {
+            Machine::Rc(rc) => rc.handle_message(cx, part, payload, host),
+            Machine::Uc(_) | Machine::Ud(_) => Disposition::Drop(DropReason::WrongService),
+        };
+        self.after_request(disposition, now, host)
+    }
+}
