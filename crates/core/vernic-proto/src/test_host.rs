@@ -7,7 +7,7 @@ use vernic_wire::{Rkey, Srqn};
 use crate::completion::Completion;
 use crate::error::{AccessCheck, AccessFault, Failure};
 use crate::event::QpEvent;
-use crate::host::{AtomicOp, Host, PullFault, RemoteAccess, Run, RxMeta, SrqFault};
+use crate::host::{AtomicOp, Host, PullFault, RemoteAccess, RxMeta, SrqFault};
 use crate::wqe::{RecvWqe, SendOp, SendWqe};
 
 /// Key of the region.
@@ -27,9 +27,10 @@ pub(crate) struct TestHost {
     pub(crate) key_valid: bool,
     /// The receive's scatter list is valid.
     pub(crate) recv_valid: bool,
-    /// What became of the bytes of runs, and where they were to go.
+    /// What becomes of the payload of a rendezvous.
     pub(crate) pull: Result<(), PullFault>,
-    pub(crate) pulled: Vec<(u64, Run)>,
+    /// Offsets and lengths of those that were to be copied.
+    pub(crate) pulled: Vec<(u64, u32)>,
     pub(crate) recvs: VecDeque<RecvWqe>,
     pub(crate) recv_buf: Vec<u8>,
     pub(crate) credits: Option<u32>,
@@ -205,8 +206,8 @@ impl Host for TestHost {
         self.recv_buf[start..start + data.len()].copy_from_slice(data);
         Ok(())
     }
-    fn pull_recv(&mut self, offset: u64, run: Run) -> Result<(), PullFault> {
-        self.pulled.push((offset, run));
+    fn pull_recv(&mut self, offset: u64, length: u32) -> Result<(), PullFault> {
+        self.pulled.push((offset, length));
         self.pull
     }
     fn flush_recv(&mut self, current: Option<RecvWqe>) {

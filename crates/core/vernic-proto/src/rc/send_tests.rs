@@ -14,8 +14,8 @@ use crate::*;
 mod congestion;
 mod direct;
 mod gone;
+mod messages;
 mod patience;
-mod runs;
 
 /// A device whose memory yields a counter and swallows responses.
 #[derive(Default)]
@@ -23,8 +23,8 @@ struct TestHost {
     log: String,
     responses: Vec<(u32, u32, usize)>,
     fail_gather: bool,
-    /// Runs that were named: slot, first byte, and what.
-    named: Vec<(u32, u32, Run)>,
+    /// Payload that was named: slot, first byte, length.
+    named: Vec<(u32, u32, u32)>,
     unnamed: bool,
     /// Nanoseconds for which the peer is known to be there.
     patience: u64,
@@ -44,7 +44,7 @@ impl Host for TestHost {
         &mut self,
         slot: u32,
         offset: u32,
-        run: Run,
+        length: u32,
         buf: &mut [u8],
     ) -> Result<Option<usize>, AccessFault> {
         if self.fail_gather {
@@ -53,7 +53,7 @@ impl Host for TestHost {
         if self.unnamed {
             return Ok(None);
         }
-        self.named.push((slot, offset, run));
+        self.named.push((slot, offset, length));
         buf[..8].fill(7);
         Ok(Some(8))
     }
@@ -212,9 +212,6 @@ impl Sender {
         while let Some(t) = self.qp.poll_request(self.now, &mut self.host, &mut buf) {
             let packet = Packet::parse(&buf[..t.len]).unwrap();
             let _ = write!(out, "{} {}", packet.opcode(), packet.psn());
-            if let Some(run) = t.run {
-                let _ = write!(out, "x{}", run.packets);
-            }
             if packet.ack_req() {
                 out.push('!');
             }

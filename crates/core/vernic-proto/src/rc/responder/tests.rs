@@ -4,7 +4,7 @@
 mod answers;
 mod duplicates;
 mod messages;
-mod runs;
+mod parts;
 mod sequence;
 mod states;
 mod xrc;
@@ -18,7 +18,7 @@ use super::*;
 use crate::completion::WcOpcode;
 use crate::error::{AccessCheck, WcStatus};
 use crate::host::{QpCounters, RemoteAccess};
-use crate::test_host::{BASE, RKEY, TestHost, meta, packet_bytes};
+use crate::test_host::{BASE, RKEY, TestHost, packet_bytes};
 use crate::time::Time;
 
 const MTU: usize = 256;
@@ -122,10 +122,6 @@ impl Rig {
     }
 
     fn take(&mut self, request: Request) -> Disposition {
-        self.take_run(request, None)
-    }
-
-    fn take_run(&mut self, request: Request, run: Option<Run>) -> Disposition {
         let bytes = packet_bytes(request.headers, &request.payload);
         let packet = Packet::parse(&bytes).unwrap();
         let cx = &mut Cx {
@@ -137,7 +133,7 @@ impl Rig {
             now: Time(0),
             counters: &mut self.counters,
         };
-        self.responder.handle_request(cx, &packet, &RxMeta { run, ..meta() }, &mut self.host)
+        self.responder.handle_request(cx, &packet, &mut self.host)
     }
 
     fn poll(&mut self) -> Option<Vec<u8>> {

@@ -7,6 +7,7 @@ use crate::cx::QpInit;
 use crate::error::PostError;
 use crate::qp::Qp;
 use crate::state::{AttrMask, QpType};
+use crate::test_host::meta;
 use crate::test_host::{FOREIGN_SRQN, SRQN};
 use crate::wqe::{Remote, SendFlags, SendOp, SendWqe};
 
