@@ -9,6 +9,9 @@ use vernic::{Access, Cq, Device, Error, InitAttr, Mr, Pd, Qp, Rc, Rts, Wc, WrId}
 /// Requests of a list.
 const LIST: usize = 16;
 
+/// Requests of a stream in flight.
+const STREAM: usize = 64;
+
 /// A kind of message, and how many are posted at once.
 #[derive(Clone, Copy)]
 enum Work {
@@ -16,6 +19,8 @@ enum Work {
     Read { len: usize },
     FetchAdd,
     Send { len: usize },
+    /// Lists of SENDs, a few of them in flight at a time.
+    SendStream { len: usize, list: usize },
 }
 
 impl Work {
@@ -28,6 +33,8 @@ impl Work {
             "read_64k" => Self::Read { len: 64 << 10 },
             "fetch_add" => Self::FetchAdd,
             "send_64" => Self::Send { len: 64 },
+            "send_8_list" => Self::SendStream { len: 8, list: LIST },
+            "send_64_stream" => Self::SendStream { len: 64, list: 1 },
             "send_64k" => Self::Send { len: 64 << 10 },
             _ => return None,
         })
@@ -35,7 +42,10 @@ impl Work {
 
     fn len(self) -> usize {
         match self {
-            Self::Write { len, .. } | Self::Read { len } | Self::Send { len } => len,
+            Self::Write { len, .. }
+            | Self::Read { len }
+            | Self::Send { len }
+            | Self::SendStream { len, .. } => len,
             Self::FetchAdd => 8,
         }
     }
@@ -74,8 +84,8 @@ struct Ends {
 
 impl Ends {
     fn new(device: &Device, pd: &Pd, len: usize) -> Result<Self, Error> {
-        let (cq_a, cq_b) = (device.create_cq(4 * LIST as u32)?, device.create_cq(4 * LIST as u32)?);
-        let make = |cq| pd.qp::<Rc>().send_cq(cq).recv_cq(cq).max_send_wr(LIST as u32).create();
+        let (cq_a, cq_b) = (device.create_cq(2 * STREAM as u32)?, device.create_cq(2 * STREAM as u32)?);
+        let make = |cq| pd.qp::<Rc>().send_cq(cq).recv_cq(cq).max_send_wr(STREAM as u32).max_recv_wr(STREAM as u32).create();
         let (a, b) = (make(&cq_a)?, make(&cq_b)?);
         let rights = Access::NONE.local_write().remote_write().remote_read().remote_atomic();
         let (to_a, to_b) = (a.endpoint(), b.endpoint());
@@ -117,6 +127,22 @@ impl Ends {
                     complete(&self.cq_a)?;
                 }
             }
+            Work::SendStream { list, .. } => {
+                for _ in 0..messages.div_ceil(STREAM) {
+                    for id in 0..STREAM {
+                        self.b.post_recv(WrId(id as u64), self.at_b.slice(..)?)?;
+                    }
+                    for _ in 0..STREAM / list {
+                        for id in 1..list {
+                            batch.send(WrId(id as u64), here);
+                        }
+                        batch.send(WrId(list as u64), here).signaled();
+                        batch.commit_and_clear()?;
+                    }
+                    complete_all(&self.cq_b, STREAM)?;
+                    complete_all(&self.cq_a, STREAM / list)?;
+                }
+            }
             Work::Send { .. } => {
                 for id in 0..messages {
                     self.b.post_recv(WrId(id as u64), self.at_b.slice(..)?)?;
@@ -129,6 +155,18 @@ impl Ends {
         }
         Ok(())
     }
+}
+
+/// Waits for so many completions, as many at a time as there are.
+fn complete_all(cq: &Cq, mut count: usize) -> Result<(), Error> {
+    let mut wcs = [Wc::default(); LIST];
+    while count != 0 {
+        for wc in cq.poll(&mut wcs)? {
+            cq.check(wc)?;
+            count -= 1;
+        }
+    }
+    Ok(())
 }
 
 /// Waits for one completion, and that it is none of an error.

@@ -57,7 +57,8 @@ impl PacketSink for TxBatch {
 impl PacketSink for RingOut<'_> {
     #[inline]
     fn room(&mut self, _: &mut Qp, _: &QpHost<'_>) -> Room<'_> {
-        self.room().map_or(Room::Receiver, Room::Free)
+        let is_lost = self.is_given_up();
+        self.room(is_lost).map_or(Room::Receiver, Room::Free)
     }
     #[inline]
     fn push(&mut self, path: Option<&TxPath>, sent: &Transmit) {

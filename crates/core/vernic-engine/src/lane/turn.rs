@@ -162,38 +162,34 @@ fn write_to_ring(
     machine.set_rendezvous(rendezvous(machine, host));
     let (mut written, mut bytes) = (false, 0);
     for _ in 0..TURN_PACKETS {
-        if bytes >= TURN_BYTES {
+        if bytes >= TURN_BYTES || (written && machine.has_sent_all()) {
             break;
         }
-        let is_message = machine.has_message();
         // A ring that nobody reads any more loses packets, so that retries are used up. Where an
         // answer is awaited the ACK timer does that by itself.
-        let is_lost = is_message && ring.is_given_up() && !machine.has_unacknowledged();
+        let is_lost = ring.is_given_up() && !machine.has_unacknowledged();
         if is_lost {
             machine.set_messages(false);
         }
-        if is_message && !is_lost {
-            let Some(room) = ring.message_room() else { return backpressured(host) };
-            let Some((part, len)) = machine.poll_message(now, host, room) else { break };
+        let Some(room) = ring.room(is_lost) else {
+            return if machine.wants_requests() {
+                backpressured(host)
+            } else {
+                TurnResult::written(written)
+            };
+        };
+        if let Some((part, len)) = machine.poll_message(now, host, room) {
             ring.push_message(machine.attr().dest_qpn, &part, len);
             bytes += part.length as usize;
-        } else {
-            let Some(room) = ring.room() else {
-                if machine.wants_requests() {
-                    return backpressured(host);
-                }
-                break;
-            };
-            let Some(sent) = machine.poll_request(now, host, room) else {
-                // Local requests were carried out, and a SEND follows them.
-                if machine.has_message() {
-                    continue;
-                }
-                break;
-            };
+        } else if let Some(sent) = machine.poll_request(now, host, room) {
             let Some(path) = host.side.peer.path() else { break };
             ring.push(path, sent.len);
             bytes += sent.len;
+        } else if machine.has_message() {
+            // Local requests were carried out, and a SEND follows them.
+            continue;
+        } else {
+            break;
         }
         written = true;
     }

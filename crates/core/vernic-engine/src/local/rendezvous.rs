@@ -38,7 +38,7 @@ use super::messages::GrantMessage;
 /// The smallest rendezvous, in bytes. Shorter payload goes through the ring. At 64 KiB a rendezvous
 /// costs a fifth more than copying twice, because of its system call and the work for each page. At
 /// 256 KiB it saves two fifths.
-const MIN_BYTES: u32 = 128 << 10;
+const MIN_BYTES: u32 = 8 << 10;
 
 /// The largest rendezvous, in bytes. Longer ones gain nothing, and the sender's process has to wait
 /// while one is copied.

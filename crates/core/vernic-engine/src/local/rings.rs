@@ -545,7 +545,8 @@ impl<'a> RingOut<'a> {
     /// Returns space for one packet, as [`room`](Self::room) does, and whether the packet will be
     /// lost. The packet is sent by [`push_one`](Self::push_one).
     pub(crate) fn into_room(mut self) -> Option<(&'a mut [u8], bool)> {
-        self.room()?;
+        let is_lost = self.is_given_up();
+        self.room(is_lost)?;
         Some((self.staging.room(), self.drops))
     }
 
@@ -585,36 +586,24 @@ impl RingOut<'_> {
         }
     }
 
-    /// Returns space for one more packet, of any size. If the ring is full, returns `None` until it
-    /// has been full for [`PATIENCE_NANOS`]; after that there is space all the same, but the packet
-    /// written there is lost.
+    /// Returns space for one more packet, or for the payload of one more part of a message, of any
+    /// size; `None` if the ring is full. A packet that `may_be_lost` has space all the same: see
+    /// [`is_given_up`](Self::is_given_up).
     #[inline]
-    pub(crate) fn room(&mut self) -> Option<&mut [u8]> {
-        if !self.has_room() {
-            let since = *self.peer.full_since.get_or_insert(self.now);
-            if self.waits || self.now.since(since) < PATIENCE_NANOS {
+    pub(crate) fn room(&mut self, may_be_lost: bool) -> Option<&mut [u8]> {
+        if self.has_room() {
+            (self.peer.full_since, self.drops) = (None, false);
+        } else {
+            self.peer.full_since.get_or_insert(self.now);
+            if !may_be_lost {
                 return None;
             }
             self.drops = true;
-        } else {
-            (self.peer.full_since, self.drops) = (None, false);
         }
         Some(self.staging.room())
     }
 
-    /// Returns space for the payload of one more part of a message, of any size. If the ring is
-    /// full, returns `None` however long it has been so: a part is never lost.
-    #[inline]
-    pub(crate) fn message_room(&mut self) -> Option<&mut [u8]> {
-        if !self.has_room() {
-            self.peer.full_since.get_or_insert(self.now);
-            return None;
-        }
-        self.peer.full_since = None;
-        Some(self.staging.room())
-    }
-
-    /// Whether the ring has been full for so long that packets to it are lost.
+    /// Whether the ring has been full for [`PATIENCE_NANOS`], so that packets to it are lost.
     #[inline]
     pub(crate) fn is_given_up(&self) -> bool {
         let full = self.peer.full_since.map(|since| self.now.since(since));
@@ -637,7 +626,7 @@ impl RingOut<'_> {
     }
 
     /// Sends the part whose payload, `len` bytes, was written to the space of
-    /// [`message_room`](Self::message_room), to the queue pair `dest` of the peer.
+    /// [`room`](Self::room), to the queue pair `dest` of the peer.
     #[inline]
     pub(crate) fn push_message(&mut self, dest: Qpn, part: &MessagePart, len: usize) {
         self.packets += 1;

@@ -141,6 +141,16 @@ impl Engine {
         }
     }
 
+    /// Leaves what was posted to `qp` to the next holder of the lane. For posts that may wait for a
+    /// poll that comes soon: no holder is looked for.
+    #[inline]
+    pub(crate) fn leave_post(&self, qp: &Arc<QpInner>) {
+        if qp.mark.attend() {
+            lock(&self.doorbells).push(qp.clone());
+            self.rung.store(true, Ordering::Release);
+        }
+    }
+
     /// Sends the messages of communication management after its state machine has changed, and
     /// plans its next deadline. This happens on the calling thread if the lane is free, otherwise
     /// on the thread that holds the lane.
@@ -160,10 +170,7 @@ impl Engine {
     /// Leaves `qp` in the doorbells, and then tries to take the lane once more, in case the holder
     /// has just released it: steps P1 to P3 of the proof in the module documentation.
     fn ring(&self, qp: &Arc<QpInner>) {
-        if qp.mark.attend() {
-            lock(&self.doorbells).push(qp.clone());
-            self.rung.store(true, Ordering::Release);
-        }
+        self.leave_post(qp);
         fence(Ordering::SeqCst);
         self.run_inline(|lane, now| lane.transmit(self, now));
     }

@@ -26,6 +26,7 @@ use vernic_wire::{Gid, PortNum, Qpn, Service};
 use crate::device::explanation::Explanation;
 use crate::device::limits::MAX_SGE;
 use crate::error::{CreateError, McastError, ModifyError};
+use crate::policy::{Gathered, Post, TABLE};
 use crate::progress::engine::Engine;
 use crate::qp::cap::QpCap;
 use crate::qp::payload::{Payload, SendRefusal};
@@ -66,7 +67,7 @@ pub struct Qp {
 /// The outcome of a send request.
 #[derive(Debug)]
 enum Pushed {
-    Queued,
+    Queued { length: u32 },
     /// Not queued yet: the destination's process was asked for its port, and the answer must be
     /// waited for without the lock.
     Meets,
@@ -414,7 +415,7 @@ impl Qp {
         mut core: MutexGuard<'q, QpCore>,
         wrs: impl Iterator<Item = SendWr<'a>>,
     ) -> Result<(), PostSendError> {
-        let mut index = 0;
+        let (mut index, mut last_bytes) = (0, 0);
         let mut result = Ok(());
         for wr in wrs {
             let mut pushed = self.push_send(&mut core, &wr);
@@ -427,14 +428,21 @@ impl Qp {
                 core = lock(&self.inner.core);
                 pushed = self.push_send(&mut core, &wr);
             }
-            result = pushed.map(drop);
-            if result.is_err() {
-                break;
+            match pushed {
+                Ok(Pushed::Queued { length }) => last_bytes = length,
+                Ok(Pushed::Meets) => {}
+                Err(refusal) => {
+                    result = Err(refusal);
+                    break;
+                }
             }
             index += 1;
         }
+        let may_wait = index != 0 && self.may_wait(&mut core, last_bytes);
         drop(core);
-        if index != 0 {
+        if may_wait {
+            self.engine().leave_post(&self.inner);
+        } else if index != 0 {
             self.engine().kick(&self.inner);
         }
         result.map_err(|source| PostSendError { index, source })
@@ -526,6 +534,27 @@ impl Qp {
         self.handles.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Whether what was posted, the last request of it of `bytes` bytes, may wait for more posts
+    /// ([`Post::Gather`]). That is so where requests go through memory, and each turn of the queue
+    /// pair costs more than a request: by the link it is the batch that waits.
+    #[inline]
+    fn may_wait(&self, core: &mut QpCore, bytes: u32) -> bool {
+        let QpCore { machine, side } = core;
+        if !side.peer.route().is_ring() {
+            return false;
+        }
+        let Some(machine) = machine.packets() else { return false };
+        let in_flight = machine.requests_in_flight();
+        if in_flight < TABLE.gather_in_flight {
+            return false;
+        }
+        let waiting = u64::from(self.cap.max_send_wr - machine.send_room()) - in_flight;
+        let gathered = || Gathered::new(waiting as usize, waiting as usize * bytes as usize);
+        let engine = self.engine();
+        engine.policy().posted(&TABLE, in_flight, gathered, engine.now(), engine.patience())
+            == Post::Gather
+    }
+
     fn push_send(&self, core: &mut QpCore, wr: &SendWr<'_>) -> Result<Pushed, SendRefusal> {
         if self.gone.load(Ordering::Relaxed) {
             return Err(SendRefusal::Destroyed);
@@ -575,7 +604,7 @@ impl Qp {
             dest,
             srqn: wr.srqn,
         })?;
-        Ok(Pushed::Queued)
+        Ok(Pushed::Queued { length })
     }
 
     /// Flushes the receive queue, just posted to, if the queue pair is in the Error state.

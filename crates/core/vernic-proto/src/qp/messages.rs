@@ -37,6 +37,16 @@ impl Qp {
         each!(&self.machine, m => m.next_send_bytes())
     }
 
+    /// Whether all that was posted is sent or carried out, and no probe is to leave: neither
+    /// [`poll_message`](Self::poll_message) nor [`poll_request`](Self::poll_request) has anything
+    /// to do. Cheaper than [`wants_requests`](Self::wants_requests), which knows what holds the
+    /// next request back.
+    #[inline]
+    pub fn has_sent_all(&self) -> bool {
+        let sends = matches!(self.attr.state, QpState::Rts | QpState::Sqd);
+        sends && each!(&self.machine, m => !m.is_probing() && m.send_queue().at_cursor().is_none())
+    }
+
     /// Whether [`poll_message`](Self::poll_message) has something to send.
     #[inline]
     pub fn has_message(&self) -> bool {
