@@ -15,12 +15,22 @@ const STREAM: usize = 64;
 /// A kind of message, and how many are posted at once.
 #[derive(Clone, Copy)]
 enum Work {
-    Write { len: usize, list: usize },
-    Read { len: usize },
+    Write {
+        len: usize,
+        list: usize,
+    },
+    Read {
+        len: usize,
+    },
     FetchAdd,
-    Send { len: usize },
+    Send {
+        len: usize,
+    },
     /// Lists of SENDs, a few of them in flight at a time.
-    SendStream { len: usize, list: usize },
+    SendStream {
+        len: usize,
+        list: usize,
+    },
 }
 
 impl Work {
@@ -84,8 +94,16 @@ struct Ends {
 
 impl Ends {
     fn new(device: &Device, pd: &Pd, len: usize) -> Result<Self, Error> {
-        let (cq_a, cq_b) = (device.create_cq(2 * STREAM as u32)?, device.create_cq(2 * STREAM as u32)?);
-        let make = |cq| pd.qp::<Rc>().send_cq(cq).recv_cq(cq).max_send_wr(STREAM as u32).max_recv_wr(STREAM as u32).create();
+        let (cq_a, cq_b) =
+            (device.create_cq(2 * STREAM as u32)?, device.create_cq(2 * STREAM as u32)?);
+        let make = |cq| {
+            pd.qp::<Rc>()
+                .send_cq(cq)
+                .recv_cq(cq)
+                .max_send_wr(STREAM as u32)
+                .max_recv_wr(STREAM as u32)
+                .create()
+        };
         let (a, b) = (make(&cq_a)?, make(&cq_b)?);
         let rights = Access::NONE.local_write().remote_write().remote_read().remote_atomic();
         let (to_a, to_b) = (a.endpoint(), b.endpoint());

@@ -67,7 +67,9 @@ pub struct Qp {
 /// The outcome of a send request.
 #[derive(Debug)]
 enum Pushed {
-    Queued { length: u32 },
+    Queued {
+        length: u32,
+    },
     /// Not queued yet: the destination's process was asked for its port, and the answer must be
     /// waited for without the lock.
     Meets,
