@@ -467,3 +467,6 @@ fn paced_cost(packet: &RxPacket<'_>, service: Service) -> u64 {
     let paced = matches!(service, Service::Uc | Service::Ud) && packet.meta.door != Door::Shared;
     if paced { ReceiverPage::cost(packet.transport().len()) } else { 0 }
 }
+
+#[cfg(test)]
+mod tests;
