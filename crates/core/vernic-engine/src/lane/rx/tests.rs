@@ -6,13 +6,16 @@ use std::time::{Duration, Instant};
 
 use vernic_io::host::Slot;
 use vernic_io::local::{MessageHead, message_bytes};
+use vernic_mem::Access;
 use vernic_proto::{AttrMask, MessagePart, QpAttr, QpState, QpType, Tag};
 use vernic_wire::{Gid, PortNum, Psn};
 
 use super::*;
 use crate::local::message_head::head_of;
 use crate::testing::{ud_qp, without_background};
-use crate::{AddressVector, Context, Cq, Pd, Qp, QpCap, QpInit, RecvWr, Sge, XrcIniInit, XrcdOpen};
+use crate::{
+    AddressVector, Context, Cq, Mr, Pd, Qp, QpCap, QpInit, RecvWr, Sge, XrcIniInit, XrcdOpen,
+};
 
 /// A part of one SEND without payload, for the first sequence number of a queue pair.
 const PART: MessagePart = MessagePart {
@@ -260,6 +263,66 @@ fn rendezvous_with_a_neighbour_that_offered_none_is_refused() {
         t.drops_for(DropReason::RendezvousRefused, what, head, &record);
     }
     assert_eq!(t.context.counters().near_pulls_refused, 8);
+    t.is_unharmed();
+}
+
+/// Returns a queue pair that is connected to the neighbour and has one receive of 1 MiB, and that
+/// receive's memory.
+fn with_memory(t: &Neighbour) -> (Arc<Qp>, Arc<Mr>) {
+    let length = 1 << 20;
+    let dm = t.context.alloc_dm(length, 0).unwrap();
+    let mr = t.pd.reg_dm_mr(&dm, 0, length, Access::LOCAL_WRITE).unwrap();
+    let qp = create(&t.pd, &t.cq, Service::Rc);
+    connect(&t.context, &qp, t.context.gid_table()[0].gid, t.qp.qpn());
+    let sge = Sge { addr: mr.iova(), length: length as u32, lkey: mr.lkey() };
+    qp.post_recv(&[RecvWr { wr_id: 8, sges: &[sge] }]).unwrap();
+    (qp, mr)
+}
+
+/// Lets the neighbour offer its memory, of which it has then revoked everything.
+fn offer(t: &Neighbour) {
+    let engine = t.context.engine();
+    let liveness = engine.memory().liveness_word().unwrap();
+    let words = engine.memory().revocation_file().unwrap().try_clone_to_owned().unwrap();
+    let offers = engine.with_lane(|lane| {
+        let entry = lane.direct_peers.find(t.id).unwrap();
+        entry.take_words(words) && entry.accept_rendezvous(liveness)
+    });
+    assert!(offers, "it cannot read its own memory");
+}
+
+#[test]
+fn payload_that_the_neighbour_has_revoked_is_not_copied() {
+    let t = Neighbour::new();
+    offer(&t);
+    let (qp, _mr) = with_memory(&t);
+    let head = head_of(qp.qpn(), &RENDEZVOUS);
+    for word in [0, 1, 1000] {
+        let record = record(4096, [word, 1, 0]);
+        t.drops_for(DropReason::RendezvousWithdrawn, "revoked", head, &record);
+    }
+    let refused = record(4096, [0, 9, 0]);
+    t.drops_for(DropReason::RendezvousRefused, "not a record", head, &refused);
+    assert_eq!((t.context.counters().near_pulled_bytes, qp.state()), (0, QpState::Rtr));
+    t.is_unharmed();
+}
+
+#[test]
+fn a_neighbour_that_names_much_has_a_share_copied_at_a_time() {
+    let t = Neighbour::new();
+    offer(&t);
+    let (qp, _mr) = with_memory(&t);
+    let (length, count) = (512 << 10, 9);
+    let head = head_of(qp.qpn(), &RENDEZVOUS);
+    (0..count).for_each(|_| assert!(t.write(head, &record(length, [0, 1, 0]))));
+    let most = (BYTES_PER_POLL / u64::from(length)) as usize;
+    let mut left = count;
+    while left != 0 {
+        let received = t.receive();
+        assert_eq!(received, left.min(most));
+        left -= received;
+    }
+    assert_eq!(t.drops(DropReason::RendezvousWithdrawn), count as u64);
     t.is_unharmed();
 }
 
