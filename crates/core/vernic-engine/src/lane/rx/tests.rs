@@ -308,22 +308,23 @@ fn payload_that_the_neighbour_has_revoked_is_not_copied() {
 }
 
 #[test]
-fn a_neighbour_that_names_much_has_a_share_copied_at_a_time() {
-    let t = Neighbour::new();
-    offer(&t);
-    let (qp, _mr) = with_memory(&t);
-    let (length, count) = (512 << 10, 9);
-    let head = head_of(qp.qpn(), &RENDEZVOUS);
-    (0..count).for_each(|_| assert!(t.write(head, &record(length, [0, 1, 0]))));
-    let most = (BYTES_PER_POLL / u64::from(length)) as usize;
-    let mut left = count;
-    while left != 0 {
-        let received = t.receive();
-        assert_eq!(received, left.min(most));
-        left -= received;
+fn a_neighbour_that_names_much_or_often_has_a_share_copied_at_a_time() {
+    // No sender names single bytes; each takes as long as some of a large copy.
+    for (length, most) in [(512 << 10, 2), (1, 8)] {
+        let t = Neighbour::new();
+        offer(&t);
+        let (qp, _mr) = with_memory(&t);
+        let (head, count) = (head_of(qp.qpn(), &RENDEZVOUS), 33);
+        (0..count).for_each(|_| assert!(t.write(head, &record(length, [0, 1, 0]))));
+        let mut left = count;
+        while left != 0 {
+            let received = t.receive();
+            assert_eq!(received, left.min(most), "{length} bytes");
+            left -= received;
+        }
+        assert_eq!(t.drops(DropReason::RendezvousWithdrawn), count as u64);
+        t.is_unharmed();
     }
-    assert_eq!(t.drops(DropReason::RendezvousWithdrawn), count as u64);
-    t.is_unharmed();
 }
 
 #[test]
