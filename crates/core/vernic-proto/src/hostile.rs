@@ -216,6 +216,32 @@ impl Peer {
         let message = is_cut.then_some((Kind::Send, left - length));
         Some((part, Self { psn: self.psn.add(part.packets(MTU)), message }))
     }
+
+    /// Hands what the peer sends next to a queue pair; returns whether it was taken.
+    fn send(
+        &mut self,
+        random: &mut Random,
+        qp: &mut Qp,
+        (now, host): (Time, &mut TestHost),
+    ) -> bool {
+        let is_local = qp.qp_type() == QpType::Rc && random.below(2) == 0;
+        let part = if is_local { self.part(random) } else { None };
+        let (disposition, after) = match part {
+            Some((part, after)) => (hand_over(random, qp, (now, host), &part), after),
+            None => {
+                let (bytes, after) = self.packet(random, qp.service());
+                let packet = Packet::parse(&bytes).unwrap();
+                (qp.handle_packet(now, &packet, &meta(), host), after)
+            }
+        };
+        let is_taken = disposition == Disposition::Accepted;
+        if is_taken {
+            *self = after;
+        } else if qp.service() == Service::Uc {
+            *self = Self { message: None, ..after };
+        }
+        is_taken
+    }
 }
 
 fn post(random: &mut Random, qp: &mut Qp, wr_id: u64) -> bool {
@@ -311,25 +337,7 @@ fn run(qp_type: QpType, seed: u64) -> u32 {
                 let disposition = qp.handle_packet(now, &packet, &meta(), host);
                 accepted += u32::from(disposition == Disposition::Accepted);
             }
-            _ if qp_type == QpType::Rc
-                && random.below(2) == 0
-                && let Some((part, after)) = peer.part(random) =>
-            {
-                if hand_over(random, &mut qp, (now, host), &part) == Disposition::Accepted {
-                    accepted += 1;
-                    peer = after;
-                }
-            }
-            _ => {
-                let (bytes, after) = peer.packet(random, service);
-                let packet = Packet::parse(&bytes).unwrap();
-                if qp.handle_packet(now, &packet, &meta(), host) == Disposition::Accepted {
-                    accepted += 1;
-                    peer = after;
-                } else if service == Service::Uc {
-                    peer = Peer { message: None, ..after };
-                }
-            }
+            _ => accepted += u32::from(peer.send(random, &mut qp, (now, host))),
         }
         if qp.state() == QpState::Error {
             assert_eq!(host.failures.len(), 1, "{qp_type:?} seed {seed}: one failure");
