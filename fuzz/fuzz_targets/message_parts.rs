@@ -1,6 +1,6 @@
-//! A queue pair of each type against whatever parts of messages a process of this host writes to its
-//! ring, packets among them, with sends of its own in flight. Nothing may panic, what it sends must
-//! be what a peer takes, and parts are for RC alone.
+//! A queue pair of each type against whatever parts of messages a process of this host writes to
+//! its ring, packets among them, with sends of its own in flight. Nothing may panic, what it sends
+//! must be what a peer takes, and parts are for RC alone.
 //!
 //! Input: one byte chooses the type; then steps, each an action byte and an argument. A part step
 //! goes on with flags (2 bytes), a length (3 bytes) and a tag; its sequence number is near the one

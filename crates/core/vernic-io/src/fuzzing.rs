@@ -1,7 +1,7 @@
 //! What other processes of the host send, for the fuzz targets.
 //!
-//! Exists in builds with `--cfg fuzzing` only, which `cargo fuzz` sets; no part of the API. A parser
-//! of messages returns what was parsed, as bytes again.
+//! Exists in builds with `--cfg fuzzing` only, which `cargo fuzz` sets; no part of the API. Each
+//! parser of messages returns what was parsed, as bytes again.
 
 use crate::host::handoff::{HEAD_BYTES, Head};
 
