@@ -109,7 +109,7 @@ fn check(mut sent: &[u8]) {
 
 fuzz_target!(|data: &[u8]| {
     let Some((&mode, mut data)) = data.split_first() else { return };
-    let mut host = FuzzHost { receives: 0, sends_completed: 0 };
+    let mut host = FuzzHost::new();
     let mut qp = connect(mode, &mut host);
     let (mut now, mut posted, mut inbox, mut sent) = (Time(0), 0, Vec::new(), Vec::new());
     while let [action, argument, rest @ ..] = data {

@@ -1,14 +1,15 @@
 //! What other processes of the host send: questions about slots, their answers, the head of packets
-//! that are handed over, and what is said of access to memory. The kernel says whose they are;
-//! what is in them is not believed.
+//! that are handed over, what is said of access to memory, and where the payload of a rendezvous
+//! lies. The kernel says whose they are; what is in them is not believed.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use vernic_engine::fuzzing::grant_message;
+use vernic_engine::fuzzing::{grant_message, rendezvous_record};
 use vernic_io::fuzzing;
 
 fuzz_target!(|bytes: &[u8]| {
-    for parser in [fuzzing::slot_message, fuzzing::handoff_head, grant_message] {
+    let parsers = [fuzzing::slot_message, fuzzing::handoff_head, grant_message, rendezvous_record];
+    for parser in parsers {
         if let Some(understood) = parser(bytes) {
             // Reserved bytes may be lost the first time, nothing the second.
             assert_eq!(parser(&understood).as_deref(), Some(&understood[..]));

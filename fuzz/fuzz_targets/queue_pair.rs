@@ -6,83 +6,14 @@
 //! sequence number brought near what the queue pair expects, so that the input gets past the door.
 #![no_main]
 
+mod connected;
 mod host;
 
+use connected::{aim, connect, send};
 use host::FuzzHost;
 use libfuzzer_sys::fuzz_target;
-use vernic_proto::{
-    AttrMask, Qp, QpAttr, QpInit, QpState, QpType, Remote, RxMeta, SendFlags, SendOp, SendWqe,
-    Time, UdDest,
-};
-use vernic_wire::{AckTimeout, Packet, PortNum, Qkey, Qpn, Rkey, Srqn};
-
-fn connect(qp_type: QpType, host: &mut FuzzHost) -> Qp {
-    use AttrMask as M;
-    let qpn = Qpn::new(0x11);
-    let mut qp =
-        Qp::new(QpInit { qpn, qp_type, max_send_wr: 16, max_window: 64, shared_rq: false });
-    let mut attr = QpAttr {
-        access: 0xF,
-        dest_qpn: Qpn::new(0x22),
-        qkey: Qkey(7),
-        timeout: AckTimeout::new(8),
-        retry_cnt: 7,
-        rnr_retry: 7,
-        max_rd_atomic: 4,
-        max_dest_rd_atomic: 4,
-        ..QpAttr::default()
-    };
-    attr.av.port = PortNum(1);
-    let (init, rtr, rts) = match qp_type {
-        QpType::Ud => (M::PKEY_INDEX | M::PORT | M::QKEY, M::empty(), M::SQ_PSN),
-        QpType::Uc => (
-            M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
-            M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN,
-            M::SQ_PSN,
-        ),
-        QpType::XrcIni => (
-            M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
-            M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN,
-            M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_RD_ATOMIC,
-        ),
-        QpType::Rc | QpType::XrcTgt => (
-            M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS,
-            M::AV
-                | M::PATH_MTU
-                | M::DEST_QPN
-                | M::RQ_PSN
-                | M::MAX_DEST_RD_ATOMIC
-                | M::MIN_RNR_TIMER,
-            match qp_type {
-                QpType::XrcTgt => M::SQ_PSN | M::TIMEOUT,
-                _ => M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_RD_ATOMIC,
-            },
-        ),
-    };
-    for (state, mask) in [(QpState::Init, init), (QpState::Rtr, rtr), (QpState::Rts, rts)] {
-        attr.state = state;
-        qp.modify(&attr, mask | M::STATE, Time(0), host).expect("the table's own path to RTS");
-    }
-    qp
-}
-
-/// A send whose kind and length the byte chooses.
-fn send(byte: u8, qp_type: QpType) -> SendWqe {
-    let remote = Remote { addr: 0x1000, rkey: Rkey(2) };
-    let op = match byte & 7 {
-        0 => SendOp::Send,
-        1 => SendOp::SendImm(9),
-        2 => SendOp::Write(remote),
-        3 => SendOp::WriteImm(remote, 9),
-        4 => SendOp::Read(remote),
-        5 => SendOp::FetchAdd { remote, add: 1 },
-        6 => SendOp::SendInv(Rkey(4)),
-        _ => SendOp::Flush { remote, placement: 1, selectivity: 0 },
-    };
-    let dest = (qp_type == QpType::Ud).then_some(UdDest { ah: 0, qpn: Qpn::new(3), qkey: Qkey(7) });
-    let length = if byte & 7 == 5 { 8 } else { u32::from(byte >> 3) * 150 };
-    SendWqe { wr_id: 1, op, flags: SendFlags::SIGNALED, length, dest, srqn: Some(Srqn::new(1)) }
-}
+use vernic_proto::{AttrMask, Qp, QpAttr, QpState, QpType, RxMeta, Time};
+use vernic_wire::{Packet, Psn};
 
 fn drain(qp: &mut Qp, now: Time, host: &mut FuzzHost) {
     let mut buf = [0; 4500];
@@ -106,7 +37,7 @@ fuzz_target!(|data: &[u8]| {
         (QpType::XrcIni, 0xA0),
         (QpType::XrcTgt, 0xA0),
     ][usize::from(first) % 5];
-    let mut host = FuzzHost { receives: 0, sends_completed: 0 };
+    let mut host = FuzzHost::new();
     let mut qp = connect(qp_type, &mut host);
     let mut now = Time(0);
     let mut posted = 0;
@@ -118,13 +49,7 @@ fuzz_target!(|data: &[u8]| {
                 let (bytes, rest) = data.split_at(len);
                 data = rest;
                 let mut bytes = bytes.to_vec();
-                if bytes.len() >= 12 {
-                    bytes[0] = bits | bytes[0] & 0x1F;
-                    bytes[1] &= 0xF0;
-                    bytes[2..4].fill(0xFF);
-                    bytes[9..11].fill(0);
-                    bytes[11] &= 0x1F;
-                }
+                aim(&mut bytes, bits, Psn::new(0));
                 if let Ok(packet) = Packet::parse(&bytes) {
                     let meta = RxMeta { grh: None, ecn: 0, sl: 0 };
                     qp.handle_packet(now, &packet, &meta, &mut host);

@@ -1,8 +1,8 @@
 //! What the fuzz targets of protocol machines give them for a device.
 
 use vernic_proto::{
-    AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, QpEvent, RecvWqe, RemoteAccess,
-    SendWqe, SrqFault,
+    AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, PullFault, QpEvent, RecvWqe,
+    RemoteAccess, SendWqe, SrqFault,
 };
 use vernic_wire::{Rkey, Srqn};
 
@@ -10,9 +10,22 @@ use vernic_wire::{Rkey, Srqn};
 pub(crate) struct FuzzHost {
     pub(crate) receives: u32,
     pub(crate) sends_completed: u32,
+    /// Receives that were taken and did not end yet: one at most.
+    taken: u32,
+    /// What becomes of the payload of a rendezvous.
+    pub(crate) pull: Result<(), PullFault>,
 }
 
 impl FuzzHost {
+    pub(crate) fn new() -> Self {
+        Self { receives: 0, sends_completed: 0, taken: 0, pull: Ok(()) }
+    }
+
+    /// Notes that the receive that was taken has ended.
+    fn end_receive(&mut self) {
+        self.taken = self.taken.checked_sub(1).expect("a receive that was taken, and ends once");
+    }
+
     fn access(&self, rkey: Rkey) -> Result<(), AccessFault> {
         if rkey.value() & 1 == 0 {
             return Ok(());
@@ -69,6 +82,8 @@ impl Host for FuzzHost {
     }
     fn take_recv(&mut self) -> Option<RecvWqe> {
         self.receives = self.receives.checked_sub(1)?;
+        self.taken += 1;
+        assert_eq!(self.taken, 1, "one receive at a time");
         Some(RecvWqe { wr_id: 1, capacity: 2000 })
     }
     fn recv_credits(&mut self) -> Option<u32> {
@@ -77,13 +92,32 @@ impl Host for FuzzHost {
     fn scatter_recv(&mut self, _: u64, _: &[u8]) -> Result<(), AccessFault> {
         Ok(())
     }
-    fn flush_recv(&mut self, _: Option<RecvWqe>) {
+    fn name_payload(
+        &mut self,
+        _: u32,
+        _: u32,
+        _: u32,
+        buf: &mut [u8],
+    ) -> Result<Option<usize>, AccessFault> {
+        buf[..36].fill(0xC3);
+        Ok(Some(36))
+    }
+    fn pull_recv(&mut self, _: u64, _: u32) -> Result<(), PullFault> {
+        self.pull
+    }
+    fn flush_recv(&mut self, current: Option<RecvWqe>) {
         self.receives = 0;
+        if current.is_some() {
+            self.end_receive();
+        }
+        assert_eq!(self.taken, 0, "every receive that was taken ends");
     }
     fn complete_send(&mut self, _: Completion) {
         self.sends_completed += 1;
     }
-    fn complete_recv(&mut self, _: Completion) {}
+    fn complete_recv(&mut self, _: Completion) {
+        self.end_receive();
+    }
     fn event(&mut self, _: QpEvent) {}
     fn failure(&mut self, _: Failure) {}
 }

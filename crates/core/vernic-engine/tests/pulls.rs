@@ -300,7 +300,7 @@ fn what_the_application_has_back_is_never_delivered() {
         t.end.fill(0, &[0x5A; MIB as usize]);
         t.other.signal(libc::SIGCONT);
         let since = Instant::now();
-        while counter(t, "drop_run_withdrawn") == 0 {
+        while counter(t, "drop_rendezvous_withdrawn") == 0 {
             assert_eq!(t.other.ask("polled"), "0", "{how}: delivered");
             assert!(since.elapsed() < PATIENCE, "{how}: {}", t.other.ask("counters"));
         }

@@ -1,7 +1,7 @@
-//! Parsers of messages from other processes of the host, for the fuzz targets.
+//! What other processes of the host send, for the fuzz targets.
 //!
 //! Exists in builds with `--cfg fuzzing` only, which `cargo fuzz` sets; no part of the API. Each
-//! function returns what was parsed, as bytes again.
+//! parser of messages returns what was parsed, as bytes again.
 
 use crate::host::handoff::{HEAD_BYTES, Head};
 
@@ -14,4 +14,9 @@ pub fn slot_message(bytes: &[u8]) -> Option<Vec<u8>> {
 pub fn handoff_head(bytes: &[u8]) -> Option<Vec<u8>> {
     let head: &[u8; HEAD_BYTES] = bytes.first_chunk()?;
     Head::parse(head).map(|head| head.emit().to_vec())
+}
+
+/// Scribbles over a ring and reads it, as the steps say.
+pub fn ring_records(steps: &[u8]) {
+    crate::local::scribble_and_read(steps);
 }

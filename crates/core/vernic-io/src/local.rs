@@ -76,6 +76,9 @@ pub use ring::{
     RingWriter, message_bytes, record_bytes, rx_packet,
 };
 
+#[cfg(fuzzing)]
+pub(crate) use ring::scribbles::run as scribble_and_read;
+
 use hello::PeerMessage;
 use page::OwnPage;
 use ring::RingMemory;

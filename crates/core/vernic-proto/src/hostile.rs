@@ -1,5 +1,6 @@
-//! Packets of no sense against queue pairs of every type: nothing panics, no work request
-//! completes twice, and what is sent parses. Seeded; the seed is in the message of a failure.
+//! Packets and parts of messages of no sense against queue pairs of every type: nothing panics, no
+//! work request completes twice, and what is sent parses. Seeded; the seed is in the message of a
+//! failure.
 
 use vernic_wire::opcode::{self, Kind, Position, Tail};
 use vernic_wire::{
@@ -8,8 +9,11 @@ use vernic_wire::{
     Xrceth,
 };
 
+use crate::completion::Tag;
 use crate::cx::QpInit;
-use crate::disposition::Disposition;
+use crate::disposition::{Disposition, DropReason};
+use crate::host::PullFault;
+use crate::message::{MessagePart, RendezvousLimits};
 use crate::qp::Qp;
 use crate::state::{AttrMask, QpAttr, QpState, QpType};
 use crate::test_host::{BASE, FOREIGN_SRQN, RKEY, SRQN, TestHost, meta, packet_bytes};
@@ -37,6 +41,9 @@ impl Random {
 
 /// First sequence number in both directions: soon wraps.
 const FIRST_PSN: u32 = 0xFF_FFFC;
+
+/// The path MTU in bytes.
+const MTU: u32 = Mtu::B256.bytes();
 
 fn queue_pair(qp_type: QpType) -> Qp {
     let (max_send_wr, max_window, shared_rq) = (8, 64, false);
@@ -108,6 +115,42 @@ fn nonsense(random: &mut Random, service: Service, near: Psn) -> Vec<u8> {
     packet_bytes(headers, &payload)
 }
 
+/// A part of a message with numbers near those that make sense.
+fn nonsense_part(random: &mut Random, near: Psn) -> MessagePart {
+    MessagePart {
+        psn: near.add(random.below(12) as u32).sub(8),
+        length: random.one_of(&[0, 1, 8, 256, 300, 512, 600, 8192, 8448, 1 << 31, u32::MAX]),
+        is_rendezvous: random.below(2) == 0,
+        starts: random.below(2) == 0,
+        ends: random.below(2) == 0,
+        solicited: random.below(2) == 0,
+        tag: random.one_of(&[
+            Tag::None,
+            Tag::Imm(4),
+            Tag::Invalidated(RKEY),
+            Tag::Invalidated(Rkey(0)),
+        ]),
+    }
+}
+
+/// Hands a part to a queue pair, with payload of its length or of another one.
+fn hand_over(
+    random: &mut Random,
+    qp: &mut Qp,
+    (now, host): (Time, &mut TestHost),
+    part: &MessagePart,
+) -> Disposition {
+    let payload = [7; 8448];
+    let is_cut = random.below(100) == 0;
+    let len = if part.is_rendezvous { 0 } else { (part.length as usize).min(payload.len()) };
+    let len = if is_cut { len / 2 } else { len };
+    let disposition = qp.handle_message(now, part, &payload[..len], host);
+    if qp.qp_type() != QpType::Rc {
+        assert_eq!(disposition, Disposition::Drop(DropReason::WrongService));
+    }
+    disposition
+}
+
 /// A peer that mostly follows the rules, so that nonsense meets messages, READs and gaps half done.
 struct Peer {
     psn: Psn,
@@ -150,6 +193,55 @@ impl Peer {
         let after = Self { psn: self.psn.add(taken), message };
         (packet_bytes(headers, &vec![5; payload]), after)
     }
+
+    /// The part of a SEND that a requester of this host would send next, and the peer after it.
+    /// `None` in the midst of a message of another kind.
+    fn part(&self, random: &mut Random) -> Option<(MessagePart, Self)> {
+        let (left, starts) = match self.message {
+            Some((Kind::Send, left)) => (left, false),
+            Some(_) => return None,
+            None => (random.one_of(&[0, 8, 256, 300, 512, 600]), true),
+        };
+        let is_cut = left > MTU && random.below(2) == 0;
+        let length = if is_cut { MTU } else { left };
+        let part = MessagePart {
+            psn: self.psn,
+            length,
+            is_rendezvous: length != 0 && random.below(4) == 0,
+            starts,
+            ends: !is_cut,
+            solicited: !is_cut && random.below(2) == 0,
+            tag: if is_cut { Tag::None } else { random.one_of(&[Tag::None, Tag::Imm(3)]) },
+        };
+        let message = is_cut.then_some((Kind::Send, left - length));
+        Some((part, Self { psn: self.psn.add(part.packets(MTU)), message }))
+    }
+
+    /// Hands what the peer sends next to a queue pair; returns whether it was taken.
+    fn send(
+        &mut self,
+        random: &mut Random,
+        qp: &mut Qp,
+        (now, host): (Time, &mut TestHost),
+    ) -> bool {
+        let is_local = qp.qp_type() == QpType::Rc && random.below(2) == 0;
+        let part = if is_local { self.part(random) } else { None };
+        let (disposition, after) = match part {
+            Some((part, after)) => (hand_over(random, qp, (now, host), &part), after),
+            None => {
+                let (bytes, after) = self.packet(random, qp.service());
+                let packet = Packet::parse(&bytes).unwrap();
+                (qp.handle_packet(now, &packet, &meta(), host), after)
+            }
+        };
+        let is_taken = disposition == Disposition::Accepted;
+        if is_taken {
+            *self = after;
+        } else if qp.service() == Service::Uc {
+            *self = Self { message: None, ..after };
+        }
+        is_taken
+    }
 }
 
 fn post(random: &mut Random, qp: &mut Qp, wr_id: u64) -> bool {
@@ -178,6 +270,12 @@ fn drain(qp: &mut Qp, host: &mut TestHost, now: Time) {
     let mut buf = vec![0; 8192];
     // A window and all answers fit; what does not stop within is a livelock.
     for _ in 0..20_000 {
+        if let Some((part, len)) = qp.poll_message(now, host, &mut buf) {
+            assert_eq!(qp.qp_type(), QpType::Rc);
+            assert!(part.has_fitting_length(MTU), "{part:?}");
+            assert!(part.is_rendezvous || len == part.length as usize, "{part:?}");
+            continue;
+        }
         let sent = match qp.poll_response(now, host, &mut buf) {
             Some(sent) => sent,
             None => match qp.poll_request(now, host, &mut buf) {
@@ -210,7 +308,20 @@ fn run(qp_type: QpType, seed: u64) -> u32 {
             5..8 => drain(&mut qp, host, now),
             8 => qp.handle_timeout(now, host),
             9 if random.below(40) == 0 => host.key_valid = false,
+            9 if random.below(4) == 0 => {
+                qp.set_messages(random.below(2) == 0);
+                let limits = RendezvousLimits { min_bytes: MTU, max_bytes: 2 * MTU };
+                qp.set_rendezvous((random.below(2) == 0).then_some(limits));
+            }
             10 if random.below(40) == 0 => host.recv_valid = false,
+            10 if random.below(4) == 0 => {
+                let faults = [PullFault::Unreachable, PullFault::Withdrawn];
+                host.pull = random.one_of(&[Ok(()), Ok(()), Err(faults[0]), Err(faults[1])]);
+            }
+            11 if random.below(2) == 0 => {
+                let part = nonsense_part(random, peer.psn);
+                hand_over(random, &mut qp, (now, host), &part);
+            }
             11 => {
                 let bytes = nonsense(random, service, peer.psn);
                 if let Ok(packet) = Packet::parse(&bytes) {
@@ -226,16 +337,7 @@ fn run(qp_type: QpType, seed: u64) -> u32 {
                 let disposition = qp.handle_packet(now, &packet, &meta(), host);
                 accepted += u32::from(disposition == Disposition::Accepted);
             }
-            _ => {
-                let (bytes, after) = peer.packet(random, service);
-                let packet = Packet::parse(&bytes).unwrap();
-                if qp.handle_packet(now, &packet, &meta(), host) == Disposition::Accepted {
-                    accepted += 1;
-                    peer = after;
-                } else if service == Service::Uc {
-                    peer = Peer { message: None, ..after };
-                }
-            }
+            _ => accepted += u32::from(peer.send(random, &mut qp, (now, host))),
         }
         if qp.state() == QpState::Error {
             assert_eq!(host.failures.len(), 1, "{qp_type:?} seed {seed}: one failure");

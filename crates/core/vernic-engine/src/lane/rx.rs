@@ -218,7 +218,8 @@ struct Demux<'a, 'p> {
     via: Option<RingSource<'a>>,
     /// The memory of that peer, if bytes are copied out of it.
     sender_memory: Option<&'a SenderMemory>,
-    /// Bytes that a rendezvous copied out of that memory. A copy that failed counts in full.
+    /// Bytes that rendezvous copied out of that memory. A copy that failed counts in full, and a
+    /// short one as one of the least bytes that a sender names.
     pulled: u64,
     /// Packets that machines took as the next of their sequence.
     accepted: u64,
@@ -467,3 +468,6 @@ fn paced_cost(packet: &RxPacket<'_>, service: Service) -> u64 {
     let paced = matches!(service, Service::Uc | Service::Ud) && packet.meta.door != Door::Shared;
     if paced { ReceiverPage::cost(packet.transport().len()) } else { 0 }
 }
+
+#[cfg(test)]
+mod tests;

@@ -309,6 +309,12 @@ impl LocalRings {
         (self.by_slot[at], self.owners[at])
     }
 
+    /// Returns the ring to a peer, to write anything to it.
+    #[cfg(test)]
+    pub(crate) fn writer_of(&mut self, id: LocalPeerId) -> Option<&mut RingWriter> {
+        self.peer_mut(id)?.writer.as_mut()
+    }
+
     /// Closes the rings of all peers, as if each were broken.
     #[cfg(test)]
     pub(crate) fn break_all(&mut self) {

@@ -555,5 +555,7 @@ impl RecordHead {
     }
 }
 
+#[cfg(fuzzing)]
+pub(crate) mod scribbles;
 #[cfg(test)]
 mod tests;
