@@ -43,7 +43,8 @@ impl Random {
 const FIRST_PSN: u32 = 0xFF_FFFC;
 
 /// The path MTU in bytes.
-const MTU: u32 = Mtu::B256.bytes();
+const PATH_MTU: Mtu = Mtu::B256;
+const MTU: u32 = PATH_MTU.bytes();
 
 fn queue_pair(qp_type: QpType) -> Qp {
     let (max_send_wr, max_window, shared_rq) = (8, 64, false);
@@ -55,7 +56,7 @@ fn bring_up(qp: &mut Qp, host: &mut TestHost) {
     let mut attr = QpAttr {
         port: PortNum(1),
         access: 0xFFFF,
-        path_mtu: Mtu::B256,
+        path_mtu: PATH_MTU,
         qkey: Qkey(7),
         dest_qpn: Qpn::new(2),
         rq_psn: Psn::new(FIRST_PSN),
@@ -120,6 +121,7 @@ fn nonsense_part(random: &mut Random, near: Psn) -> MessagePart {
     MessagePart {
         psn: near.add(random.below(12) as u32).sub(8),
         length: random.one_of(&[0, 1, 8, 256, 300, 512, 600, 8192, 8448, 1 << 31, u32::MAX]),
+        mtu: random.one_of(&[PATH_MTU, PATH_MTU, PATH_MTU, Mtu::B512, Mtu::B4096]),
         is_rendezvous: random.below(2) == 0,
         starts: random.below(2) == 0,
         ends: random.below(2) == 0,
@@ -207,6 +209,7 @@ impl Peer {
         let part = MessagePart {
             psn: self.psn,
             length,
+            mtu: PATH_MTU,
             is_rendezvous: length != 0 && random.below(4) == 0,
             starts,
             ends: !is_cut,
@@ -214,7 +217,7 @@ impl Peer {
             tag: if is_cut { Tag::None } else { random.one_of(&[Tag::None, Tag::Imm(3)]) },
         };
         let message = is_cut.then_some((Kind::Send, left - length));
-        Some((part, Self { psn: self.psn.add(part.packets(MTU)), message }))
+        Some((part, Self { psn: self.psn.add(part.packets()), message }))
     }
 
     /// Hands what the peer sends next to a queue pair; returns whether it was taken.
@@ -272,7 +275,7 @@ fn drain(qp: &mut Qp, host: &mut TestHost, now: Time) {
     for _ in 0..20_000 {
         if let Some((part, len)) = qp.poll_message(now, host, &mut buf) {
             assert_eq!(qp.qp_type(), QpType::Rc);
-            assert!(part.has_fitting_length(MTU), "{part:?}");
+            assert!(part.has_fitting_length(PATH_MTU), "{part:?}");
             assert!(part.is_rendezvous || len == part.length as usize, "{part:?}");
             continue;
         }

@@ -7,7 +7,7 @@
 //! peer's acknowledgements, its NAKs and a change of the route mean what they always mean, and what
 //! has to be sent again travels in packets.
 
-use vernic_wire::Psn;
+use vernic_wire::{Mtu, Psn};
 
 use crate::completion::Tag;
 use crate::segment::packet_count;
@@ -19,6 +19,8 @@ pub struct MessagePart {
     pub psn: Psn,
     /// The payload in bytes.
     pub length: u32,
+    /// The sender's path MTU: how long the packets are that it stands for.
+    pub mtu: Mtu,
     /// Whether the receiver copies the payload out of the sender's memory (a rendezvous). Otherwise
     /// the payload travels with the part.
     pub is_rendezvous: bool,
@@ -33,16 +35,18 @@ pub struct MessagePart {
 }
 
 impl MessagePart {
-    /// The packets that it stands for at a path MTU, and so the sequence numbers that it takes.
-    pub(crate) fn packets(&self, mtu: u32) -> u32 {
-        packet_count(self.length, mtu)
+    /// The packets that it stands for, and so the sequence numbers that it takes.
+    pub(crate) fn packets(&self) -> u32 {
+        packet_count(self.length, self.mtu.bytes())
     }
 
-    /// Whether its length can be meant. Packets before the last of a message are full, and the last
-    /// is not empty unless it is the only one (IBTA 9.7.4.1.6).
-    pub(crate) fn has_fitting_length(&self, mtu: u32) -> bool {
-        let is_full = self.length != 0 && self.length.is_multiple_of(mtu);
-        is_full || self.ends && (self.starts || self.length != 0)
+    /// Whether its length can be meant at the receiver's path MTU. Packets before the last of a
+    /// message are full, and the last is not empty unless it is the only one (IBTA 9.7.4.1.6). A
+    /// sender with another path MTU counts other packets, unless there is only one.
+    pub(crate) fn has_fitting_length(&self, mtu: Mtu) -> bool {
+        let is_full = self.length != 0 && self.length.is_multiple_of(mtu.bytes());
+        let is_meant = is_full || self.ends && (self.starts || self.length != 0);
+        is_meant && self.packets() == packet_count(self.length, mtu.bytes())
     }
 }
 

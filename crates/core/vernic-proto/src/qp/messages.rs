@@ -96,7 +96,7 @@ impl Qp {
         if !part.is_rendezvous && payload.len() as u64 != u64::from(part.length) {
             return Disposition::Drop(DropReason::Malformed);
         }
-        self.counters.rx_packets += u64::from(part.packets(self.attr.path_mtu.bytes()));
+        self.counters.rx_packets += u64::from(part.packets());
         self.counters.rx_bytes += u64::from(part.length);
         let cx = cx!(self, now);
         let disposition = match &mut self.machine {

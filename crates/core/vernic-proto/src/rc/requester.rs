@@ -416,13 +416,14 @@ impl Requester {
         let part = MessagePart {
             psn: sq.psn(sq.next()),
             length,
+            mtu: cx.attr.path_mtu,
             is_rendezvous,
             starts: offset == 0,
             ends,
             solicited: ends && entry.wqe.flags.contains(SendFlags::SOLICITED),
             tag: if ends { tag_of(&entry.wqe.op) } else { Tag::None },
         };
-        let packets = part.packets(mtu);
+        let packets = part.packets();
         cx.counters.messages_sent += u64::from(ends);
         cx.counters.tx_packets += u64::from(packets);
         cx.counters.tx_bytes += u64::from(length);

@@ -8,7 +8,7 @@ use vernic_io::host::Slot;
 use vernic_io::local::{MessageHead, message_bytes};
 use vernic_mem::Access;
 use vernic_proto::{AttrMask, MessagePart, QpAttr, QpState, QpType, Tag};
-use vernic_wire::{Gid, PortNum, Psn};
+use vernic_wire::{Gid, Mtu, PortNum, Psn};
 
 use super::*;
 use crate::local::message_head::head_of;
@@ -21,6 +21,7 @@ use crate::{
 const PART: MessagePart = MessagePart {
     psn: Psn::new(0),
     length: 0,
+    mtu: Mtu::B1024,
     is_rendezvous: false,
     starts: true,
     ends: true,
@@ -144,13 +145,16 @@ fn heads_that_no_sender_writes_are_malformed() {
     let good = head_of(t.qp.qpn(), &PART);
     let [dest, psn, tag] = good.words;
     let heads = [
-        MessageHead { flags: good.flags | 1 << 6, ..good },
-        MessageHead { flags: 1 << 15, ..good },
+        MessageHead { flags: good.flags | 1 << 9, ..good },
+        MessageHead { flags: good.flags | 1 << 15, ..good },
+        // Path MTUs that are none.
+        MessageHead { flags: good.flags & 0b11_1111, ..good },
+        MessageHead { flags: good.flags | 7 << 6, ..good },
         MessageHead { words: [dest | 1 << 24, psn, tag], ..good },
         MessageHead { words: [dest, psn | 1 << 31, tag], ..good },
         // Solicited, but not the last; immediate data and a key at a time.
-        MessageHead { flags: 0b0101, ..good },
-        MessageHead { flags: 0b11_0011, ..good },
+        MessageHead { flags: good.flags & !0b10 | 0b100, ..good },
+        MessageHead { flags: good.flags | 0b11_0000, ..good },
     ];
     for head in heads {
         t.drops_for(DropReason::Malformed, &format!("{head:?}"), head, &[]);

@@ -10,7 +10,7 @@ use crate::error::{AccessFault, ErrorClass};
 use crate::host::{Host, PullFault};
 use crate::inbound::{Message, send_completion, send_fits};
 use crate::message::MessagePart;
-use vernic_wire::Psn;
+use vernic_wire::{Mtu, Psn};
 
 /// What becomes of a part.
 enum Taken {
@@ -37,8 +37,8 @@ impl Responder {
         if !self.begin(cx, host) {
             return Disposition::Drop(DropReason::BadState);
         }
-        let mtu = cx.attr.path_mtu.bytes();
-        let last = part.psn.add(part.packets(mtu) - 1);
+        let mtu = cx.attr.path_mtu;
+        let last = part.psn.add(part.packets() - 1);
         let taken = match check_psn(&mut self.sequence, &mut self.notice, (part.psn, last)) {
             Step::CheckOpSeq => self.take_part(part, payload, mtu, host),
             Step::AnswerAgain => {
@@ -72,7 +72,7 @@ impl Responder {
         &mut self,
         part: &MessagePart,
         payload: &[u8],
-        mtu: u32,
+        mtu: Mtu,
         host: &mut impl Host,
     ) -> Taken {
         let received = match (self.message, part.starts) {

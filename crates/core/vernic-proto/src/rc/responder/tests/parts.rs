@@ -9,6 +9,7 @@ fn middle(psn: u32, length: u32) -> MessagePart {
     MessagePart {
         psn: Psn::new(psn),
         length,
+        mtu: Mtu::B256,
         is_rendezvous: false,
         starts: false,
         ends: false,
@@ -218,6 +219,14 @@ fn lengths_that_do_not_fit_are_refused_as_those_of_packets_and_nothing_is_copied
     }
     let most = crate::MAX_MESSAGE + MTU as u32;
     assert_eq!(taken(first(100, most), u64::MAX), refused(ErrorClass::MessageLength));
+    // More or fewer packets than at the path MTU of this end.
+    for (length, mtu, fits) in
+        [(700, Mtu::B512, false), (700, Mtu::B1024, false), (200, Mtu::B4096, true)]
+    {
+        let disposition = taken(MessagePart { mtu, ..only(100, length) }, u64::MAX);
+        let expected = if fits { Disposition::Accepted } else { refused(ErrorClass::PacketLength) };
+        assert_eq!(disposition, expected, "{length} bytes at {mtu:?}");
+    }
     // The last of several, and empty.
     let mut t = Rig::new();
     t.host.post_recv(1, 5000);
