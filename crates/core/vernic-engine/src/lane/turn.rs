@@ -149,8 +149,8 @@ fn write(
     TurnResult::written(written)
 }
 
-/// Writes requests of RC or XRC to the ring of a local peer: SENDs as parts of messages, the rest in
-/// packets.
+/// Writes requests of RC or XRC to the ring of a local peer: SENDs as parts of messages, the rest
+/// in packets.
 #[inline]
 fn write_to_ring(
     machine: &mut Qp,

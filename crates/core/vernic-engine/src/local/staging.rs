@@ -1,5 +1,5 @@
-//! A staging buffer: private memory where the packets and messages of one turn are built before they
-//! are copied to a ring.
+//! A staging buffer: private memory where the packets and messages of one turn are built before
+//! they are copied to a ring.
 //!
 //! A packet is written in pieces of a few bytes, and copied a moment later in bigger pieces. A
 //! processor delays a load that covers several recent stores until all earlier stores are done.

@@ -72,8 +72,8 @@ impl QpInner {
         self.with_rendezvous(engine, (srqs, None), now, core, f)
     }
 
-    /// Runs `f` as [`with_lane_host`](Self::with_lane_host) does, for a part of a message that may be
-    /// a rendezvous.
+    /// Runs `f` as [`with_lane_host`](Self::with_lane_host) does, for a part of a message that may
+    /// be a rendezvous.
     #[inline]
     pub(crate) fn with_rendezvous<T>(
         &self,

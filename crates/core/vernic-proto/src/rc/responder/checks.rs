@@ -71,8 +71,8 @@ pub(super) struct Sequence {
     pub(super) ahead: Psn,
 }
 
-/// Expected, seen before, or ahead of a gap (IBTA 9.7.4.1.1), of what takes the numbers from `first`
-/// to `last`. A gap is reported once.
+/// Expected, seen before, or ahead of a gap (IBTA 9.7.4.1.1), of what takes the numbers from
+/// `first` to `last`. A gap is reported once.
 pub(super) fn check_psn(
     sequence: &mut Sequence,
     notice: &mut Notice,
