@@ -12,6 +12,7 @@ use vernic_wire::{Gid, Mtu, PortNum, Psn};
 
 use super::*;
 use crate::local::message_head::head_of;
+use crate::local::rendezvous::LIMITS;
 use crate::testing::{ud_qp, without_background};
 use crate::{
     AddressVector, Context, Cq, Mr, Pd, Qp, QpCap, QpInit, RecvWr, Sge, XrcIniInit, XrcdOpen,
@@ -313,12 +314,13 @@ fn payload_that_the_neighbour_has_revoked_is_not_copied() {
 
 #[test]
 fn a_neighbour_that_names_much_or_often_has_a_share_copied_at_a_time() {
-    // No sender names single bytes; each takes as long as some of a large copy.
-    for (length, most) in [(512 << 10, 2), (1, 8)] {
+    // No sender names single bytes; each takes as long as the shortest that senders name.
+    let shortest = (BYTES_PER_POLL / u64::from(LIMITS.min_bytes)) as usize;
+    for (length, most) in [(512 << 10, 2), (1, shortest)] {
         let t = Neighbour::new();
         offer(&t);
         let (qp, _mr) = with_memory(&t);
-        let (head, count) = (head_of(qp.qpn(), &RENDEZVOUS), 33);
+        let (head, count) = (head_of(qp.qpn(), &RENDEZVOUS), 2 * shortest + 1);
         (0..count).for_each(|_| assert!(t.write(head, &record(length, [0, 1, 0]))));
         let mut left = count;
         while left != 0 {
