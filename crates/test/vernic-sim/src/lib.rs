@@ -59,6 +59,7 @@
 #![allow(rustdoc::private_intra_doc_links)] // who reads these pages reads the code
 
 mod app;
+mod arrival;
 mod checks;
 mod command;
 mod complete;
@@ -71,10 +72,13 @@ mod host;
 pub mod iwarp;
 mod judge;
 mod lifecycle;
+mod local;
 mod memory;
 mod net;
 pub mod pair;
+mod parts;
 mod plan;
+mod ring;
 mod rng;
 mod side;
 mod trace;

@@ -14,6 +14,7 @@ use crate::flow::Flow;
 use crate::memory::{Memory, access};
 use crate::net::Link;
 use crate::plan::{Chaos, ConnPlan};
+use crate::ring::Rings;
 use crate::rng::Rng;
 use crate::side::{Areas, Effects, SideState};
 use crate::world::{Conn, Event, Node, Phase, Side, World};
@@ -60,6 +61,7 @@ impl World {
                     node.has_xrc |= plan.service == Service::Xrc;
                 }
             }
+            let is_up = plan.ring.as_ref().is_some_and(|ring| ring.is_up);
             self.conns.push(Conn {
                 plan,
                 sides,
@@ -67,6 +69,7 @@ impl World {
                 links: [Link::default(), Link::default()],
                 incarnation: 0,
                 phase: Phase::Down,
+                rings: Rings::new(is_up),
                 in_flight: 0,
                 born_healed: false,
             });
@@ -137,6 +140,11 @@ impl World {
         conn.incarnation += 1;
         conn.phase = Phase::Connecting;
         conn.born_healed = self.healed;
+        conn.rings.were_lost = false;
+        if conn.incarnation > 1 && conn.plan.ring.is_some() && self.rng.percent(30) {
+            self.at(0, Event::Chaos(Chaos::RingUp, c, 0));
+        }
+        let conn = &mut self.conns[c];
         if conn.incarnation > 1 {
             self.ctx.hit(Count::Reconnects);
         }
@@ -258,6 +266,9 @@ impl World {
     // Chaos.
 
     pub(crate) fn wreak(&mut self, chaos: Chaos, c: usize, s: usize) {
+        if chaos == Chaos::RingUp {
+            self.join_rings(c);
+        }
         if self.healed {
             return;
         }
@@ -290,6 +301,10 @@ impl World {
                 self.change(c, s, QpState::Reset);
                 self.forget(c, s);
                 self.bring_down(c);
+            }
+            Chaos::RingsLost(at_once) => self.lose_rings(c, at_once, None),
+            Chaos::PeerDies if conn.phase == Phase::Up && conn.rings.are_up => {
+                self.die(c, s, None);
             }
             Chaos::Drain(length)
                 if conn.phase == Phase::Up && conn.sides[s].qp.state() == QpState::Rts =>
@@ -346,7 +361,7 @@ impl World {
     }
 
     /// A queue pair in Reset has forgotten everything: nothing of it may complete any more.
-    fn forget(&mut self, c: usize, s: usize) {
+    pub(crate) fn forget(&mut self, c: usize, s: usize) {
         let conn = &mut self.conns[c];
         let side = &mut conn.sides[s];
         let recvs = side.st.rq.len() as u64 + u64::from(side.st.current.is_some());
@@ -456,6 +471,13 @@ impl SideState {
             piece: None,
             selected: None,
             fx: Effects::default(),
+            offer: None,
+            pulled: None,
+            kept_recv: false,
+            requests_by_ring: false,
+            responses_by_ring: false,
+            is_answered_by_ring: false,
+            peer_gone: false,
             pump_at: None,
             timer_at: None,
         }
@@ -481,6 +503,9 @@ impl SideState {
         self.last_wqe_reached = false;
         self.recv_status = None;
         self.last_capacity = None;
+        self.kept_recv = false;
+        (self.requests_by_ring, self.responses_by_ring) = (false, false);
+        (self.is_answered_by_ring, self.peer_gone) = (false, false);
     }
 }
 

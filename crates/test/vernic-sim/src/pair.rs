@@ -417,6 +417,7 @@ fn plan(config: &PairConfig) -> Plan {
         staggered: false,
         lenient: false,
         hasty: false,
+        ring: None,
     };
     Plan {
         seed: 1,

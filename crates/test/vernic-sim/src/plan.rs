@@ -5,9 +5,11 @@
 //! the run reads it only. All times in nanoseconds of virtual time, probabilities in parts per
 //! million.
 
+use vernic_proto::RendezvousLimits;
 use vernic_wire::{Mtu, Service};
 
 use crate::rng::Rng;
+use crate::xrc::is_reliable;
 
 /// A deliberate fault of the simulation itself, to prove that the oracle can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -76,6 +78,26 @@ pub(crate) struct ConnPlan {
     pub(crate) staggered: bool,
     pub(crate) lenient: bool,
     pub(crate) hasty: bool,
+    /// The sides may be processes of one host; `None`: they are not.
+    pub(crate) ring: Option<RingPlan>,
+}
+
+/// The rings between two processes of one host, and who reads them.
+#[derive(Clone, Debug)]
+pub(crate) struct RingPlan {
+    /// Whether they are there from the start.
+    pub(crate) is_up: bool,
+    /// Longest time until the reader comes.
+    pub(crate) delay: u64,
+    /// Most records that it takes at a time.
+    pub(crate) batch: u64,
+    /// Bytes of a ring.
+    pub(crate) capacity: usize,
+    /// Most bytes of payload that travel with a part.
+    pub(crate) part: usize,
+    pub(crate) rendezvous: Option<RendezvousLimits>,
+    /// Probability that the payload of a rendezvous cannot be copied.
+    pub(crate) unreachable: u32,
 }
 
 /// One side's attributes and application.
@@ -130,6 +152,12 @@ pub(crate) enum Chaos {
     Reset,
     /// The send queue drains, and starts again after so long.
     Drain(u64),
+    /// There are rings between the sides.
+    RingUp,
+    /// The rings break. Whether what is still read is read at once.
+    RingsLost(bool),
+    /// The process of the side ends, while its peer of the same host is told.
+    PeerDies,
 }
 
 const MS: u64 = 1_000_000;
@@ -158,6 +186,10 @@ impl Plan {
         for side in plan.conns.iter_mut().flat_map(|conn| &mut conn.sides) {
             side.erratic = rng.percent(20).then(|| rng.word());
         }
+        // And of what it stood for before there were rings.
+        for index in 0..plan.conns.len() {
+            plan.draw_rings(&mut rng, index);
+        }
         plan
     }
 
@@ -167,6 +199,28 @@ impl Plan {
         self.mutation = mutation;
         self.fuse = fuse;
         self
+    }
+
+    fn draw_rings(&mut self, rng: &mut Rng, index: usize) {
+        let conn = &mut self.conns[index];
+        if !is_reliable(conn.service) || rng.percent(50) {
+            return;
+        }
+        let ring = ring(rng, conn.mtu.bytes());
+        let changes = rng.below(4);
+        if !ring.is_up {
+            self.chaos.push((rng.below(self.heal_at) + 1, Chaos::RingUp, index, 0));
+        }
+        conn.ring = Some(ring);
+        for _ in 0..changes {
+            let at = rng.below(self.heal_at * 3 / 4) + 1;
+            let chaos = match rng.below(6) {
+                0 => Chaos::PeerDies,
+                1 | 2 => Chaos::RingsLost(rng.percent(50)),
+                _ => Chaos::RingUp,
+            };
+            self.chaos.push((at, chaos, index, rng.below(2) as usize));
+        }
     }
 
     fn draw_chaos(&mut self, rng: &mut Rng) {
@@ -192,7 +246,7 @@ impl Plan {
                     Chaos::Revoke => 2,
                     Chaos::Error => 3,
                     Chaos::Reset => 4,
-                    Chaos::Drain(_) => 5,
+                    _ => 5,
                 };
                 if kinds >> bit & 1 == 1 {
                     self.chaos.push((at, chaos, index, rng.below(2) as usize));
@@ -253,6 +307,7 @@ fn conn(rng: &mut Rng, nodes: usize, index: usize, large: bool) -> ConnPlan {
         staggered: rng.percent(30),
         lenient: false,
         hasty,
+        ring: None,
     }
     .with_numbers(rng)
     .with_garbage(rng)
@@ -274,6 +329,23 @@ impl ConnPlan {
             self.link.garbage = rng.pick(&[10_000, 100_000, 500_000]);
         }
         self
+    }
+}
+
+fn ring(rng: &mut Rng, mtu: u32) -> RingPlan {
+    let small = mtu as usize + 512;
+    let limits = RendezvousLimits {
+        min_bytes: rng.pick(&[1, mtu, 3_000, 20_000]),
+        max_bytes: rng.pick(&[1, mtu * 2, 10_000, 1 << 19]),
+    };
+    RingPlan {
+        is_up: rng.percent(50),
+        delay: rng.pick(&[0, 200, 2 * US]),
+        batch: rng.pick(&[1, 4, 64]),
+        capacity: rng.pick(&[small, small * 3, 1 << 16, 1 << 18]),
+        part: rng.pick(&[mtu as usize, mtu as usize * 3 + 17, 1 << 14, 1 << 16]),
+        rendezvous: rng.percent(60).then_some(limits),
+        unreachable: rng.pick(&[0, 0, 20_000, 300_000]),
     }
 }
 

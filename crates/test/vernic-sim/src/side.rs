@@ -5,12 +5,13 @@
 
 use std::collections::VecDeque;
 
-use vernic_proto::{AccessCheck, Failure, QpState, Time, WcStatus};
+use vernic_proto::{AccessCheck, Failure, MessagePart, QpState, Time, WcStatus};
 use vernic_wire::{AethCode, Mtu, NakCode, Packet, Qkey, Qpn, Rkey, Service};
 
 use crate::ctx::Ctx;
 use crate::flow::{Flow, Recv};
 use crate::memory::Memory;
+use crate::parts::sequence_numbers;
 use crate::xrc::QUEUES;
 
 /// What the packet under way did so far.
@@ -37,6 +38,25 @@ pub(crate) struct Piece {
     pub(crate) len: u32,
     pub(crate) first: bool,
     pub(crate) last: bool,
+}
+
+/// What became of the payload of a rendezvous.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pulled {
+    /// It was copied, unless the receive itself refused.
+    Bytes,
+    /// The sender's memory cannot be reached.
+    Unreachable,
+    /// The sender has taken it back: it has reported an error.
+    Withdrawn,
+}
+
+/// The payload of the rendezvous that is handled, and what is to become of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offer {
+    /// Number of the content, and where in it the payload begins.
+    pub(crate) content: (u64, u64),
+    pub(crate) pulled: Pulled,
 }
 
 /// Areas of a side's memory, and their keys.
@@ -115,6 +135,20 @@ pub(crate) struct SideState {
     /// The shared receive queue that an XRC target works for.
     pub(crate) selected: Option<usize>,
     pub(crate) fx: Effects,
+    /// The rendezvous that is handled.
+    pub(crate) offer: Option<Offer>,
+    /// What became of the payload that the part under way asked for.
+    pub(crate) pulled: Option<Pulled>,
+    /// A receive was taken for a rendezvous whose payload could not be copied.
+    pub(crate) kept_recv: bool,
+    /// Requests go through the ring.
+    pub(crate) requests_by_ring: bool,
+    /// The last request came through the ring: so go the responses.
+    pub(crate) responses_by_ring: bool,
+    /// The last response came through the ring.
+    pub(crate) is_answered_by_ring: bool,
+    /// The process of the peer is known to have ended.
+    pub(crate) peer_gone: bool,
     // The engine's part.
     pub(crate) pump_at: Option<Time>,
     pub(crate) timer_at: Option<Time>,
@@ -130,6 +164,12 @@ impl SideState {
             Some(AethCode::RnrNak(_)) => self.sent[3] += 1,
             _ => {}
         }
+    }
+
+    /// The same of a part of a message, which counts as the packets that it stands for.
+    pub(crate) fn note_sent_part(&mut self, part: &MessagePart) {
+        self.sent[0] += sequence_numbers(part, self.mtu.bytes());
+        self.sent[1] += u64::from(part.length);
     }
 
     /// Name in traces: A and B, with the connection's number from 1 if it is not the first.
