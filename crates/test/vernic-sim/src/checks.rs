@@ -114,7 +114,9 @@ impl World {
             );
         }
         let is_quiet = |flow: &Flow| flow.trouble == 0 && !flow.unreachable;
-        let quiet = conn.flows.iter().all(is_quiet) && !conn.plan.hasty;
+        // By the network answers take longer than through a ring that was there before.
+        let is_steady = !conn.plan.hasty && !conn.rings.were_lost;
+        let quiet = conn.flows.iter().all(is_quiet) && is_steady;
         self.ctx.cover.add(Count::TailProbes, k.tail_probes);
         self.ctx.cover.add(Count::AckTimeouts, k.ack_timeouts);
         let repaired = k.ack_timeouts + k.tail_probes + k.sequence_naks_received + k.implied_naks;

@@ -70,6 +70,7 @@ impl World {
         let conn = &self.conns[c];
         let side = &conn.sides[s];
         conn.rings.are_up
+            && sends(side.qp.state())
             && !side.st.requests_by_ring
             && side.qp.has_unacknowledged()
             && side.qp.attr().retry_cnt != 0
