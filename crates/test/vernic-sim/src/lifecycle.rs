@@ -302,9 +302,9 @@ impl World {
                 self.forget(c, s);
                 self.bring_down(c);
             }
-            Chaos::RingsLost(at_once) => self.lose_rings(c, at_once, None),
-            Chaos::PeerDies if conn.phase == Phase::Up && conn.rings.are_up => {
-                self.die(c, s, None);
+            Chaos::Ring(records, fate) => {
+                conn.rings.armed = Some((records, fate, s));
+                self.strike(c);
             }
             Chaos::Drain(length)
                 if conn.phase == Phase::Up && conn.sides[s].qp.state() == QpState::Rts =>

@@ -15,11 +15,11 @@ use crate::ctx::fail;
 use crate::flow::Flow;
 use crate::net::{Tag, corrupt_payload};
 use crate::parts::{self, Named};
-use crate::plan::Mutation;
+use crate::plan::{Chaos, Mutation, RingFate};
 use crate::ring::{Body, PartRecord, Record};
 use crate::side::{Offer, Pulled, SimHost};
 use crate::trace;
-use crate::world::{Event, World};
+use crate::world::{Event, Phase, World};
 
 /// Bytes of headers around a packet's payload, at most.
 const HEADERS: usize = 128;
@@ -163,8 +163,12 @@ impl World {
         conn.in_flight += 1;
         let incarnation = conn.incarnation;
         conn.rings.written[s].push(Record { body, is_request, incarnation });
+        let is_armed = conn.rings.armed.is_some();
         if !self.has_room(c, s, true) {
             self.ctx.hit(Count::RingFull);
+        }
+        if is_armed {
+            self.at(0, Event::Strike(c));
         }
         self.schedule_read(c, 1 - s);
     }
@@ -315,6 +319,22 @@ impl World {
         conn.rings.are_up = true;
         self.settle(c, 0);
         self.settle(c, 1);
+    }
+
+    /// What a seed has in store for rings happens, if as much is in them now.
+    pub(crate) fn strike(&mut self, c: usize) {
+        let conn = &mut self.conns[c];
+        let Some((records, fate, s)) = conn.rings.armed else { return };
+        let is_time = conn.rings.are_up && conn.rings.written[s].len() >= records;
+        if self.healed || conn.phase != Phase::Up || !is_time {
+            return;
+        }
+        conn.rings.armed = None;
+        match fate {
+            RingFate::Lost(at_once) => self.lose_rings(c, at_once, None),
+            RingFate::PeerDies => self.die(c, s, None),
+            RingFate::Error => self.wreak(Chaos::Error, c, s),
+        }
     }
 
     /// The rings break: of each a prefix is still read, `at_once` or in its time, and the rest is

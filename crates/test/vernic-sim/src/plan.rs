@@ -154,10 +154,19 @@ pub(crate) enum Chaos {
     Drain(u64),
     /// There are rings between the sides.
     RingUp,
-    /// The rings break. Whether what is still read is read at once.
-    RingsLost(bool),
-    /// The process of the side ends, while its peer of the same host is told.
+    /// Once so many records are in what this side writes, that happens.
+    Ring(usize, RingFate),
+}
+
+/// What happens to rings with something in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RingFate {
+    /// They break. Whether what is still read is read at once.
+    Lost(bool),
+    /// The process of a side ends.
     PeerDies,
+    /// The application moves the queue pair to Error.
+    Error,
 }
 
 const MS: u64 = 1_000_000;
@@ -214,9 +223,11 @@ impl Plan {
         conn.ring = Some(ring);
         for _ in 0..changes {
             let at = rng.below(self.heal_at * 3 / 4) + 1;
-            let chaos = match rng.below(6) {
-                0 => Chaos::PeerDies,
-                1 | 2 => Chaos::RingsLost(rng.percent(50)),
+            let records = rng.pick(&[0, 1, 1, 2, 5, 20]);
+            let chaos = match rng.below(8) {
+                0 => Chaos::Ring(records, RingFate::PeerDies),
+                1 => Chaos::Ring(records, RingFate::Error),
+                2..=4 => Chaos::Ring(records, RingFate::Lost(rng.percent(50))),
                 _ => Chaos::RingUp,
             };
             self.chaos.push((at, chaos, index, rng.below(2) as usize));

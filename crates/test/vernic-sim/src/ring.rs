@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use vernic_proto::MessagePart;
 
 use crate::net::Tag;
+use crate::plan::RingFate;
 
 /// Records that a ring holds, whatever their size: its reader takes them all within a small part of
 /// an ACK timeout.
@@ -99,6 +100,8 @@ pub(crate) struct Rings {
     pub(crate) are_up: bool,
     /// Whether they were lost, with records in them, since the connection was made.
     pub(crate) were_lost: bool,
+    /// What is to happen once so many records are in what a side has written: to that side.
+    pub(crate) armed: Option<(usize, RingFate, usize)>,
     /// Rendezvous that a scenario wants to fail.
     pub(crate) unreachable: u32,
 }

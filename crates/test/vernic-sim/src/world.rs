@@ -39,6 +39,7 @@ const PATIENCE: u64 = 400_000_000_000;
 pub(crate) enum Event {
     Deliver(usize),
     ReadRing(usize, usize),
+    Strike(usize),
     Pump(usize, usize),
     Timer(usize, usize),
     Post(usize, usize),
@@ -224,6 +225,7 @@ impl World {
         match event {
             Event::Deliver(slot) => self.deliver(slot),
             Event::ReadRing(c, s) => self.read_ring(c, s),
+            Event::Strike(c) => self.strike(c),
             Event::Pump(c, s) => self.pump(c, s),
             Event::Timer(c, s) => self.timer(c, s),
             Event::Post(c, s) => self.post_some(c, s),
@@ -387,6 +389,9 @@ impl World {
     }
 
     fn timer(&mut self, c: usize, s: usize) {
+        if self.conns[c].sides[s].st.timer_at != Some(self.ctx.now) {
+            return; // an earlier one took its place
+        }
         self.conns[c].sides[s].st.timer_at = None;
         if self.conns[c].sides[s].qp.next_deadline().is_some_and(|at| at <= self.ctx.now) {
             self.with_qp(c, s, |qp, now, host| qp.handle_timeout(now, host));
