@@ -13,6 +13,13 @@ pub(crate) enum Command {
     Recv { capacity: u32, bad: bool, queue: usize },
     State(QpState),
     RevokeWriteKey,
+    JoinRings,
+    /// The rings break; so many records of each are still read, at once.
+    LoseRings(usize),
+    /// The process of the side ends; so many records of what it wrote are still read.
+    Die(usize),
+    /// So many rendezvous that this side receives cannot be copied.
+    Unreachable(u32),
 }
 
 /// Operations by their names in a scenario.

@@ -24,7 +24,7 @@
 //! [`RcPair::run`].
 
 use expect_test::Expect;
-use vernic_proto::{QpCounters, QpState, Remote, SendFlags, SendOp};
+use vernic_proto::{QpCounters, QpState, Remote, RendezvousLimits, SendFlags, SendOp};
 use vernic_wire::{Mtu, Psn, Qpn, Service};
 
 use crate::app::Draft;
@@ -32,7 +32,7 @@ use crate::command::{Command, Posted};
 use crate::cover::Count;
 use crate::ctx::{Trace, fail};
 use crate::flow::{Bad, Recv};
-use crate::plan::{ConnPlan, LinkPlan, Mutation, Plan, SidePlan};
+use crate::plan::{ConnPlan, LinkPlan, Mutation, Plan, RingPlan, SidePlan};
 use crate::trace::{Deed, Order};
 use crate::world::{Event, World};
 use crate::xrc::recv_name;
@@ -62,12 +62,18 @@ pub struct PairConfig {
     pub shared_rq: bool,
     /// A is an XRC initiator, B an XRC target with two shared queues.
     pub xrc: bool,
+    /// The sides are processes of one host and have rings from the start.
+    pub rings: bool,
+    /// A ring takes so many bytes of payload with a part of a message.
+    pub part: usize,
+    /// SENDs of so many bytes and more are copied by the receiver.
+    pub rendezvous: Option<u32>,
 }
 
 impl Default for PairConfig {
     /// MTU 1024, PSN 0, timeout 67 us (shorter than any probe), 3 retries, 7 RNR retries (for
     /// ever), RNR timer 10 us, 4 READs, a window of 128 packets, 1 us from side to side, own
-    /// receive queues.
+    /// receive queues, no rings, parts of 64 KiB, no rendezvous.
     fn default() -> Self {
         Self {
             mtu: Mtu::B1024,
@@ -81,6 +87,9 @@ impl Default for PairConfig {
             delay: 1_000,
             shared_rq: false,
             xrc: false,
+            rings: false,
+            part: 64 * 1024,
+            rendezvous: None,
         }
     }
 }
@@ -207,7 +216,27 @@ impl Pen {
     }
     /// Ends the key that the peer's WRITEs use.
     pub fn revoke_write_key(&mut self) -> &mut Self {
-        self.commands.push((self.delay, Command::RevokeWriteKey));
+        self.order(Command::RevokeWriteKey)
+    }
+    /// Makes the rings between both sides.
+    pub fn join_rings(&mut self) -> &mut Self {
+        self.order(Command::JoinRings)
+    }
+    /// Breaks the rings. `keep` records of each are still read; both sides go on by the network.
+    pub fn lose_rings(&mut self, keep: usize) -> &mut Self {
+        self.order(Command::LoseRings(keep))
+    }
+    /// Ends the process of this side. `keep` records of what it has written are still read.
+    pub fn die(&mut self, keep: usize) -> &mut Self {
+        self.order(Command::Die(keep))
+    }
+    /// This side cannot copy the payload of the next `times` rendezvous.
+    pub fn cannot_reach(&mut self, times: u32) -> &mut Self {
+        self.order(Command::Unreachable(times))
+    }
+
+    fn order(&mut self, command: Command) -> &mut Self {
+        self.commands.push((self.delay, command));
         self
     }
 }
@@ -373,7 +402,7 @@ impl RcPair {
 /// What a scenario shows of a line: no time, no receptions, no posts.
 fn shorten(line: &str) -> Option<String> {
     let text = line.get(13..)?;
-    let shown = text.contains("->B ") || text.contains("->A ") || text.contains(" -> ");
+    let shown = ["->B ", "->A ", "=>B ", "=>A ", " -> "].iter().any(|&way| text.contains(way));
     let shown =
         shown || text.contains(" wc ") || text.contains(" recv ") || text.contains(" event ");
     (shown && !text.contains(" <- ")).then(|| text.to_owned())
@@ -417,7 +446,17 @@ fn plan(config: &PairConfig) -> Plan {
         staggered: false,
         lenient: false,
         hasty: false,
-        ring: None,
+        ring: Some(RingPlan {
+            is_up: config.rings,
+            delay: config.delay,
+            batch: 64,
+            capacity: 1 << 18,
+            part: config.part,
+            rendezvous: config
+                .rendezvous
+                .map(|min_bytes| RendezvousLimits { min_bytes, max_bytes: 1 << 19 }),
+            unreachable: 0,
+        }),
     };
     Plan {
         seed: 1,
@@ -470,6 +509,10 @@ impl World {
                 st.forced |= state == QpState::Error;
                 self.change(c, s, state);
             }
+            Command::JoinRings => self.join_rings(c),
+            Command::LoseRings(keep) => self.lose_rings(c, true, Some(keep)),
+            Command::Die(keep) => self.die(c, s, Some(keep)),
+            Command::Unreachable(times) => self.conns[c].rings.unreachable = times,
             Command::RevokeWriteKey => {
                 let st = &self.conns[c].sides[s].st;
                 if !self.nodes[st.node].memory.revoke(st.areas.write_key) {

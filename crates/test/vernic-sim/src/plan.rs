@@ -216,13 +216,15 @@ impl Plan {
             return;
         }
         let ring = ring(rng, conn.mtu.bytes());
-        let changes = rng.below(4);
+        let changes = rng.below(6);
         if !ring.is_up {
             self.chaos.push((rng.below(self.heal_at) + 1, Chaos::RingUp, index, 0));
         }
         conn.ring = Some(ring);
         for _ in 0..changes {
-            let at = rng.below(self.heal_at * 3 / 4) + 1;
+            // Often early: most seeds have posted everything long before they heal.
+            let latest = self.heal_at * 3 / 4 / rng.pick(&[1, 20, 100]);
+            let at = rng.below(latest) + 1;
             let records = rng.pick(&[0, 1, 1, 2, 5, 20]);
             let chaos = match rng.below(8) {
                 0 => Chaos::Ring(records, RingFate::PeerDies),
