@@ -114,8 +114,10 @@ impl World {
             );
         }
         let is_quiet = |flow: &Flow| flow.trouble == 0 && !flow.unreachable;
-        // By the network answers take longer than through a ring that was there before.
-        let is_steady = !conn.plan.hasty && !conn.rings.were_lost;
+        // By the network answers take longer than through a ring that was there before. And what
+        // went by the network last, before the pause, need not have asked for an answer.
+        let has_changed = conn.rings.were_lost || conn.rings.were_joined;
+        let is_steady = !conn.plan.hasty && !has_changed;
         let quiet = conn.flows.iter().all(is_quiet) && is_steady;
         self.ctx.cover.add(Count::TailProbes, k.tail_probes);
         self.ctx.cover.add(Count::AckTimeouts, k.ack_timeouts);

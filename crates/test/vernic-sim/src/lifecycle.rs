@@ -140,7 +140,7 @@ impl World {
         conn.incarnation += 1;
         conn.phase = Phase::Connecting;
         conn.born_healed = self.healed;
-        conn.rings.were_lost = false;
+        (conn.rings.were_lost, conn.rings.were_joined) = (false, false);
         if conn.incarnation > 1 && conn.plan.ring.is_some() && self.rng.percent(30) {
             self.at(0, Event::Chaos(Chaos::RingUp, c, 0));
         }

@@ -90,6 +90,7 @@ impl World {
         let is_idle = sends(side.qp.state()) && !side.qp.has_unacknowledged();
         if conn.rings.are_up && !side.st.requests_by_ring && is_idle {
             side.st.requests_by_ring = true;
+            conn.rings.were_joined |= conn.flows[s].high > 0;
             self.ctx.hit(Count::ToRing);
         }
     }

@@ -100,6 +100,8 @@ pub(crate) struct Rings {
     pub(crate) are_up: bool,
     /// Whether they were lost, with records in them, since the connection was made.
     pub(crate) were_lost: bool,
+    /// Whether requests of this connection went by the network before.
+    pub(crate) were_joined: bool,
     /// What is to happen once so many records are in what a side has written: to that side.
     pub(crate) armed: Option<(usize, RingFate, usize)>,
     /// Rendezvous that a scenario wants to fail.
