@@ -213,13 +213,21 @@ impl World {
 
     fn read_record(&mut self, c: usize, s: usize, record: &Record) {
         let conn = &self.conns[c];
+        let mtu = conn.plan.mtu.bytes();
         if record.incarnation == conn.incarnation {
             if self.rng.ppm(if self.healed { 0 } else { self.conns[c].plan.link.garbage }) {
                 self.receive_hostile(c, s, &record.body);
             }
             match &record.body {
                 Body::Packet(bytes, tag) => self.receive(c, s, bytes, tag, true),
-                Body::Part(part) => self.receive_part(c, s, part),
+                Body::Part(part) => {
+                    self.receive_part(c, s, part);
+                    if self.ctx.mutates(Mutation::Replay) {
+                        let numbers = parts::sequence_numbers(&part.part, mtu) as u32;
+                        let next = MessagePart { psn: part.part.psn.add(numbers), ..part.part };
+                        self.receive_part(c, s, &PartRecord { part: next, ..part.clone() });
+                    }
+                }
             }
         } else if conn.plan.ghosts {
             match &record.body {
@@ -326,7 +334,12 @@ impl World {
     pub(crate) fn strike(&mut self, c: usize) {
         let conn = &mut self.conns[c];
         let Some((records, fate, s)) = conn.rings.armed else { return };
-        let is_time = conn.rings.are_up && conn.rings.written[s].len() >= records;
+        let ring = &conn.rings.written[s];
+        let is_time = conn.rings.are_up
+            && match fate {
+                RingFate::Error => ring.has_rendezvous(),
+                _ => ring.len() >= records,
+            };
         if self.healed || conn.phase != Phase::Up || !is_time {
             return;
         }

@@ -165,7 +165,8 @@ pub(crate) enum RingFate {
     Lost(bool),
     /// The process of a side ends.
     PeerDies,
-    /// The application moves the queue pair to Error.
+    /// The application moves the queue pair to Error, which takes payload back. Waits for payload
+    /// that the peer is to copy.
     Error,
 }
 
@@ -228,8 +229,8 @@ impl Plan {
             let records = rng.pick(&[0, 1, 1, 2, 5, 20]);
             let chaos = match rng.below(8) {
                 0 => Chaos::Ring(records, RingFate::PeerDies),
-                1 => Chaos::Ring(records, RingFate::Error),
-                2..=4 => Chaos::Ring(records, RingFate::Lost(rng.percent(50))),
+                1 | 2 => Chaos::Ring(records, RingFate::Error),
+                3 | 4 => Chaos::Ring(records, RingFate::Lost(rng.percent(50))),
                 _ => Chaos::RingUp,
             };
             self.chaos.push((at, chaos, index, rng.below(2) as usize));

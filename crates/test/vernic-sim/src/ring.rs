@@ -67,6 +67,12 @@ impl Ring {
         self.records.is_empty()
     }
 
+    pub(crate) fn has_rendezvous(&self) -> bool {
+        let is_one =
+            |body: &Body| matches!(body, Body::Part(record) if record.part.is_rendezvous);
+        self.records.iter().any(|record| is_one(&record.body))
+    }
+
     /// Bytes that a record may have beside its head, in a ring of `capacity` bytes.
     pub(crate) fn room(&self, capacity: usize) -> usize {
         if self.len() < MOST_RECORDS { capacity.saturating_sub(self.used + HEAD) } else { 0 }
