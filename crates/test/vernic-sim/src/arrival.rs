@@ -163,6 +163,11 @@ impl World {
             let arrival = Arrival { what: &name, seq, numbers, ends: part.ends };
             let inn = &mut conn.flows[1 - s];
             judge::judge_rc(ctx, &mut side.st, inn, memory, &arrival, disposition);
+            match disposition {
+                Disposition::Rnr => ctx.hit(Count::PartsNotReady),
+                Disposition::Nak(class) if class.row().fatal => ctx.hit(Count::PartsRefused),
+                _ => {}
+            }
             parts::judge_pull(ctx, &side.st, inn, &name, disposition);
         }
         side.st.piece = None;

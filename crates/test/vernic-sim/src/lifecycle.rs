@@ -371,6 +371,9 @@ impl World {
         conn.flows[s].next_done = conn.flows[s].msgs.len();
         side.checked = conn.flows[s].next_done;
         side.st.noticed = QpState::Error;
+        // The peer waits in vain, perhaps for the rest of an answer.
+        conn.flows[1 - s].trouble += 1;
+        conn.flows[1 - s].trouble_since += 100;
     }
 
     /// The connection is broken: after a while the other side is told, and it is made anew.

@@ -438,6 +438,7 @@ fn plan(config: &PairConfig) -> Plan {
         mix: [0; 13],
         max_len: 1 << 16,
         bad_ppm: 0,
+        bad_recv_ppm: 0,
         fence_percent: 0,
         unsignaled_percent: 0,
         careless: false,

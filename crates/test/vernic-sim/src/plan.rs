@@ -63,8 +63,10 @@ pub(crate) struct ConnPlan {
     pub(crate) link: LinkPlan,
     pub(crate) mix: [u8; 13],
     pub(crate) max_len: u32,
-    /// Probability that a request or a receive is deliberately wrong.
+    /// Probability that a request is deliberately wrong.
     pub(crate) bad_ppm: u32,
+    /// The same of a receive.
+    pub(crate) bad_recv_ppm: u32,
     pub(crate) fence_percent: u32,
     pub(crate) unsignaled_percent: u32,
     /// Windows may be invalidated while the peer uses them.
@@ -222,6 +224,10 @@ impl Plan {
             self.chaos.push((rng.below(self.heal_at) + 1, Chaos::RingUp, index, 0));
         }
         conn.ring = Some(ring);
+        if rng.percent(15) {
+            // So that parts meet receives that are too short, or have bad memory.
+            conn.bad_recv_ppm = conn.bad_recv_ppm.max(100_000);
+        }
         for _ in 0..changes {
             // Often early: most seeds have posted everything long before they heal.
             let latest = self.heal_at * 3 / 4 / rng.pick(&[1, 20, 100]);
@@ -304,7 +310,7 @@ fn conn(rng: &mut Rng, nodes: usize, index: usize, large: bool) -> ConnPlan {
         *weight = if rng.percent(50) { rng.range(1, 8) as u8 } else { 0 };
     }
     mix[rng.pick(&[0, 3, 5])] = 4;
-    ConnPlan {
+    let mut plan = ConnPlan {
         service,
         nodes: [a, b],
         mtu,
@@ -313,6 +319,7 @@ fn conn(rng: &mut Rng, nodes: usize, index: usize, large: bool) -> ConnPlan {
         mix,
         max_len,
         bad_ppm: if rng.percent(25) { rng.pick(&[5_000, 30_000, 100_000]) } else { 0 },
+        bad_recv_ppm: 0,
         fence_percent: rng.pick(&[0, 0, 10, 50]),
         unsignaled_percent: rng.pick(&[0, 30, 90]),
         careless: rng.percent(15),
@@ -322,9 +329,9 @@ fn conn(rng: &mut Rng, nodes: usize, index: usize, large: bool) -> ConnPlan {
         lenient: false,
         hasty,
         ring: None,
-    }
-    .with_numbers(rng)
-    .with_garbage(rng)
+    };
+    plan.bad_recv_ppm = plan.bad_ppm / 2;
+    plan.with_numbers(rng).with_garbage(rng)
 }
 
 impl ConnPlan {
