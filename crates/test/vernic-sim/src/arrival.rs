@@ -201,7 +201,7 @@ impl World {
         });
     }
 
-    /// The same of a part.
+    /// A part of an earlier connection, likewise.
     pub(crate) fn receive_ghost_part(&mut self, c: usize, s: usize, record: &PartRecord) {
         let PartRecord { part, payload } = record;
         let payload = if part.is_rendezvous { &[] } else { &payload[..] };

@@ -380,6 +380,10 @@ impl RcPair {
     pub fn a_is_patient(&mut self, nanos: u64) {
         self.world.conns[0].sides[0].st.patience = nanos;
     }
+    /// From now on a packet takes so many nanoseconds.
+    pub fn set_delay(&mut self, nanos: u64) {
+        self.world.conns[0].plan.link.delay = nanos;
+    }
     /// A waits for an answer for so many nanoseconds at least, from its next packet on.
     pub fn set_ack_floor_of_a(&mut self, nanos: u64) {
         self.world.conns[0].sides[0].qp.set_ack_floor(nanos);

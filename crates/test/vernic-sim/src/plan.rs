@@ -65,7 +65,7 @@ pub(crate) struct ConnPlan {
     pub(crate) max_len: u32,
     /// Probability that a request is deliberately wrong.
     pub(crate) bad_ppm: u32,
-    /// The same of a receive.
+    /// Probability that a receive is deliberately wrong.
     pub(crate) bad_recv_ppm: u32,
     pub(crate) fence_percent: u32,
     pub(crate) unsignaled_percent: u32,

@@ -166,7 +166,7 @@ impl SideState {
         }
     }
 
-    /// The same of a part of a message, which counts as the packets that it stands for.
+    /// Counts a part of a message as the packets that it stands for.
     pub(crate) fn note_sent_part(&mut self, part: &MessagePart) {
         self.sent[0] += sequence_numbers(part, self.mtu.bytes());
         self.sent[1] += u64::from(part.length);
