@@ -70,9 +70,8 @@ impl World {
         };
         let is_request = packet.info().is_request();
         let conn = &mut self.conns[c];
-        let orderly = conn.plan.link.duplicate == 0
-            && conn.plan.link.reorder == 0
-            && !conn.rings.were_lost;
+        let orderly =
+            conn.plan.link.duplicate == 0 && conn.plan.link.reorder == 0 && !conn.rings.were_lost;
         let (st, inn) = (&mut conn.sides[s].st, &mut conn.flows[1 - s]);
         st.fx = Effects::default();
         (st.recv_status, st.pulled) = (None, None);

@@ -5,8 +5,8 @@
 //! disposition. Called by the queue pair; calls the memory, the flows and the completion check.
 
 use vernic_proto::{
-    AccessCheck, AccessFault, AtomicOp, Cause, Completion, Failure, Host, PullFault, QpAttr, QpEvent, RecvWqe,
-    RemoteAccess, SendOp, SendWqe, SrqFault,
+    AccessCheck, AccessFault, AtomicOp, Cause, Completion, Failure, Host, PullFault, QpAttr,
+    QpEvent, RecvWqe, RemoteAccess, SendOp, SendWqe, SrqFault,
 };
 use vernic_wire::{Rkey, Service, Srqn};
 

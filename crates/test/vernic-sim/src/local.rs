@@ -367,10 +367,8 @@ impl World {
             }
         }
         self.leave_rings(c);
-        for s in 0..2 {
-            if at_once {
-                self.read_records(c, s, u64::MAX);
-            }
+        for s in 0..if at_once { 2 } else { 0 } {
+            self.read_records(c, s, u64::MAX);
         }
         self.settle(c, 0);
         self.settle(c, 1);
@@ -432,12 +430,12 @@ fn poll_local(
     host: &mut SimHost<'_>,
     (buf, room): (&mut [u8], usize),
 ) -> Option<Polled> {
-    if !qp.has_message() {
-        if let Some(sent) = qp.poll_request(now, host, buf) {
-            return Some(Polled::Packet(sent.len));
-        }
-        // Local requests were carried out, and a SEND may follow them.
+    if !qp.has_message()
+        && let Some(sent) = qp.poll_request(now, host, buf)
+    {
+        return Some(Polled::Packet(sent.len));
     }
+    // If local requests were carried out, a SEND may follow them.
     let (part, len) = qp.poll_message(now, host, &mut buf[..room])?;
     Some(Polled::Part(part, len))
 }

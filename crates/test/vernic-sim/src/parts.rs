@@ -113,7 +113,8 @@ pub(crate) fn sent(
 fn fits(part: &MessagePart, msg: &Msg, offset: u32, mtu: u32) -> bool {
     let end = u64::from(offset) + u64::from(part.length);
     let ends = end == u64::from(msg.len);
-    let is_whole = ends || end < u64::from(msg.len) && part.length != 0 && part.length % mtu == 0;
+    let is_whole =
+        ends || end < u64::from(msg.len) && part.length != 0 && part.length.is_multiple_of(mtu);
     let tag = match msg.op {
         SendOp::SendImm(imm) if ends => Tag::Imm(imm),
         SendOp::SendInv(rkey) if ends => Tag::Invalidated(rkey),

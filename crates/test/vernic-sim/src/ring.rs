@@ -68,8 +68,7 @@ impl Ring {
     }
 
     pub(crate) fn has_rendezvous(&self) -> bool {
-        let is_one =
-            |body: &Body| matches!(body, Body::Part(record) if record.part.is_rendezvous);
+        let is_one = |body: &Body| matches!(body, Body::Part(record) if record.part.is_rendezvous);
         self.records.iter().any(|record| is_one(&record.body))
     }
 

@@ -12,6 +12,7 @@ use crate::ctx::Ctx;
 use crate::flow::{Flow, Recv};
 use crate::memory::Memory;
 use crate::parts::sequence_numbers;
+use crate::plan::ConnPlan;
 use crate::xrc::QUEUES;
 
 /// What the packet under way did so far.
@@ -155,6 +156,92 @@ pub(crate) struct SideState {
 }
 
 impl SideState {
+    /// A side of a connection that is not made yet.
+    pub(crate) fn new(
+        plan: &ConnPlan,
+        c: usize,
+        s: usize,
+        pd: u32,
+        qpn: Qpn,
+        areas: Areas,
+    ) -> Self {
+        Self {
+            conn: c,
+            side: s,
+            node: plan.nodes[s],
+            qpn,
+            peer_qpn: qpn,
+            pd,
+            service: plan.service,
+            mtu: plan.mtu,
+            qkey: Qkey(0x1111_0000 + pd),
+            shared: plan.sides[s].srq,
+            lenient: plan.lenient,
+            wr_base: 0,
+            slots: Vec::new(),
+            rq: Default::default(),
+            current: None,
+            recvs_posted: 0,
+            recvs_done: 0,
+            failure: None,
+            forced: false,
+            noticed: QpState::Reset,
+            draining: false,
+            drained: false,
+            drain_from: usize::MAX,
+            recv_flushed: false,
+            patience: 0,
+            sent: [0; 4],
+            last_wqe_reached: false,
+            recv_status: None,
+            last_capacity: None,
+            last_recv_bad: false,
+            window: plan.sides[s].window,
+            timeout: plan.sides[s].timeout,
+            retry_cnt: plan.sides[s].retry_cnt,
+            rnr_retry: plan.sides[s].rnr_retry,
+            hasty: plan.hasty,
+            areas,
+            piece: None,
+            selected: None,
+            fx: Effects::default(),
+            offer: None,
+            pulled: None,
+            kept_recv: false,
+            requests_by_ring: false,
+            responses_by_ring: false,
+            is_answered_by_ring: false,
+            peer_gone: false,
+            pump_at: None,
+            timer_at: None,
+        }
+    }
+
+    /// A new incarnation begins.
+    pub(crate) fn restart(&mut self, incarnation: u32, slots: usize) {
+        self.wr_base = (self.conn as u64 + 1) << 56
+            | (self.side as u64) << 48
+            | u64::from(incarnation & 0xFFFF) << 32;
+        self.slots.clear();
+        self.slots.resize(slots, usize::MAX);
+        let forgotten = self.rq.len() as u64 + u64::from(self.current.is_some());
+        self.recvs_done += forgotten;
+        self.rq.clear();
+        self.current = None;
+        self.failure = None;
+        (self.forced, self.draining, self.drained) = (false, false, false);
+        self.noticed = QpState::Reset;
+        self.drain_from = usize::MAX;
+        self.recv_flushed = false;
+        self.sent = [0; 4];
+        self.last_wqe_reached = false;
+        self.recv_status = None;
+        self.last_capacity = None;
+        self.kept_recv = false;
+        (self.requests_by_ring, self.responses_by_ring) = (false, false);
+        (self.is_answered_by_ring, self.peer_gone) = (false, false);
+    }
+
     /// Counts a packet sent, to be compared with the queue pair's own counters.
     pub(crate) fn note_sent(&mut self, packet: &Packet<'_>) {
         self.sent[0] += 1;

@@ -338,10 +338,8 @@ impl World {
         let Self { conns, ctx, .. } = self;
         let conn = &mut conns[c];
         let side = &mut conn.sides[s];
-        let by_ring =
-            if is_request { side.st.requests_by_ring } else { side.st.responses_by_ring };
-        let deed =
-            if by_ring { None } else { trace::ordered(&mut self.orders, s, &packet) };
+        let by_ring = if is_request { side.st.requests_by_ring } else { side.st.responses_by_ring };
+        let deed = if by_ring { None } else { trace::ordered(&mut self.orders, s, &packet) };
         side.st.note_sent(&packet);
         let mut tag = crate::net::Tag::default();
         if !side.st.lenient && is_request {
