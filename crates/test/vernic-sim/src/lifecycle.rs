@@ -4,7 +4,7 @@
 //! Called by the world's loop.
 
 use vernic_proto::{AddressVector, AttrMask, Qp, QpAttr, QpInit, QpState, QpType};
-use vernic_wire::{AckTimeout, PortNum, Psn, Qkey, Qpn, RnrTimer, Service};
+use vernic_wire::{AckTimeout, PortNum, Psn, Qpn, RnrTimer, Service};
 
 use crate::content;
 use crate::cover::Count;
