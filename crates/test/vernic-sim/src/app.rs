@@ -92,7 +92,7 @@ impl World {
                 | (c as u64) << 56
                 | (s as u64) << 48
                 | self.conns[c].sides[s].st.recvs_posted;
-            let recv = self.recv(wr_id, longest, self.conns[c].plan.bad_ppm);
+            let recv = self.recv(wr_id, longest, self.conns[c].plan.bad_recv_ppm);
             let st = &mut self.conns[c].sides[s].st;
             st.rq.push_back(recv);
             st.recvs_posted += 1;
@@ -107,7 +107,7 @@ impl World {
         let mine =
             sides.filter(|(conn, s)| conn.plan.nodes[*s] == number && conn.plan.sides[*s].srq);
         let (depth, bad) = mine.fold((1, 0), |(depth, bad), (conn, s)| {
-            (depth.max(conn.plan.sides[s].rq), bad.max(conn.plan.bad_ppm))
+            (depth.max(conn.plan.sides[s].rq), bad.max(conn.plan.bad_recv_ppm))
         });
         let used = if self.nodes[number].has_xrc { QUEUES } else { 1 };
         for queue in 0..used {
@@ -129,7 +129,7 @@ impl World {
     }
 
     fn recv(&mut self, wr_id: u64, longest: u32, bad_ppm: u32) -> Recv {
-        let wrong = !self.healed && self.rng.ppm(bad_ppm / 2);
+        let wrong = !self.healed && self.rng.ppm(bad_ppm);
         let short = wrong && self.rng.percent(50);
         let capacity = if short { self.rng.below(u64::from(longest)) as u32 } else { longest };
         Recv { wr_id, capacity, bad: wrong && !short, data: Vec::new() }

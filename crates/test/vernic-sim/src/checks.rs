@@ -8,7 +8,7 @@ use vernic_proto::{QpState, SendOp, WcStatus};
 use crate::complete;
 use crate::cover::Count;
 use crate::ctx::fail;
-use crate::flow::Bad;
+use crate::flow::{Bad, Flow};
 use crate::memory::Memory;
 use crate::world::{Event, Phase, World};
 use crate::xrc::is_reliable;
@@ -113,7 +113,12 @@ impl World {
                 side.st.sent
             );
         }
-        let quiet = conn.flows.iter().all(|flow| flow.trouble == 0) && !conn.plan.hasty;
+        let is_quiet = |flow: &Flow| flow.trouble == 0 && !flow.unreachable;
+        // By the network answers take longer than through a ring that was there before. And what
+        // went by the network last, before the pause, need not have asked for an answer.
+        let has_changed = conn.rings.were_lost || conn.rings.were_joined;
+        let is_steady = !conn.plan.hasty && !has_changed;
+        let quiet = conn.flows.iter().all(is_quiet) && is_steady;
         self.ctx.cover.add(Count::TailProbes, k.tail_probes);
         self.ctx.cover.add(Count::AckTimeouts, k.ack_timeouts);
         let repaired = k.ack_timeouts + k.tail_probes + k.sequence_naks_received + k.implied_naks;

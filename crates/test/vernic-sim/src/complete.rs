@@ -235,6 +235,9 @@ fn justify(st: &SideState, out: &Flow, index: usize, status: WcStatus) -> Result
         }
         WcStatus::RetryExceeded => {
             let cause = st.failure.map(|f| f.cause);
+            if matches!(cause, Some(Cause::PeerGone)) {
+                return because(st.peer_gone, "the peer's process is there");
+            }
             let fits = matches!(cause, Some(Cause::AckTimeout { .. } | Cause::SequenceNak { .. }));
             because(fits, "the cause names no loss")?;
             let need = u32::from(st.retry_cnt);

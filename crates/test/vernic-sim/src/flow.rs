@@ -197,6 +197,8 @@ pub(crate) struct Flow {
     /// Losses and other disturbances since the connection began, and since the last success.
     pub(crate) trouble: u32,
     pub(crate) trouble_since: u32,
+    /// A rendezvous failed, so that packets had to bring its payload.
+    pub(crate) unreachable: bool,
     pub(crate) rnr_naks: u32,
     /// The packet under way is an RNR NAK.
     pub(crate) rnr_now: u32,
@@ -229,6 +231,7 @@ impl Flow {
             refusals: Vec::new(),
             trouble: 0,
             trouble_since: 0,
+            unreachable: false,
             rnr_naks: 0,
             rnr_now: 0,
             rnr_until: Time(0),

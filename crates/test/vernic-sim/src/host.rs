@@ -5,8 +5,8 @@
 //! disposition. Called by the queue pair; calls the memory, the flows and the completion check.
 
 use vernic_proto::{
-    AccessCheck, AccessFault, AtomicOp, Cause, Completion, Failure, Host, QpAttr, QpEvent, RecvWqe,
-    RemoteAccess, SendOp, SendWqe, SrqFault,
+    AccessCheck, AccessFault, AtomicOp, Cause, Completion, Failure, Host, PullFault, QpAttr,
+    QpEvent, RecvWqe, RemoteAccess, SendOp, SendWqe, SrqFault,
 };
 use vernic_wire::{Rkey, Service, Srqn};
 
@@ -16,8 +16,10 @@ use crate::cover::Count;
 use crate::ctx::fail;
 use crate::flow::Bad;
 use crate::memory::{Asker, Grant, Memory};
+use crate::parts::Named;
 use crate::plan::Mutation;
-use crate::side::SimHost;
+use crate::rng::mix;
+use crate::side::{Offer, Pulled, SimHost};
 use crate::xrc::{FOREIGN, QUEUES, is_reliable, queue_of};
 
 impl SimHost<'_> {
@@ -95,6 +97,37 @@ impl SimHost<'_> {
         }
         content::fill(msg.id, u64::from(offset), &mut self.memory.model[at..at + data.len()]);
         self.st.fx.written += data.len() as u32;
+    }
+
+    /// Stores `len` bytes in the current receive.
+    fn fill_recv(
+        &mut self,
+        offset: u64,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), AccessFault> {
+        let fault = self.local_fault(len as u64);
+        let Some(recv) = &mut self.st.current else {
+            fail!(self.ctx, "bytes stored into a receive that was not taken");
+            return Ok(());
+        };
+        if recv.bad && len > 0 {
+            return Err(fault);
+        }
+        let end = offset as usize + len;
+        if end > recv.capacity as usize {
+            fail!(self.ctx, "receive bytes {offset}..{end} stored where {} fit", recv.capacity);
+            return Ok(());
+        }
+        if end > recv.data.len() {
+            recv.data.resize(end, 0);
+        }
+        fill(&mut recv.data[offset as usize..end]);
+        if self.ctx.mutates(Mutation::LostByteOfReceive) && len > 0 {
+            recv.data[offset as usize] ^= 1;
+        }
+        self.st.fx.scattered += len as u32;
+        Ok(())
     }
 }
 
@@ -327,28 +360,55 @@ impl Host for SimHost<'_> {
     }
 
     fn scatter_recv(&mut self, offset: u64, data: &[u8]) -> Result<(), AccessFault> {
-        let fault = self.local_fault(data.len() as u64);
-        let Some(recv) = &mut self.st.current else {
-            fail!(self.ctx, "bytes stored into a receive that was not taken");
-            return Ok(());
+        self.fill_recv(offset, data.len(), |room| room.copy_from_slice(data))
+    }
+
+    fn name_payload(
+        &mut self,
+        slot: u32,
+        offset: u32,
+        length: u32,
+        buf: &mut [u8],
+    ) -> Result<Option<usize>, AccessFault> {
+        let index = self.st.slots[slot as usize];
+        let Some(msg) = self.out.msgs.get(index) else {
+            fail!(self.ctx, "payload of slot {slot} named, which holds no request");
+            return Err(self.local_fault(u64::from(length)));
         };
-        if recv.bad && !data.is_empty() {
-            return Err(fault);
+        let end = u64::from(offset) + u64::from(length);
+        if end > u64::from(msg.len) {
+            fail!(self.ctx, "bytes {offset}..{end} named of message {index} of {}", msg.len);
         }
-        let end = offset as usize + data.len();
-        if end > recv.capacity as usize {
-            fail!(self.ctx, "receive bytes {offset}..{end} stored where {} fit", recv.capacity);
-            return Ok(());
+        if matches!(msg.bad, Bad::Local(from) if end > u64::from(from)) {
+            return Err(self.local_fault(u64::from(length)));
         }
-        if end > recv.data.len() {
-            recv.data.resize(end, 0);
+        // Some memory is in too many pieces.
+        let is_scattered = mix(msg.id ^ u64::from(offset)).is_multiple_of(8);
+        Ok((!is_scattered).then(|| Named { msg: index, offset, length }.emit(buf)))
+    }
+
+    fn pull_recv(&mut self, offset: u64, length: u32) -> Result<(), PullFault> {
+        let Some(Offer { content: (id, at), pulled }) = self.st.offer.take() else {
+            fail!(self.ctx, "{length} bytes pulled, and no rendezvous is handled");
+            return Err(PullFault::Unreachable);
+        };
+        self.st.pulled = Some(pulled);
+        match pulled {
+            Pulled::Unreachable => {
+                self.ctx.hit(Count::Unreachable);
+                Err(PullFault::Unreachable)
+            }
+            Pulled::Withdrawn => {
+                self.ctx.hit(Count::Withdrawn);
+                Err(PullFault::Withdrawn)
+            }
+            Pulled::Bytes => {
+                self.ctx.hit(Count::Rendezvous);
+                let filled =
+                    self.fill_recv(offset, length as usize, |room| content::fill(id, at, room));
+                filled.map_err(PullFault::Local)
+            }
         }
-        recv.data[offset as usize..end].copy_from_slice(data);
-        if self.ctx.mutates(Mutation::LostByteOfReceive) && !data.is_empty() {
-            recv.data[offset as usize] ^= 1;
-        }
-        self.st.fx.scattered += data.len() as u32;
-        Ok(())
     }
 
     fn flush_recv(&mut self, current: Option<RecvWqe>) {

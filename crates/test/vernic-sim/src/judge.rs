@@ -6,6 +6,8 @@
 //!
 //! Called by the world's delivery; reads the flows, changes how far they are executed.
 
+use std::fmt::Display;
+
 use vernic_proto::{Disposition, DropReason, ErrorClass, SendOp, WcStatus};
 use vernic_wire::opcode::Kind;
 use vernic_wire::{Packet, Service};
@@ -15,7 +17,7 @@ use crate::ctx::{Ctx, fail};
 use crate::flow::{Bad, Flow, Msg, Refusal};
 use crate::memory::Memory;
 use crate::net::Tag;
-use crate::side::{Effects, Piece, SideState};
+use crate::side::{Effects, Piece, Pulled, SideState};
 use crate::xrc::is_reliable;
 
 /// The piece that a request packet is, if it is one that may be executed now; and its extended
@@ -42,18 +44,37 @@ fn piece(msg: &Msg, number: usize, index: u32, mtu: u32) -> Piece {
     Piece { msg: number, offset, len, first: index == 0, last: index + 1 == msg.packets }
 }
 
-/// Judges a request packet on RC or XRC.
+/// A request of RC or XRC that was handled: a packet, or a part of a message.
+pub(crate) struct Arrival<'a> {
+    /// Its name in a report.
+    pub(crate) what: &'a dyn Display,
+    /// Its first extended sequence number.
+    pub(crate) seq: u64,
+    /// Sequence numbers that it takes.
+    pub(crate) numbers: u64,
+    /// Whether it ends a message.
+    pub(crate) ends: bool,
+}
+
+/// Judges a request on RC or XRC.
 pub(crate) fn judge_rc(
     ctx: &mut Ctx,
-    st: &SideState,
+    st: &mut SideState,
     inn: &mut Flow,
     memory: &Memory,
-    packet: &Packet<'_>,
-    seq: u64,
+    arrival: &Arrival<'_>,
     disposition: Disposition,
 ) {
+    let Arrival { what: packet, seq, .. } = *arrival;
     let fx = st.fx;
-    let untouched = Effects { refused: fx.refused, ..Effects::default() };
+    let failed_pull = st.pulled.is_some_and(|pulled| pulled != Pulled::Bytes);
+    let untouched = Effects {
+        refused: fx.refused,
+        // A receive that a rendezvous took stays, for the packets that come instead.
+        recvs_taken: if failed_pull { fx.recvs_taken } else { 0 },
+        ..Effects::default()
+    };
+    st.kept_recv |= failed_pull && fx.recvs_taken > 0;
     match disposition {
         Disposition::Accepted => {
             let Some(piece) = st.piece else {
@@ -66,8 +87,9 @@ pub(crate) fn judge_rc(
                 return;
             };
             done_in_full(ctx, st, inn, &piece, &fx);
-            inn.msn = inn.msn.wrapping_add(u32::from(packet.info().position.ends()));
-            inn.exec = seq + sequence_numbers(packet, st.mtu.bytes());
+            st.kept_recv = false;
+            inn.msn = inn.msn.wrapping_add(u32::from(arrival.ends));
+            inn.exec = seq + arrival.numbers;
         }
         Disposition::Duplicate if seq >= inn.exec => {
             fail!(
@@ -82,7 +104,7 @@ pub(crate) fn judge_rc(
                 fail!(ctx, "{} answered RNR to {packet}, which needs no receive", st.label());
             }
         }
-        Disposition::Nak(ErrorClass::PsnSequence) if seq <= inn.exec => {
+        Disposition::Nak(ErrorClass::PsnSequence) if seq <= inn.exec && !failed_pull => {
             fail!(
                 ctx,
                 "{} reports a gap at {packet}: sequence {seq}, expected {}",
@@ -133,7 +155,7 @@ fn done_in_full(ctx: &mut Ctx, st: &SideState, inn: &Flow, piece: &Piece, fx: &E
         atomics: u32::from(msg.is_atomic()),
         flushes: if matches!(msg.op, SendOp::Flush { .. }) { fx.flushes } else { 0 },
         recvs_taken: u32::from(if msg.is_send() {
-            piece.first
+            piece.first && !st.kept_recv
         } else {
             msg.takes_recv() && piece.last
         }),
@@ -157,7 +179,7 @@ fn refused(
     st: &SideState,
     inn: &mut Flow,
     memory: &Memory,
-    packet: &Packet<'_>,
+    packet: &dyn Display,
     class: ErrorClass,
 ) {
     let Some(piece) = st.piece else {

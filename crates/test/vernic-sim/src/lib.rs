@@ -15,6 +15,7 @@
 //!                                     |  Pump, Timer                      the engine's part
 //!                                     v  Deliver                          the network
 //!        side A: Qp <-> SimHost  ---- links: delay, loss, ... ----  SimHost <-> Qp :side B
+//!                         |      ==== rings: packets and parts ====      |
 //!                         |  Flow A->B: messages posted, executed, completed  |
 //!                         v                 v                                 v
 //!                      memory, model    judge, wirecheck, complete         memory, model
@@ -40,6 +41,8 @@
 //! | receive completions fit the messages one to one: bytes, length, immediate data, invalidated key | [`complete`] |
 //! | a failure has its reason in what was injected, and both ends agree about it | [`complete`], [`judge`] |
 //! | XRC executes a request for the shared receive queue that it names, and for no other | [`judge`], [`complete`], [`wirecheck`] |
+//! | a SEND through a ring is what it is in packets, whole or in parts, copied twice or once by the receiver; an unreachable payload costs no retry | [`parts`], [`judge`] |
+//! | requests go over to a ring without a loss; a ring that breaks, and a peer that ends, lose what was in it and nothing else | [`local`] |
 //! | UC delivers a message whole or not at all and in order; UD never more often than the network did | [`judge`] |
 //! | every packet parses, emits again identically, fits the MTU, and is due (window, fence, read depth, RNR delay, SQD) | [`wirecheck`] |
 //! | all of it whatever the congestion controller says, and no request leaves before the time that it names | [`erratic`] |
@@ -50,6 +53,10 @@
 //! message follows from what was posted ([`flow`]), and contents follow from the message's number
 //! ([`content`]), so the oracle needs no copy of the protocol's state.
 //!
+//! Half of the reliable connections are between processes of one host: beside the network they have
+//! rings ([`ring`]), under the engine's rules. Where garbage is about, parts come too that nobody
+//! sent.
+//!
 //! That the oracle can fail is tested: [`Mutation`] breaks the host or the network on purpose.
 //!
 //! # Limits
@@ -59,6 +66,7 @@
 #![allow(rustdoc::private_intra_doc_links)] // who reads these pages reads the code
 
 mod app;
+mod arrival;
 mod checks;
 mod command;
 mod complete;
@@ -71,10 +79,13 @@ mod host;
 pub mod iwarp;
 mod judge;
 mod lifecycle;
+mod local;
 mod memory;
 mod net;
 pub mod pair;
+mod parts;
 mod plan;
+mod ring;
 mod rng;
 mod side;
 mod trace;

@@ -4,7 +4,7 @@
 //! Called by the world's loop.
 
 use vernic_proto::{AddressVector, AttrMask, Qp, QpAttr, QpInit, QpState, QpType};
-use vernic_wire::{AckTimeout, PortNum, Psn, Qkey, Qpn, RnrTimer, Service};
+use vernic_wire::{AckTimeout, PortNum, Psn, Qpn, RnrTimer, Service};
 
 use crate::content;
 use crate::cover::Count;
@@ -14,8 +14,9 @@ use crate::flow::Flow;
 use crate::memory::{Memory, access};
 use crate::net::Link;
 use crate::plan::{Chaos, ConnPlan};
+use crate::ring::Rings;
 use crate::rng::Rng;
-use crate::side::{Areas, Effects, SideState};
+use crate::side::{Areas, SideState};
 use crate::world::{Conn, Event, Node, Phase, Side, World};
 use crate::xrc::{is_reliable, qp_type};
 
@@ -60,6 +61,7 @@ impl World {
                     node.has_xrc |= plan.service == Service::Xrc;
                 }
             }
+            let is_up = plan.ring.as_ref().is_some_and(|ring| ring.is_up);
             self.conns.push(Conn {
                 plan,
                 sides,
@@ -67,6 +69,7 @@ impl World {
                 links: [Link::default(), Link::default()],
                 incarnation: 0,
                 phase: Phase::Down,
+                rings: Rings::new(is_up),
                 in_flight: 0,
                 born_healed: false,
             });
@@ -137,6 +140,11 @@ impl World {
         conn.incarnation += 1;
         conn.phase = Phase::Connecting;
         conn.born_healed = self.healed;
+        (conn.rings.were_lost, conn.rings.were_joined) = (false, false);
+        if conn.incarnation > 1 && conn.plan.ring.is_some() && self.rng.percent(30) {
+            self.at(0, Event::Chaos(Chaos::RingUp, c, 0));
+        }
+        let conn = &mut self.conns[c];
         if conn.incarnation > 1 {
             self.ctx.hit(Count::Reconnects);
         }
@@ -258,6 +266,9 @@ impl World {
     // Chaos.
 
     pub(crate) fn wreak(&mut self, chaos: Chaos, c: usize, s: usize) {
+        if chaos == Chaos::RingUp {
+            self.join_rings(c);
+        }
         if self.healed {
             return;
         }
@@ -290,6 +301,10 @@ impl World {
                 self.change(c, s, QpState::Reset);
                 self.forget(c, s);
                 self.bring_down(c);
+            }
+            Chaos::Ring(records, fate) => {
+                conn.rings.armed = Some((records, fate, s));
+                self.strike(c);
             }
             Chaos::Drain(length)
                 if conn.phase == Phase::Up && conn.sides[s].qp.state() == QpState::Rts =>
@@ -346,7 +361,7 @@ impl World {
     }
 
     /// A queue pair in Reset has forgotten everything: nothing of it may complete any more.
-    fn forget(&mut self, c: usize, s: usize) {
+    pub(crate) fn forget(&mut self, c: usize, s: usize) {
         let conn = &mut self.conns[c];
         let side = &mut conn.sides[s];
         let recvs = side.st.rq.len() as u64 + u64::from(side.st.current.is_some());
@@ -356,6 +371,9 @@ impl World {
         conn.flows[s].next_done = conn.flows[s].msgs.len();
         side.checked = conn.flows[s].next_done;
         side.st.noticed = QpState::Error;
+        // The peer waits in vain, perhaps for the rest of an answer.
+        conn.flows[1 - s].trouble += 1;
+        conn.flows[1 - s].trouble_since += 100;
     }
 
     /// The connection is broken: after a while the other side is told, and it is made anew.
@@ -411,76 +429,6 @@ impl World {
                 self.settle(c, s);
             }
         }
-    }
-}
-
-impl SideState {
-    fn new(plan: &ConnPlan, c: usize, s: usize, pd: u32, qpn: Qpn, areas: Areas) -> Self {
-        Self {
-            conn: c,
-            side: s,
-            node: plan.nodes[s],
-            qpn,
-            peer_qpn: qpn,
-            pd,
-            service: plan.service,
-            mtu: plan.mtu,
-            qkey: Qkey(0x1111_0000 + pd),
-            shared: plan.sides[s].srq,
-            lenient: plan.lenient,
-            wr_base: 0,
-            slots: Vec::new(),
-            rq: Default::default(),
-            current: None,
-            recvs_posted: 0,
-            recvs_done: 0,
-            failure: None,
-            forced: false,
-            noticed: QpState::Reset,
-            draining: false,
-            drained: false,
-            drain_from: usize::MAX,
-            recv_flushed: false,
-            patience: 0,
-            sent: [0; 4],
-            last_wqe_reached: false,
-            recv_status: None,
-            last_capacity: None,
-            last_recv_bad: false,
-            window: plan.sides[s].window,
-            timeout: plan.sides[s].timeout,
-            retry_cnt: plan.sides[s].retry_cnt,
-            rnr_retry: plan.sides[s].rnr_retry,
-            hasty: plan.hasty,
-            areas,
-            piece: None,
-            selected: None,
-            fx: Effects::default(),
-            pump_at: None,
-            timer_at: None,
-        }
-    }
-
-    /// A new incarnation begins.
-    fn restart(&mut self, incarnation: u32, slots: usize) {
-        self.wr_base = (self.conn as u64 + 1) << 56
-            | (self.side as u64) << 48
-            | u64::from(incarnation & 0xFFFF) << 32;
-        self.slots.clear();
-        self.slots.resize(slots, usize::MAX);
-        let forgotten = self.rq.len() as u64 + u64::from(self.current.is_some());
-        self.recvs_done += forgotten;
-        self.rq.clear();
-        self.current = None;
-        self.failure = None;
-        (self.forced, self.draining, self.drained) = (false, false, false);
-        self.noticed = QpState::Reset;
-        self.drain_from = usize::MAX;
-        self.recv_flushed = false;
-        self.sent = [0; 4];
-        self.last_wqe_reached = false;
-        self.recv_status = None;
-        self.last_capacity = None;
     }
 }
 

@@ -154,7 +154,7 @@ fn lost(ctx: &mut Ctx, why: Count) -> Fate {
 }
 
 /// Changes the last payload byte, or nothing if there is none.
-fn corrupt_payload(bytes: &mut [u8]) {
+pub(crate) fn corrupt_payload(bytes: &mut [u8]) {
     let Ok(packet) = Packet::parse(bytes) else { return };
     let end = bytes.len() - packet.padding().len();
     if !packet.payload().is_empty() {

@@ -24,18 +24,15 @@
 //! [`RcPair::run`].
 
 use expect_test::Expect;
-use vernic_proto::{QpCounters, QpState, Remote, SendFlags, SendOp};
+use vernic_proto::{QpCounters, QpState, RendezvousLimits, SendFlags};
 use vernic_wire::{Mtu, Psn, Qpn, Service};
 
-use crate::app::Draft;
 use crate::command::{Command, Posted};
-use crate::cover::Count;
-use crate::ctx::{Trace, fail};
-use crate::flow::{Bad, Recv};
-use crate::plan::{ConnPlan, LinkPlan, Mutation, Plan, SidePlan};
+use crate::ctx::Trace;
+use crate::flow::Bad;
+use crate::plan::{ConnPlan, LinkPlan, Mutation, Plan, RingPlan, SidePlan};
 use crate::trace::{Deed, Order};
 use crate::world::{Event, World};
-use crate::xrc::recv_name;
 
 /// What a pair is made with. The defaults are those of most tests.
 #[derive(Clone, Debug)]
@@ -62,12 +59,18 @@ pub struct PairConfig {
     pub shared_rq: bool,
     /// A is an XRC initiator, B an XRC target with two shared queues.
     pub xrc: bool,
+    /// The sides are processes of one host and have rings from the start.
+    pub rings: bool,
+    /// A ring takes so many bytes of payload with a part of a message.
+    pub part: usize,
+    /// SENDs of so many bytes and more are copied by the receiver.
+    pub rendezvous: Option<u32>,
 }
 
 impl Default for PairConfig {
     /// MTU 1024, PSN 0, timeout 67 us (shorter than any probe), 3 retries, 7 RNR retries (for
     /// ever), RNR timer 10 us, 4 READs, a window of 128 packets, 1 us from side to side, own
-    /// receive queues.
+    /// receive queues, no rings, parts of 64 KiB, no rendezvous.
     fn default() -> Self {
         Self {
             mtu: Mtu::B1024,
@@ -81,6 +84,9 @@ impl Default for PairConfig {
             delay: 1_000,
             shared_rq: false,
             xrc: false,
+            rings: false,
+            part: 64 * 1024,
+            rendezvous: None,
         }
     }
 }
@@ -207,7 +213,27 @@ impl Pen {
     }
     /// Ends the key that the peer's WRITEs use.
     pub fn revoke_write_key(&mut self) -> &mut Self {
-        self.commands.push((self.delay, Command::RevokeWriteKey));
+        self.order(Command::RevokeWriteKey)
+    }
+    /// Makes the rings between both sides.
+    pub fn join_rings(&mut self) -> &mut Self {
+        self.order(Command::JoinRings)
+    }
+    /// Breaks the rings. `keep` records of each are still read; both sides go on by the network.
+    pub fn lose_rings(&mut self, keep: usize) -> &mut Self {
+        self.order(Command::LoseRings(keep))
+    }
+    /// Ends the process of this side. `keep` records of what it has written are still read.
+    pub fn die(&mut self, keep: usize) -> &mut Self {
+        self.order(Command::Die(keep))
+    }
+    /// This side cannot copy the payload of the next `times` rendezvous.
+    pub fn cannot_reach(&mut self, times: u32) -> &mut Self {
+        self.order(Command::Unreachable(times))
+    }
+
+    fn order(&mut self, command: Command) -> &mut Self {
+        self.commands.push((self.delay, command));
         self
     }
 }
@@ -351,6 +377,10 @@ impl RcPair {
     pub fn a_is_patient(&mut self, nanos: u64) {
         self.world.conns[0].sides[0].st.patience = nanos;
     }
+    /// From now on a packet takes so many nanoseconds.
+    pub fn set_delay(&mut self, nanos: u64) {
+        self.world.conns[0].plan.link.delay = nanos;
+    }
     /// A waits for an answer for so many nanoseconds at least, from its next packet on.
     pub fn set_ack_floor_of_a(&mut self, nanos: u64) {
         self.world.conns[0].sides[0].qp.set_ack_floor(nanos);
@@ -373,7 +403,7 @@ impl RcPair {
 /// What a scenario shows of a line: no time, no receptions, no posts.
 fn shorten(line: &str) -> Option<String> {
     let text = line.get(13..)?;
-    let shown = text.contains("->B ") || text.contains("->A ") || text.contains(" -> ");
+    let shown = ["->B ", "->A ", "=>B ", "=>A ", " -> "].iter().any(|&way| text.contains(way));
     let shown =
         shown || text.contains(" wc ") || text.contains(" recv ") || text.contains(" event ");
     (shown && !text.contains(" <- ")).then(|| text.to_owned())
@@ -409,6 +439,7 @@ fn plan(config: &PairConfig) -> Plan {
         mix: [0; 13],
         max_len: 1 << 16,
         bad_ppm: 0,
+        bad_recv_ppm: 0,
         fence_percent: 0,
         unsignaled_percent: 0,
         careless: false,
@@ -417,6 +448,17 @@ fn plan(config: &PairConfig) -> Plan {
         staggered: false,
         lenient: false,
         hasty: false,
+        ring: Some(RingPlan {
+            is_up: config.rings,
+            delay: config.delay,
+            batch: 64,
+            capacity: 1 << 18,
+            part: config.part,
+            rendezvous: config
+                .rendezvous
+                .map(|min_bytes| RendezvousLimits { min_bytes, max_bytes: 1 << 19 }),
+            unreachable: 0,
+        }),
     };
     Plan {
         seed: 1,
@@ -435,81 +477,5 @@ impl World {
             Trace::Lines(lines) => lines,
             Trace::Off => &[],
         }
-    }
-
-    /// Carries out an order of a scenario.
-    pub(crate) fn obey(&mut self, c: usize, s: usize, number: usize) {
-        match self.commands[number] {
-            Command::Post { op, len, flags, bad, queue } => {
-                self.next_queue = queue;
-                let draft = self.scenario_draft(c, s, op, len, bad);
-                self.post(c, s, draft, flags);
-            }
-            Command::Recv { capacity, bad, queue } => {
-                let st = &mut self.conns[c].sides[s].st;
-                let recv =
-                    Recv { wr_id: 1 << 63 | st.recvs_posted, capacity, bad, data: Vec::new() };
-                if st.shared {
-                    let node = &mut self.nodes[st.node];
-                    let wr_id = 1 << 63 | recv_name(queue) | node.srq_posted;
-                    node.srqs[queue].push_back(Recv { wr_id, ..recv });
-                    node.srq_posted += 1;
-                } else {
-                    st.recvs_posted += 1;
-                    st.rq.push_back(recv);
-                }
-            }
-            Command::State(state) => {
-                let flow = &self.conns[c].flows[s];
-                let started = flow.msgs.iter().position(|msg| msg.first >= flow.high);
-                let drain_from = started.unwrap_or(flow.msgs.len());
-                let st = &mut self.conns[c].sides[s].st;
-                (st.draining, st.drained) = (state == QpState::Sqd, false);
-                st.drain_from = if st.draining { drain_from } else { usize::MAX };
-                st.forced |= state == QpState::Error;
-                self.change(c, s, state);
-            }
-            Command::RevokeWriteKey => {
-                let st = &self.conns[c].sides[s].st;
-                if !self.nodes[st.node].memory.revoke(st.areas.write_key) {
-                    fail!(self.ctx, "the key was not valid");
-                }
-            }
-        }
-        self.settle(c, s);
-    }
-
-    fn scenario_draft(&mut self, c: usize, s: usize, op: Posted, len: u32, bad: Bad) -> Draft {
-        let peer = self.conns[c].sides[1 - s].st.areas;
-        let number = self.conns[c].flows[s].msgs.len();
-        let key = |good| if bad == Bad::Key { peer.mute_key } else { good };
-        let cell = Remote { addr: peer.cells, rkey: key(peer.cells_key) };
-        let mut place = || {
-            let addr =
-                self.place(c, s, u64::from(len), number).expect("a scenario's WRITEs fit the area");
-            Remote { addr, rkey: key(peer.write_key) }
-        };
-        let (op, count) = match op {
-            Posted::Send => (SendOp::Send, Count::OpSend),
-            Posted::SendImm(imm) => (SendOp::SendImm(imm), Count::OpSendImm),
-            Posted::SendInv => (SendOp::SendInv(self.disposable_key(c, 1 - s)), Count::OpSendInv),
-            Posted::Write => (SendOp::Write(place()), Count::OpWrite),
-            Posted::WriteImm(imm) => (SendOp::WriteImm(place(), imm), Count::OpWriteImm),
-            Posted::AtomicWrite => (SendOp::AtomicWrite(place()), Count::OpAtomicWrite),
-            Posted::Read => {
-                (SendOp::Read(Remote { addr: peer.read, rkey: key(peer.read_key) }), Count::OpRead)
-            }
-            Posted::FetchAdd(add) => (SendOp::FetchAdd { remote: cell, add }, Count::OpFetchAdd),
-            Posted::CmpSwap(compare, swap) => {
-                (SendOp::CmpSwap { remote: cell, compare, swap }, Count::OpCmpSwap)
-            }
-            Posted::Flush => {
-                let remote = Remote { addr: peer.write, rkey: key(peer.write_key) };
-                (SendOp::Flush { remote, placement: 1, selectivity: 0 }, Count::OpFlush)
-            }
-            Posted::LocalInv => (SendOp::LocalInv(self.disposable_key(c, s)), Count::OpLocalInv),
-            Posted::BindMw => (self.draft_local(c, s, Count::OpBindMw).op, Count::OpBindMw),
-        };
-        Draft { op, count, len, source: (peer.read_id, 0), bad }
     }
 }

@@ -5,9 +5,11 @@
 //! the run reads it only. All times in nanoseconds of virtual time, probabilities in parts per
 //! million.
 
+use vernic_proto::RendezvousLimits;
 use vernic_wire::{Mtu, Service};
 
 use crate::rng::Rng;
+use crate::xrc::is_reliable;
 
 /// A deliberate fault of the simulation itself, to prove that the oracle can fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -61,8 +63,10 @@ pub(crate) struct ConnPlan {
     pub(crate) link: LinkPlan,
     pub(crate) mix: [u8; 13],
     pub(crate) max_len: u32,
-    /// Probability that a request or a receive is deliberately wrong.
+    /// Probability that a request is deliberately wrong.
     pub(crate) bad_ppm: u32,
+    /// Probability that a receive is deliberately wrong.
+    pub(crate) bad_recv_ppm: u32,
     pub(crate) fence_percent: u32,
     pub(crate) unsignaled_percent: u32,
     /// Windows may be invalidated while the peer uses them.
@@ -76,6 +80,26 @@ pub(crate) struct ConnPlan {
     pub(crate) staggered: bool,
     pub(crate) lenient: bool,
     pub(crate) hasty: bool,
+    /// The sides may be processes of one host; `None`: they are not.
+    pub(crate) ring: Option<RingPlan>,
+}
+
+/// The rings between two processes of one host, and who reads them.
+#[derive(Clone, Debug)]
+pub(crate) struct RingPlan {
+    /// Whether they are there from the start.
+    pub(crate) is_up: bool,
+    /// Longest time until the reader comes.
+    pub(crate) delay: u64,
+    /// Most records that it takes at a time.
+    pub(crate) batch: u64,
+    /// Bytes of a ring.
+    pub(crate) capacity: usize,
+    /// Most bytes of payload that travel with a part.
+    pub(crate) part: usize,
+    pub(crate) rendezvous: Option<RendezvousLimits>,
+    /// Probability that the payload of a rendezvous cannot be copied.
+    pub(crate) unreachable: u32,
 }
 
 /// One side's attributes and application.
@@ -130,6 +154,22 @@ pub(crate) enum Chaos {
     Reset,
     /// The send queue drains, and starts again after so long.
     Drain(u64),
+    /// There are rings between the sides.
+    RingUp,
+    /// Once so many records are in what this side writes, that happens.
+    Ring(usize, RingFate),
+}
+
+/// What happens to rings with something in them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum RingFate {
+    /// They break. Whether what is still read is read at once.
+    Lost(bool),
+    /// The process of a side ends.
+    PeerDies,
+    /// The application moves the queue pair to Error, which takes payload back. Waits for payload
+    /// that the peer is to copy.
+    Error,
 }
 
 const MS: u64 = 1_000_000;
@@ -158,6 +198,10 @@ impl Plan {
         for side in plan.conns.iter_mut().flat_map(|conn| &mut conn.sides) {
             side.erratic = rng.percent(20).then(|| rng.word());
         }
+        // And of what it stood for before there were rings.
+        for index in 0..plan.conns.len() {
+            plan.draw_rings(&mut rng, index);
+        }
         plan
     }
 
@@ -167,6 +211,36 @@ impl Plan {
         self.mutation = mutation;
         self.fuse = fuse;
         self
+    }
+
+    fn draw_rings(&mut self, rng: &mut Rng, index: usize) {
+        let conn = &mut self.conns[index];
+        if !is_reliable(conn.service) || rng.percent(50) {
+            return;
+        }
+        let ring = ring(rng, conn.mtu.bytes());
+        let changes = rng.below(6);
+        if !ring.is_up {
+            self.chaos.push((rng.below(self.heal_at) + 1, Chaos::RingUp, index, 0));
+        }
+        conn.ring = Some(ring);
+        if rng.percent(15) {
+            // So that parts meet receives that are too short, or have bad memory.
+            conn.bad_recv_ppm = conn.bad_recv_ppm.max(100_000);
+        }
+        for _ in 0..changes {
+            // Often early: most seeds have posted everything long before they heal.
+            let latest = self.heal_at * 3 / 4 / rng.pick(&[1, 20, 100]);
+            let at = rng.below(latest) + 1;
+            let records = rng.pick(&[0, 1, 1, 2, 5, 20]);
+            let chaos = match rng.below(8) {
+                0 => Chaos::Ring(records, RingFate::PeerDies),
+                1 | 2 => Chaos::Ring(records, RingFate::Error),
+                3 | 4 => Chaos::Ring(records, RingFate::Lost(rng.percent(50))),
+                _ => Chaos::RingUp,
+            };
+            self.chaos.push((at, chaos, index, rng.below(2) as usize));
+        }
     }
 
     fn draw_chaos(&mut self, rng: &mut Rng) {
@@ -192,7 +266,7 @@ impl Plan {
                     Chaos::Revoke => 2,
                     Chaos::Error => 3,
                     Chaos::Reset => 4,
-                    Chaos::Drain(_) => 5,
+                    _ => 5,
                 };
                 if kinds >> bit & 1 == 1 {
                     self.chaos.push((at, chaos, index, rng.below(2) as usize));
@@ -236,7 +310,7 @@ fn conn(rng: &mut Rng, nodes: usize, index: usize, large: bool) -> ConnPlan {
         *weight = if rng.percent(50) { rng.range(1, 8) as u8 } else { 0 };
     }
     mix[rng.pick(&[0, 3, 5])] = 4;
-    ConnPlan {
+    let mut plan = ConnPlan {
         service,
         nodes: [a, b],
         mtu,
@@ -245,6 +319,7 @@ fn conn(rng: &mut Rng, nodes: usize, index: usize, large: bool) -> ConnPlan {
         mix,
         max_len,
         bad_ppm: if rng.percent(25) { rng.pick(&[5_000, 30_000, 100_000]) } else { 0 },
+        bad_recv_ppm: 0,
         fence_percent: rng.pick(&[0, 0, 10, 50]),
         unsignaled_percent: rng.pick(&[0, 30, 90]),
         careless: rng.percent(15),
@@ -253,9 +328,10 @@ fn conn(rng: &mut Rng, nodes: usize, index: usize, large: bool) -> ConnPlan {
         staggered: rng.percent(30),
         lenient: false,
         hasty,
-    }
-    .with_numbers(rng)
-    .with_garbage(rng)
+        ring: None,
+    };
+    plan.bad_recv_ppm = plan.bad_ppm / 2;
+    plan.with_numbers(rng).with_garbage(rng)
 }
 
 impl ConnPlan {
@@ -274,6 +350,23 @@ impl ConnPlan {
             self.link.garbage = rng.pick(&[10_000, 100_000, 500_000]);
         }
         self
+    }
+}
+
+fn ring(rng: &mut Rng, mtu: u32) -> RingPlan {
+    let small = mtu as usize + 512;
+    let limits = RendezvousLimits {
+        min_bytes: rng.pick(&[1, mtu, 3_000, 20_000]),
+        max_bytes: rng.pick(&[1, mtu * 2, 10_000, 1 << 19]),
+    };
+    RingPlan {
+        is_up: rng.percent(50),
+        delay: rng.pick(&[0, 200, 2 * US]),
+        batch: rng.pick(&[1, 4, 64]),
+        capacity: rng.pick(&[small, small * 3, 1 << 16, 1 << 18]),
+        part: rng.pick(&[mtu as usize, mtu as usize * 3 + 17, 1 << 14, 1 << 16]),
+        rendezvous: rng.percent(60).then_some(limits),
+        unreachable: rng.pick(&[0, 0, 20_000, 300_000]),
     }
 }
 

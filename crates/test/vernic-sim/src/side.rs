@@ -5,12 +5,14 @@
 
 use std::collections::VecDeque;
 
-use vernic_proto::{AccessCheck, Failure, QpState, Time, WcStatus};
+use vernic_proto::{AccessCheck, Failure, MessagePart, QpState, Time, WcStatus};
 use vernic_wire::{AethCode, Mtu, NakCode, Packet, Qkey, Qpn, Rkey, Service};
 
 use crate::ctx::Ctx;
 use crate::flow::{Flow, Recv};
 use crate::memory::Memory;
+use crate::parts::sequence_numbers;
+use crate::plan::ConnPlan;
 use crate::xrc::QUEUES;
 
 /// What the packet under way did so far.
@@ -37,6 +39,25 @@ pub(crate) struct Piece {
     pub(crate) len: u32,
     pub(crate) first: bool,
     pub(crate) last: bool,
+}
+
+/// What became of the payload of a rendezvous.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Pulled {
+    /// It was copied, unless the receive itself refused.
+    Bytes,
+    /// The sender's memory cannot be reached.
+    Unreachable,
+    /// The sender has taken it back: it has reported an error.
+    Withdrawn,
+}
+
+/// The payload of the rendezvous that is handled, and what is to become of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offer {
+    /// Number of the content, and where in it the payload begins.
+    pub(crate) content: (u64, u64),
+    pub(crate) pulled: Pulled,
 }
 
 /// Areas of a side's memory, and their keys.
@@ -115,12 +136,112 @@ pub(crate) struct SideState {
     /// The shared receive queue that an XRC target works for.
     pub(crate) selected: Option<usize>,
     pub(crate) fx: Effects,
+    /// The rendezvous that is handled.
+    pub(crate) offer: Option<Offer>,
+    /// What became of the payload that the part under way asked for.
+    pub(crate) pulled: Option<Pulled>,
+    /// A receive was taken for a rendezvous whose payload could not be copied.
+    pub(crate) kept_recv: bool,
+    /// Requests go through the ring.
+    pub(crate) requests_by_ring: bool,
+    /// The last request came through the ring: so go the responses.
+    pub(crate) responses_by_ring: bool,
+    /// The last response came through the ring.
+    pub(crate) is_answered_by_ring: bool,
+    /// The process of the peer is known to have ended.
+    pub(crate) peer_gone: bool,
     // The engine's part.
     pub(crate) pump_at: Option<Time>,
     pub(crate) timer_at: Option<Time>,
 }
 
 impl SideState {
+    /// A side of a connection that is not made yet.
+    pub(crate) fn new(
+        plan: &ConnPlan,
+        c: usize,
+        s: usize,
+        pd: u32,
+        qpn: Qpn,
+        areas: Areas,
+    ) -> Self {
+        Self {
+            conn: c,
+            side: s,
+            node: plan.nodes[s],
+            qpn,
+            peer_qpn: qpn,
+            pd,
+            service: plan.service,
+            mtu: plan.mtu,
+            qkey: Qkey(0x1111_0000 + pd),
+            shared: plan.sides[s].srq,
+            lenient: plan.lenient,
+            wr_base: 0,
+            slots: Vec::new(),
+            rq: Default::default(),
+            current: None,
+            recvs_posted: 0,
+            recvs_done: 0,
+            failure: None,
+            forced: false,
+            noticed: QpState::Reset,
+            draining: false,
+            drained: false,
+            drain_from: usize::MAX,
+            recv_flushed: false,
+            patience: 0,
+            sent: [0; 4],
+            last_wqe_reached: false,
+            recv_status: None,
+            last_capacity: None,
+            last_recv_bad: false,
+            window: plan.sides[s].window,
+            timeout: plan.sides[s].timeout,
+            retry_cnt: plan.sides[s].retry_cnt,
+            rnr_retry: plan.sides[s].rnr_retry,
+            hasty: plan.hasty,
+            areas,
+            piece: None,
+            selected: None,
+            fx: Effects::default(),
+            offer: None,
+            pulled: None,
+            kept_recv: false,
+            requests_by_ring: false,
+            responses_by_ring: false,
+            is_answered_by_ring: false,
+            peer_gone: false,
+            pump_at: None,
+            timer_at: None,
+        }
+    }
+
+    /// A new incarnation begins.
+    pub(crate) fn restart(&mut self, incarnation: u32, slots: usize) {
+        self.wr_base = (self.conn as u64 + 1) << 56
+            | (self.side as u64) << 48
+            | u64::from(incarnation & 0xFFFF) << 32;
+        self.slots.clear();
+        self.slots.resize(slots, usize::MAX);
+        let forgotten = self.rq.len() as u64 + u64::from(self.current.is_some());
+        self.recvs_done += forgotten;
+        self.rq.clear();
+        self.current = None;
+        self.failure = None;
+        (self.forced, self.draining, self.drained) = (false, false, false);
+        self.noticed = QpState::Reset;
+        self.drain_from = usize::MAX;
+        self.recv_flushed = false;
+        self.sent = [0; 4];
+        self.last_wqe_reached = false;
+        self.recv_status = None;
+        self.last_capacity = None;
+        self.kept_recv = false;
+        (self.requests_by_ring, self.responses_by_ring) = (false, false);
+        (self.is_answered_by_ring, self.peer_gone) = (false, false);
+    }
+
     /// Counts a packet sent, to be compared with the queue pair's own counters.
     pub(crate) fn note_sent(&mut self, packet: &Packet<'_>) {
         self.sent[0] += 1;
@@ -130,6 +251,12 @@ impl SideState {
             Some(AethCode::RnrNak(_)) => self.sent[3] += 1,
             _ => {}
         }
+    }
+
+    /// Counts a part of a message as the packets that it stands for.
+    pub(crate) fn note_sent_part(&mut self, part: &MessagePart) {
+        self.sent[0] += sequence_numbers(part, self.mtu.bytes());
+        self.sent[1] += u64::from(part.length);
     }
 
     /// Name in traces: A and B, with the connection's number from 1 if it is not the first.

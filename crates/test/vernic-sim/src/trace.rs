@@ -3,6 +3,7 @@
 //! A line reads `SEND_FIRST psn=0`, `ACK psn=2`, `NAK psn=1 seq`, `RNR psn=0 timer=12`: what a
 //! person wants to see of a packet, not all of it.
 
+use vernic_proto::MessagePart;
 use vernic_wire::opcode::Kind;
 use vernic_wire::{AethCode, NakCode, Packet, Psn};
 
@@ -28,6 +29,23 @@ pub(crate) fn line(packet: &Packet<'_>) -> String {
         Some(header) => format!("{name} psn={psn} srqn={}", header.srqn.value()),
         None => format!("{name} psn={psn}"),
     }
+}
+
+/// A part of a message in words, with the sequence numbers that it takes.
+pub(crate) fn part(part: &MessagePart, mtu: u32) -> String {
+    let name = if part.is_rendezvous { "RENDEZVOUS" } else { "PART" };
+    let place = match (part.starts, part.ends) {
+        (true, true) => "",
+        (true, false) => "_FIRST",
+        (false, false) => "_MIDDLE",
+        (false, true) => "_LAST",
+    };
+    let more = part.length.div_ceil(mtu).max(1) - 1;
+    let numbers = match more {
+        0 => part.psn.to_string(),
+        _ => format!("{}..{}", part.psn, part.psn.add(more)),
+    };
+    format!("{name}{place} psn={numbers} {} bytes", part.length)
 }
 
 /// What a scenario orders the network to do with a packet.

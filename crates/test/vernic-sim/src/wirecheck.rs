@@ -157,7 +157,13 @@ fn place_rc(
 }
 
 /// The first packet of a new message leaves: nothing holds it back.
-fn may_start(ctx: &mut Ctx, st: &SideState, out: &mut Flow, number: usize, max_reads: u32) {
+pub(crate) fn may_start(
+    ctx: &mut Ctx,
+    st: &SideState,
+    out: &mut Flow,
+    number: usize,
+    max_reads: u32,
+) {
     let msg = &out.msgs[number];
     if st.drained || (st.draining && st.drain_from <= number) {
         fail!(ctx, "{} started message {number} in SQD", st.label());

@@ -10,22 +10,23 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use vernic_proto::{Disposition, DropReason, Qp, QpState, RxMeta, Time};
-use vernic_wire::{AethCode, Bth, Headers, Opcode, Packet, Psn, RnrTimer, Service};
+use vernic_proto::{Qp, QpState, Time};
+use vernic_wire::Packet;
 
 use crate::command::Command;
 use crate::cover::{Count, Cover};
 use crate::ctx::{Ctx, Trace, fail};
 use crate::flow::{Flow, Recv};
-use crate::judge;
+use crate::local::Polled;
 use crate::memory::Memory;
-use crate::net::{Air, InFlight, Link, garbage, wire_time};
+use crate::net::{Air, InFlight, Link, wire_time};
 use crate::plan::{Chaos, ConnPlan, Mutation, Plan};
+use crate::ring::Rings;
 use crate::rng::Rng;
-use crate::side::{Effects, SideState, SimHost};
+use crate::side::{SideState, SimHost};
 use crate::trace::{self, Deed};
 use crate::wirecheck;
-use crate::xrc::{QUEUES, is_reliable};
+use crate::xrc::QUEUES;
 
 /// Events of one run; more mean an endless loop. The busiest seeds need a tenth of it.
 const MAX_EVENTS: u64 = 20_000_000;
@@ -37,6 +38,8 @@ const PATIENCE: u64 = 400_000_000_000;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Event {
     Deliver(usize),
+    ReadRing(usize, usize),
+    Strike(usize),
     Pump(usize, usize),
     Timer(usize, usize),
     Post(usize, usize),
@@ -114,6 +117,7 @@ pub(crate) struct Conn {
     /// `flows[s]`: what side `s` sends.
     pub(crate) flows: [Flow; 2],
     pub(crate) links: [Link; 2],
+    pub(crate) rings: Rings,
     pub(crate) incarnation: u32,
     pub(crate) phase: Phase,
     pub(crate) in_flight: u32,
@@ -138,7 +142,7 @@ pub(crate) struct World {
     pub(crate) next_queue: usize,
     queue: BinaryHeap<Reverse<Entry>>,
     order: u64,
-    air: Air,
+    pub(crate) air: Air,
     buf: Vec<u8>,
 }
 
@@ -182,7 +186,7 @@ impl World {
             queue: BinaryHeap::new(),
             order: 0,
             air: Air::default(),
-            buf: vec![0; 8192],
+            buf: vec![0; 1 << 17],
             plan,
         };
         world.build();
@@ -220,6 +224,8 @@ impl World {
     fn handle(&mut self, event: Event) {
         match event {
             Event::Deliver(slot) => self.deliver(slot),
+            Event::ReadRing(c, s) => self.read_ring(c, s),
+            Event::Strike(c) => self.strike(c),
             Event::Pump(c, s) => self.pump(c, s),
             Event::Timer(c, s) => self.timer(c, s),
             Event::Post(c, s) => self.post_some(c, s),
@@ -261,145 +267,6 @@ impl World {
         call(&mut side.qp, now, &mut host)
     }
 
-    // The network.
-
-    fn deliver(&mut self, slot: usize) {
-        let Some(packet) = self.air.remove(slot) else { return };
-        let (c, s) = (packet.conn, packet.to);
-        let conn = &mut self.conns[c];
-        conn.in_flight -= 1;
-        if packet.incarnation == conn.incarnation {
-            if self.rng.ppm(if self.healed { 0 } else { self.conns[c].plan.link.garbage }) {
-                let bytes = garbage(&mut self.rng, &packet.bytes);
-                self.ctx.hit(Count::Garbage);
-                self.receive(c, s, &bytes, &InFlight { bytes: Vec::new(), ..packet });
-            }
-            self.receive(c, s, &packet.bytes, &packet);
-            if self.ctx.mutates(Mutation::Replay) {
-                let mut bytes = packet.bytes.clone();
-                bytes[11] = bytes[11].wrapping_add(1);
-                self.receive(c, s, &bytes, &packet);
-            }
-        }
-        if packet.incarnation != self.conns[c].incarnation && self.conns[c].plan.ghosts {
-            self.receive_ghost(c, s, &packet.bytes);
-        }
-        self.air.recycle(packet.bytes);
-        self.settle(c, s);
-    }
-
-    fn receive(&mut self, c: usize, s: usize, bytes: &[u8], from: &InFlight) {
-        let Ok(packet) = Packet::parse(bytes) else {
-            if !self.conns[c].sides[s].st.lenient {
-                fail!(self.ctx, "a packet that was sent does not parse");
-            }
-            return;
-        };
-        let service = self.conns[c].plan.service;
-        let meta = RxMeta {
-            grh: (service == Service::Ud).then_some([0x47; 40]),
-            ecn: if self.rng.ppm(5_000) { 3 } else { 0 },
-            sl: 0xA,
-        };
-        let is_request = packet.info().is_request();
-        let conn = &mut self.conns[c];
-        let orderly = conn.plan.link.duplicate == 0 && conn.plan.link.reorder == 0;
-        let (st, inn) = (&mut conn.sides[s].st, &mut conn.flows[1 - s]);
-        st.fx = Effects::default();
-        st.recv_status = None;
-        let mut seq = 0;
-        st.piece = None;
-        if is_request && !st.lenient {
-            (st.piece, seq) = judge::expect(st, inn, &packet, &from.tag);
-        }
-        let rnr = rnr_timer(&packet).is_some();
-        let out = &mut self.conns[c].flows[s];
-        out.rnr_now = u32::from(rnr);
-        out.rnr_naks += out.rnr_now;
-        let disposition =
-            self.with_qp(c, s, |qp, now, host| qp.handle_packet(now, &packet, &meta, host));
-        self.conns[c].flows[s].rnr_now = 0;
-        self.ctx.hit(Count::Packets);
-        judge::count(&mut self.ctx, disposition);
-        self.ctx.say(format_args!(
-            "{} <- {} : {disposition:?}",
-            self.conns[c].sides[s].st.label(),
-            trace::line(&packet)
-        ));
-        if meta.ecn == 3 {
-            self.notify(c, 1 - s);
-        }
-        let Self { conns, ctx, nodes, .. } = self;
-        let conn = &mut conns[c];
-        let side = &mut conn.sides[s];
-        if side.st.lenient {
-            return;
-        }
-        if is_request && is_reliable(service) {
-            let memory = &nodes[side.st.node].memory;
-            judge::judge_rc(
-                ctx,
-                &side.st,
-                &mut conn.flows[1 - s],
-                memory,
-                &packet,
-                seq,
-                disposition,
-            );
-        } else if is_request {
-            judge::judge_unreliable(
-                ctx,
-                &side.st,
-                &mut conn.flows[1 - s],
-                &packet,
-                disposition,
-                orderly,
-            );
-        } else {
-            note_response(ctx, &mut conn.flows[s], &packet, disposition, orderly);
-        }
-        side.st.piece = None;
-    }
-
-    /// A packet of this side came to the other with a mark: a notification comes back at once.
-    fn notify(&mut self, c: usize, s: usize) {
-        let qpn = self.conns[c].sides[s].st.qpn;
-        let mut bytes = [0; Bth::LEN + 16];
-        Headers::new(Bth::new(Opcode::CNP, qpn, Psn::new(0))).emit(&mut bytes);
-        let Ok(packet) = Packet::parse(&bytes) else { return };
-        let meta = RxMeta { grh: None, ecn: 0, sl: 0xA };
-        let disposition =
-            self.with_qp(c, s, |qp, now, host| qp.handle_packet(now, &packet, &meta, host));
-        self.ctx.hit(Count::Notified);
-        if disposition != Disposition::Drop(DropReason::Cnp) {
-            fail!(self.ctx, "{disposition:?} of a congestion notification");
-        }
-        if self.conns[c].plan.sides[s].erratic.is_some() {
-            self.settle(c, s);
-        }
-    }
-
-    /// A packet of an earlier connection between the same numbers: it may cost time, nothing else.
-    fn receive_ghost(&mut self, c: usize, s: usize, bytes: &[u8]) {
-        let Ok(packet) = Packet::parse(bytes) else { return };
-        let conn = &mut self.conns[c];
-        conn.flows.iter_mut().for_each(Flow::disturb);
-        let st = &mut conn.sides[s].st;
-        (st.fx, st.piece) = (Effects::default(), None);
-        let received = st.recvs_done;
-        let meta = RxMeta { grh: None, ecn: 0, sl: 0xA };
-        let disposition =
-            self.with_qp(c, s, |qp, now, host| qp.handle_packet(now, &packet, &meta, host));
-        self.ctx.hit(Count::Ghosts);
-        // A completion that comes now anyway is checked as any other.
-        let st = &self.conns[c].sides[s].st;
-        let changed = st.fx != Effects::default() || received != st.recvs_done;
-        let taken = matches!(disposition, Disposition::Accepted | Disposition::Rnr);
-        if (changed || taken) && !st.lenient {
-            fail!(self.ctx, "{} {disposition:?} {packet} of an earlier connection", st.label());
-        }
-    }
-
     // The engine's part.
 
     fn pump(&mut self, c: usize, s: usize) {
@@ -410,7 +277,7 @@ impl World {
             match self.poll(c, s) {
                 Some(len) => spent += wire_time(&self.conns[c].plan.link, len),
                 None => {
-                    if self.conns[c].sides[s].qp.wants_transmit() {
+                    if self.can_send(c, s) {
                         fail!(
                             self.ctx,
                             "{} wants to transmit and does not",
@@ -433,23 +300,29 @@ impl World {
     fn poll(&mut self, c: usize, s: usize) -> Option<usize> {
         let mut buf = std::mem::take(&mut self.buf);
         let response_first = self.conns[c].sides[s].response_next;
-        let mut sent = None;
+        let mut polled = None;
+        self.choose_route(c, s);
         for is_response in [response_first, !response_first] {
-            sent = self.with_qp(c, s, |qp, now, host| {
-                if is_response {
-                    qp.poll_response(now, host, &mut buf)
-                } else {
-                    qp.poll_request(now, host, &mut buf)
-                }
-            });
-            if let Some(sent) = sent {
+            if !self.may_send(c, s, is_response) {
+                continue;
+            }
+            polled = if is_response {
+                self.with_qp(c, s, |qp, now, host| qp.poll_response(now, host, &mut buf))
+                    .map(|sent| Polled::Packet(sent.len))
+            } else {
+                self.poll_request(c, s, &mut buf)
+            };
+            if let Some(polled) = polled {
                 self.conns[c].sides[s].response_next = !is_response;
-                self.transmit(c, s, &mut buf[..sent.len], !is_response);
+                match polled {
+                    Polled::Packet(len) => self.transmit(c, s, &mut buf[..len], !is_response),
+                    Polled::Part(part, len) => self.transmit_part(c, s, part, &buf[..len]),
+                }
                 break;
             }
         }
         self.buf = buf;
-        sent.map(|sent| sent.len)
+        polled.map(|polled| polled.len())
     }
 
     fn transmit(&mut self, c: usize, s: usize, bytes: &mut [u8], is_request: bool) {
@@ -464,7 +337,9 @@ impl World {
         };
         let Self { conns, ctx, .. } = self;
         let conn = &mut conns[c];
-        let (side, deed) = (&mut conn.sides[s], trace::ordered(&mut self.orders, s, &packet));
+        let side = &mut conn.sides[s];
+        let by_ring = if is_request { side.st.requests_by_ring } else { side.st.responses_by_ring };
+        let deed = if by_ring { None } else { trace::ordered(&mut self.orders, s, &packet) };
         side.st.note_sent(&packet);
         let mut tag = crate::net::Tag::default();
         if !side.st.lenient && is_request {
@@ -481,7 +356,12 @@ impl World {
                 None => "",
             };
             let (from, to) = (conn.sides[s].st.label(), conn.sides[1 - s].st.label());
-            ctx.say(format_args!("{from}->{to} {}{lost}", trace::line(&packet)));
+            let arrow = if by_ring { "=>" } else { "->" };
+            ctx.say(format_args!("{from}{arrow}{to} {}{lost}", trace::line(&packet)));
+        }
+        if by_ring {
+            self.write_packet(c, s, (bytes, tag), is_request);
+            return;
         }
         let flow = if is_request { &mut conn.flows[s] } else { &mut conn.flows[1 - s] };
         let dead = self.plan.mutation == Mutation::DeadNetwork;
@@ -507,6 +387,9 @@ impl World {
     }
 
     fn timer(&mut self, c: usize, s: usize) {
+        if self.conns[c].sides[s].st.timer_at != Some(self.ctx.now) {
+            return; // an earlier one took its place
+        }
         self.conns[c].sides[s].st.timer_at = None;
         if self.conns[c].sides[s].qp.next_deadline().is_some_and(|at| at <= self.ctx.now) {
             self.with_qp(c, s, |qp, now, host| qp.handle_timeout(now, host));
@@ -531,14 +414,14 @@ impl World {
         let tx_delay = self.conns[c].plan.sides[s].tx_delay;
         let side = &mut self.conns[c].sides[s];
         let deadline = side.qp.next_deadline();
-        let wants = side.qp.wants_transmit() && side.st.pump_at.is_none();
+        let is_idle = side.st.pump_at.is_none();
         let timer = deadline.filter(|&at| side.st.timer_at.is_none_or(|set| at < set));
         if let Some(at) = timer {
             let at = at.max(now);
             side.st.timer_at = Some(at);
             self.at_time(at, Event::Timer(c, s));
         }
-        if wants {
+        if is_idle && self.can_send(c, s) {
             let at = now + busy + self.rng.below(tx_delay + 1);
             self.conns[c].sides[s].st.pump_at = Some(at);
             self.at_time(at, Event::Pump(c, s));
@@ -561,55 +444,5 @@ impl World {
             trace,
             mutated: self.ctx.mutated,
         }
-    }
-}
-
-/// The delay that an RNR NAK asks for.
-fn rnr_timer(packet: &Packet<'_>) -> Option<RnrTimer> {
-    match packet.aeth()?.syndrome.decode() {
-        AethCode::RnrNak(timer) => Some(timer),
-        _ => None,
-    }
-}
-
-/// What a response tells the oracle's own books.
-fn note_response(
-    ctx: &mut Ctx,
-    out: &mut Flow,
-    packet: &Packet<'_>,
-    disposition: Disposition,
-    orderly: bool,
-) {
-    if let Disposition::Drop(reason) = disposition
-        && reason == vernic_proto::DropReason::BadState
-    {
-        out.disturb();
-    }
-    let seq = out.extend(packet.psn(), out.high);
-    // A NAK says that everything before its number has arrived, others include it.
-    let nak =
-        packet.aeth().is_some_and(|aeth| !matches!(aeth.syndrome.decode(), AethCode::Ack { .. }));
-    let reached = seq.map_or(0, |seq| seq + u64::from(!nak));
-    out.acked = out.acked.max(reached.min(out.high));
-    let Some(timer) = rnr_timer(packet) else {
-        // An answer to the request that was not ready: a copy of it was taken after all.
-        if disposition == Disposition::Accepted && seq.is_some_and(|seq| seq >= out.rnr_seq) {
-            out.rnr_until = Time(0);
-        }
-        return;
-    };
-    // With an answer missing before it, it also reports that loss, which is repaired at once.
-    let Some(upto) = seq.and_then(|seq| out.holding(seq)) else { return };
-    let answers_missing = out.next_done < upto
-        && out.msgs[out.next_done..upto]
-            .iter()
-            .any(|msg| !msg.is_local() && !msg.is_send() && !msg.is_write());
-    if orderly
-        && disposition == Disposition::Accepted
-        && out.rnr_until <= ctx.now
-        && !answers_missing
-    {
-        out.rnr_until = ctx.now + timer.nanos();
-        out.rnr_seq = seq.unwrap_or(0);
     }
 }

@@ -371,3 +371,24 @@ fn a_probe_of_an_xrc_connection_names_the_shared_queue() {
         A wc 0 Send Success"#]]);
     assert_eq!((t.counters_a().tail_probes, t.counters_a().ack_timeouts), (1, 0));
 }
+
+#[test]
+fn a_path_that_becomes_longer_than_the_silence_is_measured_anew() {
+    // The answer takes 400 us, and a probe comes after 250 us until that is known.
+    let mut t = pair();
+    t.set_delay(200_000);
+    t.a.post_write(8).after(2_000_000).post_write(8).after(4_000_000).post_write(8);
+    t.run(expect![[r#"
+        A->B WRITE_ONLY psn=1
+        B->A ACK psn=1 credits=0
+        A->B WRITE_ONLY psn=1
+        A wc 1 Write Success
+        B->A ACK psn=1 credits=0
+        A->B WRITE_ONLY psn=2
+        B->A ACK psn=2 credits=0
+        A wc 2 Write Success
+        A->B WRITE_ONLY psn=3
+        B->A ACK psn=3 credits=0
+        A wc 3 Write Success"#]]);
+    assert_eq!((t.counters_a().tail_probes, t.counters_a().ack_timeouts), (1, 0));
+}

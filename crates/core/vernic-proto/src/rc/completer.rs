@@ -123,6 +123,7 @@ impl Completer {
             AethCode::Ack { .. } => {
                 if seq < parts.sq.una() {
                     self.echo_at = Some(cx.now);
+                    parts.probe.on_echo();
                     return Ok(Disposition::Duplicate);
                 }
                 take_credits(parts.req, aeth);
@@ -297,6 +298,7 @@ impl Completer {
     ) -> Outcome {
         if seq < parts.sq.una() {
             self.echo_at = Some(cx.now);
+            parts.probe.on_echo();
             return Ok(Disposition::Duplicate);
         }
         match self.acknowledge(parts, cx, seq)? {

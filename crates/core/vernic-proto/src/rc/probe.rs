@@ -72,6 +72,10 @@ pub(crate) struct Probe {
     sent: u32,
     /// What of the present probe is still to be sent.
     left: Option<Repeat>,
+    /// A probe was sent, and no answer has come that shows it to be needless.
+    is_out: bool,
+    /// Needless probes since a round trip was measured; each doubles the silence too.
+    needless: u32,
 }
 
 impl Probe {
@@ -90,6 +94,14 @@ impl Probe {
                 latest: nanos,
             },
         });
+        self.needless = 0;
+    }
+
+    /// The peer has answered a copy of what it had answered before. If that was a probe, answers
+    /// take longer than the silence. They are not measured while probes are sent, for it is not
+    /// known which copy they answer; so without this every packet would be probed from then on.
+    pub(crate) fn on_echo(&mut self) {
+        self.needless += u32::from(core::mem::take(&mut self.is_out));
     }
 
     /// The peer has taken something new.
@@ -119,7 +131,8 @@ impl Probe {
             }
             None => self.timeout / UNMEASURED_PART,
         };
-        silence.max(FLOOR).saturating_mul(1 << self.sent.min(MOST_DOUBLINGS))
+        let doublings = self.sent.saturating_add(self.needless);
+        silence.max(FLOOR).saturating_mul(1 << doublings.min(MOST_DOUBLINGS))
     }
 
     /// The time has come. With something `in_flight` a probe begins (`true`), and the next one
@@ -127,6 +140,7 @@ impl Probe {
     pub(crate) fn fire(&mut self, now: Time, in_flight: bool) -> bool {
         if in_flight {
             self.sent += 1;
+            self.is_out = true;
             self.left = Some(Repeat::Oldest);
         }
         self.plan(now);
@@ -197,6 +211,20 @@ mod tests {
         }
         probe.on_round_trip(2_000_000);
         assert_eq!(probes(&mut probe, TIMEOUT)[0], 8_000);
+    }
+
+    #[test]
+    fn needless_probes_make_the_silence_longer_until_a_round_trip_is_measured() {
+        let mut probe = Probe::default();
+        probe.on_round_trip(20_000);
+        assert_eq!(probes(&mut probe, 1_000_000), [250, 750]);
+        probe.on_echo();
+        probe.on_echo();
+        probe.on_progress();
+        assert_eq!(probes(&mut probe, 1_000_000), [500]);
+        probe.on_progress();
+        probe.on_round_trip(100_000);
+        assert_eq!(probes(&mut probe, 1_000_000), [400]);
     }
 
     #[test]

@@ -1,0 +1,285 @@
+//! Packets and parts of messages reach their queue pair, and the oracle judges what it does.
+//!
+//! Owns nothing. Called by the world's loop for the lossy network, and by [`crate::local`] for the
+//! rings; calls the queue pairs, and [`crate::judge`] before and after.
+
+use std::fmt::Display;
+
+use vernic_proto::{Disposition, DropReason, RxMeta, Time};
+use vernic_wire::{AethCode, Bth, Headers, Opcode, Packet, Psn, RnrTimer, Service};
+
+use crate::cover::Count;
+use crate::ctx::{Ctx, fail};
+use crate::flow::Flow;
+use crate::judge::{self, Arrival};
+use crate::net::{Tag, garbage};
+use crate::parts;
+use crate::plan::Mutation;
+use crate::ring::PartRecord;
+use crate::side::Effects;
+use crate::trace;
+use crate::world::World;
+use crate::xrc::is_reliable;
+
+impl World {
+    pub(crate) fn deliver(&mut self, slot: usize) {
+        let Some(packet) = self.air.remove(slot) else { return };
+        let (c, s) = (packet.conn, packet.to);
+        let conn = &mut self.conns[c];
+        conn.in_flight -= 1;
+        if packet.incarnation == conn.incarnation {
+            if self.rng.ppm(if self.healed { 0 } else { self.conns[c].plan.link.garbage }) {
+                let bytes = garbage(&mut self.rng, &packet.bytes);
+                self.ctx.hit(Count::Garbage);
+                self.receive_by_wire(c, s, &bytes, &packet.tag);
+            }
+            self.receive_by_wire(c, s, &packet.bytes, &packet.tag);
+            if self.ctx.mutates(Mutation::Replay) {
+                let mut bytes = packet.bytes.clone();
+                bytes[11] = bytes[11].wrapping_add(1);
+                self.receive_by_wire(c, s, &bytes, &packet.tag);
+            }
+        }
+        if packet.incarnation != self.conns[c].incarnation && self.conns[c].plan.ghosts {
+            self.receive_ghost(c, s, &packet.bytes);
+        }
+        self.air.recycle(packet.bytes);
+        self.settle(c, s);
+    }
+
+    /// Hands a packet of the lossy network over, unless the peer is heard through a ring alone.
+    fn receive_by_wire(&mut self, c: usize, s: usize, bytes: &[u8], tag: &Tag) {
+        if !self.is_late_copy(c, s, bytes) {
+            self.receive(c, s, bytes, tag, false);
+        }
+    }
+
+    /// Hands a packet over that came by the network, or through a ring.
+    pub(crate) fn receive(&mut self, c: usize, s: usize, bytes: &[u8], tag: &Tag, by_ring: bool) {
+        let Ok(packet) = Packet::parse(bytes) else {
+            if !self.conns[c].sides[s].st.lenient {
+                fail!(self.ctx, "a packet that was sent does not parse");
+            }
+            return;
+        };
+        let service = self.conns[c].plan.service;
+        let meta = RxMeta {
+            grh: (service == Service::Ud).then_some([0x47; 40]),
+            ecn: if !by_ring && self.rng.ppm(5_000) { 3 } else { 0 },
+            sl: 0xA,
+        };
+        let is_request = packet.info().is_request();
+        let conn = &mut self.conns[c];
+        let orderly =
+            conn.plan.link.duplicate == 0 && conn.plan.link.reorder == 0 && !conn.rings.were_lost;
+        let (st, inn) = (&mut conn.sides[s].st, &mut conn.flows[1 - s]);
+        st.fx = Effects::default();
+        (st.recv_status, st.pulled) = (None, None);
+        let mut seq = 0;
+        st.piece = None;
+        if is_request && !st.lenient {
+            (st.piece, seq) = judge::expect(st, inn, &packet, tag);
+        }
+        let rnr = rnr_timer(&packet).is_some();
+        let out = &mut self.conns[c].flows[s];
+        out.rnr_now = u32::from(rnr);
+        out.rnr_naks += out.rnr_now;
+        let disposition =
+            self.with_qp(c, s, |qp, now, host| qp.handle_packet(now, &packet, &meta, host));
+        self.conns[c].flows[s].rnr_now = 0;
+        self.ctx.hit(Count::Packets);
+        judge::count(&mut self.ctx, disposition);
+        self.ctx.say(format_args!(
+            "{} <- {} : {disposition:?}",
+            self.conns[c].sides[s].st.label(),
+            trace::line(&packet)
+        ));
+        self.note_route(c, s, is_request, by_ring, disposition);
+        if meta.ecn == 3 {
+            self.notify(c, 1 - s);
+        }
+        let Self { conns, ctx, nodes, .. } = self;
+        let conn = &mut conns[c];
+        let side = &mut conn.sides[s];
+        if side.st.lenient {
+            return;
+        }
+        if is_request && is_reliable(service) {
+            let memory = &nodes[side.st.node].memory;
+            let arrival = Arrival {
+                what: &packet,
+                seq,
+                numbers: judge::sequence_numbers(&packet, side.st.mtu.bytes()),
+                ends: packet.info().position.ends(),
+            };
+            let inn = &mut conn.flows[1 - s];
+            judge::judge_rc(ctx, &mut side.st, inn, memory, &arrival, disposition);
+        } else if is_request {
+            judge::judge_unreliable(
+                ctx,
+                &side.st,
+                &mut conn.flows[1 - s],
+                &packet,
+                disposition,
+                orderly,
+            );
+        } else {
+            note_response(ctx, &mut conn.flows[s], &packet, disposition, orderly);
+        }
+        side.st.piece = None;
+    }
+
+    /// Hands a part of a message over.
+    pub(crate) fn receive_part(&mut self, c: usize, s: usize, record: &PartRecord) {
+        let PartRecord { part, payload } = record;
+        let conn = &mut self.conns[c];
+        let mtu = conn.plan.mtu.bytes();
+        let (st, inn) = (&mut conn.sides[s].st, &mut conn.flows[1 - s]);
+        st.fx = Effects::default();
+        (st.recv_status, st.piece, st.pulled) = (None, None, None);
+        let mut seq = 0;
+        if !st.lenient {
+            (st.piece, seq) = parts::expect(st, inn, part);
+        }
+        let payload = if part.is_rendezvous {
+            self.offer(c, s, payload);
+            &[][..]
+        } else {
+            payload
+        };
+        let disposition =
+            self.with_qp(c, s, |qp, now, host| qp.handle_message(now, part, payload, host));
+        self.conns[c].sides[s].st.offer = None;
+        judge::count(&mut self.ctx, disposition);
+        let Self { conns, ctx, nodes, .. } = self;
+        let conn = &mut conns[c];
+        let side = &mut conn.sides[s];
+        let name = trace::part(part, mtu);
+        ctx.say(format_args!("{} <- {name} : {disposition:?}", side.st.label()));
+        if !side.st.lenient {
+            let memory = &nodes[side.st.node].memory;
+            let numbers = parts::sequence_numbers(part, mtu);
+            let arrival = Arrival { what: &name, seq, numbers, ends: part.ends };
+            let inn = &mut conn.flows[1 - s];
+            judge::judge_rc(ctx, &mut side.st, inn, memory, &arrival, disposition);
+            match disposition {
+                Disposition::Rnr => ctx.hit(Count::PartsNotReady),
+                Disposition::Nak(class) if class.row().fatal => ctx.hit(Count::PartsRefused),
+                _ => {}
+            }
+            parts::judge_pull(ctx, &side.st, inn, &name, disposition);
+        }
+        side.st.piece = None;
+        self.note_route(c, s, true, true, disposition);
+    }
+
+    /// A packet of this side came to the other with a mark: a notification comes back at once.
+    fn notify(&mut self, c: usize, s: usize) {
+        let qpn = self.conns[c].sides[s].st.qpn;
+        let mut bytes = [0; Bth::LEN + 16];
+        Headers::new(Bth::new(Opcode::CNP, qpn, Psn::new(0))).emit(&mut bytes);
+        let Ok(packet) = Packet::parse(&bytes) else { return };
+        let meta = RxMeta { grh: None, ecn: 0, sl: 0xA };
+        let disposition =
+            self.with_qp(c, s, |qp, now, host| qp.handle_packet(now, &packet, &meta, host));
+        self.ctx.hit(Count::Notified);
+        if disposition != Disposition::Drop(DropReason::Cnp) {
+            fail!(self.ctx, "{disposition:?} of a congestion notification");
+        }
+        if self.conns[c].plan.sides[s].erratic.is_some() {
+            self.settle(c, s);
+        }
+    }
+
+    /// A packet of an earlier connection between the same numbers: it may cost time, nothing else.
+    pub(crate) fn receive_ghost(&mut self, c: usize, s: usize, bytes: &[u8]) {
+        let Ok(packet) = Packet::parse(bytes) else { return };
+        let meta = RxMeta { grh: None, ecn: 0, sl: 0xA };
+        self.haunt(c, s, &packet, |world| {
+            world.with_qp(c, s, |qp, now, host| qp.handle_packet(now, &packet, &meta, host))
+        });
+    }
+
+    /// A part of an earlier connection, likewise.
+    pub(crate) fn receive_ghost_part(&mut self, c: usize, s: usize, record: &PartRecord) {
+        let PartRecord { part, payload } = record;
+        let payload = if part.is_rendezvous { &[] } else { &payload[..] };
+        let name = trace::part(part, self.conns[c].plan.mtu.bytes());
+        self.haunt(c, s, &name, |world| {
+            world.with_qp(c, s, |qp, now, host| qp.handle_message(now, part, payload, host))
+        });
+    }
+
+    fn haunt(
+        &mut self,
+        c: usize,
+        s: usize,
+        what: &dyn Display,
+        handle: impl FnOnce(&mut Self) -> Disposition,
+    ) {
+        let conn = &mut self.conns[c];
+        conn.flows.iter_mut().for_each(Flow::disturb);
+        let st = &mut conn.sides[s].st;
+        (st.fx, st.piece) = (Effects::default(), None);
+        let received = st.recvs_done;
+        let disposition = handle(self);
+        self.ctx.hit(Count::Ghosts);
+        // A completion that comes now anyway is checked as any other.
+        let st = &self.conns[c].sides[s].st;
+        let changed = st.fx != Effects::default() || received != st.recvs_done;
+        let taken = matches!(disposition, Disposition::Accepted | Disposition::Rnr);
+        if (changed || taken) && !st.lenient {
+            fail!(self.ctx, "{} {disposition:?} {what} of an earlier connection", st.label());
+        }
+    }
+}
+
+/// The delay that an RNR NAK asks for.
+fn rnr_timer(packet: &Packet<'_>) -> Option<RnrTimer> {
+    match packet.aeth()?.syndrome.decode() {
+        AethCode::RnrNak(timer) => Some(timer),
+        _ => None,
+    }
+}
+
+/// What a response tells the oracle's own books.
+fn note_response(
+    ctx: &mut Ctx,
+    out: &mut Flow,
+    packet: &Packet<'_>,
+    disposition: Disposition,
+    orderly: bool,
+) {
+    if let Disposition::Drop(reason) = disposition
+        && reason == vernic_proto::DropReason::BadState
+    {
+        out.disturb();
+    }
+    let seq = out.extend(packet.psn(), out.high);
+    // A NAK says that everything before its number has arrived, others include it.
+    let nak =
+        packet.aeth().is_some_and(|aeth| !matches!(aeth.syndrome.decode(), AethCode::Ack { .. }));
+    let reached = seq.map_or(0, |seq| seq + u64::from(!nak));
+    out.acked = out.acked.max(reached.min(out.high));
+    let Some(timer) = rnr_timer(packet) else {
+        // An answer to the request that was not ready: a copy of it was taken after all.
+        if disposition == Disposition::Accepted && seq.is_some_and(|seq| seq >= out.rnr_seq) {
+            out.rnr_until = Time(0);
+        }
+        return;
+    };
+    // With an answer missing before it, it also reports that loss, which is repaired at once.
+    let Some(upto) = seq.and_then(|seq| out.holding(seq)) else { return };
+    let answers_missing = out.next_done < upto
+        && out.msgs[out.next_done..upto]
+            .iter()
+            .any(|msg| !msg.is_local() && !msg.is_send() && !msg.is_write());
+    if orderly
+        && disposition == Disposition::Accepted
+        && out.rnr_until <= ctx.now
+        && !answers_missing
+    {
+        out.rnr_until = ctx.now + timer.nanos();
+        out.rnr_seq = seq.unwrap_or(0);
+    }
+}
