@@ -48,6 +48,11 @@ impl Packets {
         now: Time,
     ) -> usize {
         let from_rings = lane.receive_rings(engine, now);
+        if from_rings >= RING_ACKS {
+            // The next poll may be far off: the application first takes what has come.
+            lane.sched.release_acks(true, now);
+            self.transmit_ready(lane, engine, now);
+        }
         if !lane.rings.is_time_for_link(from_rings, now) {
             return from_rings;
         }
@@ -151,7 +156,10 @@ impl LaneState {
             accepted: 0,
         };
         let is_rest = bytes > RING_BYTES;
-        while reader.unreleased() < bytes && (is_rest || demux.pulled < BYTES_PER_POLL) {
+        let may_go_on = |demux: &Demux<'_, '_>, count| {
+            is_rest || (demux.pulled < BYTES_PER_POLL && count < RING_RECORDS)
+        };
+        while reader.unreleased() < bytes && may_go_on(&demux, count) {
             match reader.next(&mut buffer) {
                 Ok(Some(Record::Message(head, len))) => {
                     count += 1;
@@ -190,6 +198,16 @@ impl LaneState {
 /// Bytes that one call takes from a ring: few enough to stay in the second-level cache, and to keep
 /// no other ring waiting.
 const RING_BYTES: u64 = 64 * 1024;
+
+/// The number of records that one call takes from a ring: a quarter of what programs usually have
+/// in flight. While the application handles their completions, their sender goes on, and so neither
+/// waits for the other.
+const RING_RECORDS: usize = 32;
+
+/// The number of records that a poll takes out of rings from which on it acknowledges them itself.
+/// The senders of so many may be waiting for that. An acknowledgement through a ring costs no system
+/// call, and as much as two small messages.
+const RING_ACKS: usize = 16;
 
 /// The queue pair whose lock is held between two packets.
 struct LockedQp<'a> {

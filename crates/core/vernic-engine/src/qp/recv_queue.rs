@@ -9,10 +9,11 @@
 
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use vernic_mem::{SgCursor, Sge, total_len};
 use vernic_proto::{QpState, RecvWqe};
+use vernic_wire::Lkey;
 
 use crate::error::ORPHAN;
 use crate::support::events::{AsyncEvent, EventQueue, SrqId, lock};
@@ -70,24 +71,6 @@ pub struct PostRecvError {
     pub source: RecvRefusal,
 }
 
-#[derive(Clone, Copy, Debug, Default)]
-struct Posted {
-    wr_id: u64,
-    sges: u32,
-}
-
-#[derive(Debug)]
-struct Ring {
-    posted: Box<[Posted]>,
-    /// Scatter/gather entries: `max_sge` for each element of `posted`.
-    sges: Box<[Sge]>,
-    head: usize,
-    len: usize,
-    /// The limit of `ibv_modify_srq`: an event is raised when fewer receives than this remain; 0
-    /// means that no event is wanted.
-    limit: u32,
-}
-
 /// The receive that a responder is writing a message to.
 #[derive(Debug, Default)]
 pub(crate) struct CurrentRecv {
@@ -116,25 +99,58 @@ pub(crate) struct Taken {
     pub(super) limit_reached: bool,
 }
 
+/// A ring of receives with a lock for those that post, and none for the one that takes.
+///
+/// A slot is `2 + 2 * max_sge` words: `wr_id`, the number of entries, and two words for each entry.
+/// The words of a slot are written before `posted` passes it (Release), and read after (Acquire);
+/// they are read before `taken` passes it, and written again after. At most one thread takes at a
+/// time: of a queue pair's own queue the one that holds the queue pair's core, of a shared queue
+/// the one that runs the lane.
 #[derive(Debug)]
 pub(crate) struct RecvQueue {
-    ring: Mutex<Ring>,
+    words: Box<[AtomicU64]>,
     max_wr: u32,
     max_sge: u32,
-    /// The number of receives in the ring. Read without the ring's lock, to compute credits.
-    held: AtomicU32,
+    /// The slot of the next post.
+    next_post: Mutex<u32>,
+    /// The slot of the next receive to be taken. Written by the thread that takes.
+    next_take: AtomicU32,
+    /// The number of receives posted so far, modulo 2^32.
+    posted: AtomicU32,
+    /// The number of receives taken so far, modulo 2^32.
+    taken: AtomicU32,
+    /// The limit of `ibv_modify_srq`: an event is raised when fewer receives than this remain; 0
+    /// means that no event is wanted.
+    limit: AtomicU32,
 }
 
 impl RecvQueue {
     pub(crate) fn new(max_wr: u32, max_sge: u32) -> Self {
-        let ring = Ring {
-            posted: vec![Posted::default(); max_wr as usize].into(),
-            sges: vec![Sge::default(); max_wr as usize * max_sge as usize].into(),
-            head: 0,
-            len: 0,
-            limit: 0,
-        };
-        Self { ring: Mutex::new(ring), max_wr, max_sge, held: AtomicU32::new(0) }
+        let words = max_wr as usize * Self::stride(max_sge);
+        Self {
+            words: std::iter::repeat_with(AtomicU64::default).take(words).collect(),
+            max_wr,
+            max_sge,
+            next_post: Mutex::new(0),
+            next_take: AtomicU32::new(0),
+            posted: AtomicU32::new(0),
+            taken: AtomicU32::new(0),
+            limit: AtomicU32::new(0),
+        }
+    }
+
+    /// Words of a slot.
+    const fn stride(max_sge: u32) -> usize {
+        2 + 2 * max_sge as usize
+    }
+
+    fn slot(&self, slot: u32) -> &[AtomicU64] {
+        let stride = Self::stride(self.max_sge);
+        &self.words[slot as usize * stride..][..stride]
+    }
+
+    fn behind(&self, slot: u32) -> u32 {
+        if slot + 1 == self.max_wr { 0 } else { slot + 1 }
     }
 
     pub(crate) fn max_wr(&self) -> u32 {
@@ -145,8 +161,11 @@ impl RecvQueue {
         self.max_sge
     }
 
+    /// Returns the number of receives in the queue.
     pub(crate) fn len(&self) -> u32 {
-        self.held.load(Ordering::Acquire)
+        // In this order, so that the number is never negative.
+        let taken = self.taken.load(Ordering::Acquire);
+        self.posted.load(Ordering::Acquire).wrapping_sub(taken)
     }
 
     /// Queues receives in order until one of them is refused.
@@ -154,96 +173,105 @@ impl RecvQueue {
         &self,
         wrs: impl IntoIterator<Item = RecvWr<'a>>,
     ) -> Result<usize, PostRecvError> {
-        let mut ring = lock(&self.ring);
+        let mut next = lock(&self.next_post);
         let mut index = 0;
-        let mut result = Ok(());
         for wr in wrs {
-            result = self.post_one(&mut ring, &wr);
-            if result.is_err() {
-                break;
+            if let Err(source) = self.post_one(&mut next, &wr) {
+                return Err(PostRecvError { index, source });
             }
             index += 1;
         }
-        self.held.store(ring.len as u32, Ordering::Release);
-        result.map(|()| index).map_err(|source| PostRecvError { index, source })
+        Ok(index)
     }
 
-    fn post_one(&self, ring: &mut Ring, wr: &RecvWr<'_>) -> Result<(), RecvRefusal> {
+    fn post_one(&self, next: &mut u32, wr: &RecvWr<'_>) -> Result<(), RecvRefusal> {
         if wr.sges.len() > self.max_sge as usize {
             return Err(RecvRefusal::TooManySges { given: wr.sges.len(), max: self.max_sge });
         }
-        if ring.len >= self.max_wr as usize {
+        let posted = self.posted.load(Ordering::Relaxed);
+        if posted.wrapping_sub(self.taken.load(Ordering::Acquire)) >= self.max_wr {
             return Err(RecvRefusal::Full(self.max_wr));
         }
-        let mut slot = ring.head + ring.len;
-        if slot >= self.max_wr as usize {
-            slot -= self.max_wr as usize;
+        let [wr_id, count, entries @ ..] = self.slot(*next) else { return Ok(()) };
+        wr_id.store(wr.wr_id, Ordering::Relaxed);
+        count.store(wr.sges.len() as u64, Ordering::Relaxed);
+        for (pair, sge) in entries.chunks_exact(2).zip(wr.sges) {
+            let second = u64::from(sge.length) | u64::from(sge.lkey.0) << 32;
+            pair[0].store(sge.addr, Ordering::Relaxed);
+            pair[1].store(second, Ordering::Relaxed);
         }
-        let at = slot * self.max_sge as usize;
-        ring.sges[at..at + wr.sges.len()].copy_from_slice(wr.sges);
-        ring.posted[slot] = Posted { wr_id: wr.wr_id, sges: wr.sges.len() as u32 };
-        ring.len += 1;
+        *next = self.behind(*next);
+        self.posted.store(posted.wrapping_add(1), Ordering::Release);
         Ok(())
     }
 
     /// Takes the oldest receive and copies its scatter list into `current`.
+    #[inline]
     pub(crate) fn take(&self, current: &mut CurrentRecv) -> Option<Taken> {
-        if self.len() == 0 {
-            return None;
-        }
-        let mut ring = lock(&self.ring);
-        if ring.len == 0 {
-            return None;
-        }
-        let slot = ring.head;
-        let posted = ring.posted[slot];
-        let at = slot * self.max_sge as usize;
+        let (slot, left) = self.oldest()?;
+        let [wr_id, count, entries @ ..] = slot else { return None };
+        let wr_id = wr_id.load(Ordering::Relaxed);
+        let count = count.load(Ordering::Relaxed) as usize;
         current.sges.clear();
-        current.sges.extend_from_slice(&ring.sges[at..at + posted.sges as usize]);
+        current.sges.extend(entries.chunks_exact(2).take(count).map(|pair| {
+            let second = pair[1].load(Ordering::Relaxed);
+            let (addr, length) = (pair[0].load(Ordering::Relaxed), second as u32);
+            Sge { addr, length, lkey: Lkey((second >> 32) as u32) }
+        }));
         current.cursor = SgCursor::default();
-        ring.head = if slot + 1 == self.max_wr as usize { 0 } else { slot + 1 };
-        ring.len -= 1;
-        self.held.store(ring.len as u32, Ordering::Release);
-        let limit_reached = ring.limit != 0 && (ring.len as u32) < ring.limit;
+        self.pass();
+        let limit = self.limit.load(Ordering::Relaxed);
+        let limit_reached = left < limit;
         if limit_reached {
-            ring.limit = 0;
+            self.limit.store(0, Ordering::Relaxed);
         }
-        let wqe = RecvWqe { wr_id: posted.wr_id, capacity: total_len(&current.sges) };
+        let wqe = RecvWqe { wr_id, capacity: total_len(&current.sges) };
         Some(Taken { wqe, limit_reached })
     }
 
     /// Takes the oldest receive and returns only its `wr_id`, to flush it.
     pub(crate) fn take_id(&self) -> Option<u64> {
-        let mut ring = lock(&self.ring);
-        if ring.len == 0 {
-            return None;
-        }
-        let slot = ring.head;
-        ring.head = if slot + 1 == self.max_wr as usize { 0 } else { slot + 1 };
-        ring.len -= 1;
-        self.held.store(ring.len as u32, Ordering::Release);
-        Some(ring.posted[slot].wr_id)
+        let (slot, _) = self.oldest()?;
+        let wr_id = slot.first()?.load(Ordering::Relaxed);
+        self.pass();
+        Some(wr_id)
+    }
+
+    /// Returns the slot of the oldest receive, and how many receives are behind it.
+    #[inline]
+    fn oldest(&self) -> Option<(&[AtomicU64], u32)> {
+        let taken = self.taken.load(Ordering::Relaxed);
+        let left = self.posted.load(Ordering::Acquire).wrapping_sub(taken).checked_sub(1)?;
+        Some((self.slot(self.next_take.load(Ordering::Relaxed)), left))
+    }
+
+    /// Passes the oldest receive, whose slot was read.
+    #[inline]
+    fn pass(&self) {
+        let next = self.behind(self.next_take.load(Ordering::Relaxed));
+        self.next_take.store(next, Ordering::Relaxed);
+        self.taken.store(self.taken.load(Ordering::Relaxed).wrapping_add(1), Ordering::Release);
     }
 
     /// Drops all receives. They get no completions.
     pub(crate) fn clear(&self) {
-        let mut ring = lock(&self.ring);
-        (ring.head, ring.len) = (0, 0);
-        self.held.store(0, Ordering::Release);
+        let next = lock(&self.next_post);
+        self.next_take.store(*next, Ordering::Relaxed);
+        self.taken.store(self.posted.load(Ordering::Relaxed), Ordering::Release);
     }
 
     /// Arms the limit, or disarms it with 0. Returns true if fewer receives than the limit are in
-    /// the queue already; the limit is disarmed again then.
+    /// the queue already; the limit is disarmed again then. Nothing may be taken meanwhile: the
+    /// caller has the lane.
     pub(crate) fn arm_limit(&self, limit: u32) -> bool {
-        let mut ring = lock(&self.ring);
-        let crossed = limit != 0 && (ring.len as u32) < limit;
-        ring.limit = if crossed { 0 } else { limit };
+        let crossed = self.len() < limit;
+        self.limit.store(if crossed { 0 } else { limit }, Ordering::Relaxed);
         crossed
     }
 
     /// Returns the armed limit; 0 if none is armed.
     pub(crate) fn limit(&self) -> u32 {
-        lock(&self.ring).limit
+        self.limit.load(Ordering::Relaxed)
     }
 }
 

@@ -237,8 +237,14 @@ impl Srq {
     }
 
     fn arm(&self, limit: u32) {
-        if self.queue.arm_limit(limit) {
-            self.context().engine().events().push(self.limit_event());
+        let context = self.context();
+        // In a child of `fork`, nobody takes receives, and the lane may be locked for ever.
+        let crossed = match context.is_orphan() {
+            true => self.queue.arm_limit(limit),
+            false => context.engine().with_lane(|_| self.queue.arm_limit(limit)),
+        };
+        if crossed {
+            context.engine().events().push(self.limit_event());
         }
     }
 
