@@ -44,9 +44,10 @@ impl MessagePart {
     /// message are full, and the last is not empty unless it is the only one (IBTA 9.7.4.1.6). A
     /// sender with another path MTU counts other packets, unless there is only one.
     pub(crate) fn has_fitting_length(&self, mtu: Mtu) -> bool {
-        let is_full = self.length != 0 && self.length.is_multiple_of(mtu.bytes());
+        let is_full = self.length != 0 && self.length & (mtu.bytes() - 1) == 0;
         let is_meant = is_full || self.ends && (self.starts || self.length != 0);
-        is_meant && self.packets() == packet_count(self.length, mtu.bytes())
+        let counts_alike = mtu == self.mtu || self.length <= mtu.bytes().min(self.mtu.bytes());
+        is_meant && counts_alike
     }
 }
 

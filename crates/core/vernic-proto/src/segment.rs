@@ -44,8 +44,13 @@ pub(crate) fn is_supported(service: Service, op: &SendOp) -> bool {
 }
 
 /// Packets of `length` bytes: at least one.
+#[inline]
 pub(crate) fn packet_count(length: u32, mtu: u32) -> u32 {
-    length.div_ceil(mtu).max(1)
+    // Path MTUs are powers of two, and a division would take as long as all the rest.
+    debug_assert!(mtu.is_power_of_two());
+    let full = length >> mtu.trailing_zeros();
+    let rest = u32::from(length & (mtu - 1) != 0);
+    (full + rest).max(1)
 }
 
 /// One request packet: which piece of which request.

@@ -390,6 +390,7 @@ impl<'a, 'p> Demux<'a, 'p> {
     /// the queue pair wants to send, and to its timer.
     fn unlock(&mut self) {
         let Some(LockedQp { qp, mut core, requests, heard }) = self.locked.take() else { return };
+        qp.settle(self.engine, self.now, &mut core);
         if heard {
             core.side.peer.note_heard(self.now);
         }

@@ -171,32 +171,40 @@ impl CqRing {
     }
 
     /// Adds a completion. Returns false if there was no room; the queue has failed then.
+    #[inline]
     pub(crate) fn push(&self, wc: Wc) -> bool {
-        let fire = {
-            let mut entries = lock(&self.entries);
-            if entries.list.len() >= entries.depth as usize {
-                let armed = std::mem::replace(&mut entries.armed, Armed::No) != Armed::No;
-                drop(entries);
-                self.overflow(armed);
-                return false;
+        self.push_all(&[wc])
+    }
+
+    /// Adds completions in their order. Returns false if there was no room for all of them; the
+    /// queue has failed then.
+    pub(crate) fn push_all(&self, wcs: &[Wc]) -> bool {
+        let (mut fire, mut fits) = (false, true);
+        let mut entries = lock(&self.entries);
+        for wc in wcs {
+            fits = entries.list.len() < entries.depth as usize;
+            if !fits {
+                break;
             }
-            entries.list.push_back(wc);
-            self.held.store(entries.list.len() as u32, Ordering::Release);
-            let special = wc.solicited || wc.status != WcStatus::Success;
-            let fire = match entries.armed {
+            entries.list.push_back(*wc);
+            fire |= match entries.armed {
                 Armed::No => false,
-                Armed::Solicited => special,
+                Armed::Solicited => wc.solicited || wc.status != WcStatus::Success,
                 Armed::Next => true,
             };
-            if fire {
-                entries.armed = Armed::No;
-            }
-            fire
-        };
-        if fire {
+        }
+        self.held.store(entries.list.len() as u32, Ordering::Release);
+        let was_armed = entries.armed != Armed::No;
+        if fire || !fits {
+            entries.armed = Armed::No;
+        }
+        drop(entries);
+        if !fits {
+            self.overflow(was_armed);
+        } else if fire {
             self.raise();
         }
-        true
+        fits
     }
 
     /// Reports on the channel. The caller has disarmed the queue.

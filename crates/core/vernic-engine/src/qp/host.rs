@@ -30,6 +30,9 @@ pub(crate) struct QpHost<'a> {
     pub(super) srqs: Option<&'a SrqTable>,
     /// The rendezvous that is being received, if it is one.
     pub(super) rendezvous: Option<Rendezvous<'a>>,
+    /// Whether completions of receives may wait until the caller unlocks the queue pair
+    /// ([`QpInner::settle`]).
+    pub(super) gathers: bool,
     /// The time of the completions of this call: when the batch of packets was begun.
     pub(super) now: Time,
     pub(crate) qp: &'a QpInner,
@@ -329,8 +332,13 @@ impl Host for QpHost<'_> {
 
     #[inline]
     fn complete_recv(&mut self, completion: Completion) {
-        let completion = self.stamped(completion);
-        let fits = self.side.filling.complete(self.qp.receives(), completion);
+        let (receives, wc) = (self.qp.receives(), self.stamped(completion));
+        if self.gathers && completion.status == WcStatus::Success {
+            self.side.gather_arrived(receives, wc);
+            return;
+        }
+        self.side.push_arrived(receives);
+        let fits = self.side.filling.complete(receives, wc);
         self.side.note_completion(fits);
     }
 

@@ -69,13 +69,13 @@ impl QpInner {
         core: &mut QpCore,
         f: impl FnOnce(&mut Machine, &mut QpHost<'_>) -> T,
     ) -> T {
-        self.with_rendezvous(engine, (srqs, None), now, core, f)
+        self.with_parts(engine, (srqs, None, false), now, core, f)
     }
 
     /// Runs `f` as [`with_lane_host`](Self::with_lane_host) does, for a part of a message that may
-    /// be a rendezvous.
+    /// be a rendezvous. The caller calls [`settle`](Self::settle) before it unlocks the queue pair.
     #[inline]
-    pub(crate) fn with_rendezvous<T>(
+    pub(crate) fn with_part<T>(
         &self,
         engine: &Device,
         (srqs, rendezvous): (Option<&SrqTable>, Option<Rendezvous<'_>>),
@@ -83,7 +83,30 @@ impl QpInner {
         core: &mut QpCore,
         f: impl FnOnce(&mut Machine, &mut QpHost<'_>) -> T,
     ) -> T {
-        let mut host = QpHost { engine, srqs, rendezvous, now, qp: self, side: &mut core.side };
+        self.with_parts(engine, (srqs, rendezvous, true), now, core, f)
+    }
+
+    /// Ends what [`with_part`](Self::with_part) has left: the completions that were kept go to the
+    /// completion queue.
+    #[inline]
+    pub(crate) fn settle(&self, engine: &Device, now: Time, core: &mut QpCore) {
+        core.side.push_arrived(self.receives());
+        if core.side.has_lost_completion() {
+            self.fail_for_cq(engine, now, core);
+        }
+    }
+
+    #[inline]
+    fn with_parts<T>(
+        &self,
+        engine: &Device,
+        (srqs, rendezvous, gathers): (Option<&SrqTable>, Option<Rendezvous<'_>>, bool),
+        now: Time,
+        core: &mut QpCore,
+        f: impl FnOnce(&mut Machine, &mut QpHost<'_>) -> T,
+    ) -> T {
+        let side = &mut core.side;
+        let mut host = QpHost { engine, srqs, rendezvous, gathers, now, qp: self, side };
         let result = f(&mut core.machine, &mut host);
         if core.side.has_lost_completion() {
             self.fail_for_cq(engine, now, core);
@@ -101,8 +124,15 @@ impl QpInner {
             return;
         }
         let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
-        let mut host =
-            QpHost { engine, srqs: None, rendezvous: None, now, qp: self, side: &mut core.side };
+        let mut host = QpHost {
+            engine,
+            srqs: None,
+            rendezvous: None,
+            gathers: false,
+            now,
+            qp: self,
+            side: &mut core.side,
+        };
         host.event(vernic_proto::QpEvent::Fatal);
         // Error can be entered from every state.
         let _ = core.machine.modify(&attr, AttrMask::STATE, now, &mut host);

@@ -12,7 +12,7 @@ use vernic_wire::{Qpn, Service};
 
 use crate::device::path::Resolved;
 use crate::qp::ack_delay::AckDelay;
-use crate::qp::completions::CqRing;
+use crate::qp::completions::{CqRing, Wc};
 use crate::qp::in_flight::InFlight;
 use crate::qp::machine::Machine;
 use crate::qp::peer::QpPeer;
@@ -40,7 +40,13 @@ pub(crate) struct QpSide {
     pub(crate) timer: TimerEntries,
     pub(crate) in_flight: InFlight,
     has_lost_completion: bool,
+    /// Completions of receives that go to the completion queue together.
+    arrived: Vec<Wc>,
 }
+
+/// The number of completions that go to a completion queue together at most: as many as programs
+/// usually poll for.
+const MOST_ARRIVED: usize = 16;
 
 impl QpSide {
     /// Returns the side of a queue pair in Reset. Its receives have at most `recv_sges` entries.
@@ -55,6 +61,7 @@ impl QpSide {
             timer: TimerEntries::default(),
             in_flight: InFlight::default(),
             has_lost_completion: false,
+            arrived: Vec::new(),
         }
     }
 
@@ -88,6 +95,27 @@ impl QpSide {
     /// Returns the failure of the queue pair, if it has failed since the last reset.
     pub(super) fn failure(&self) -> Option<Failure> {
         self.failure
+    }
+
+    /// Keeps the completion of a receive until [`push_arrived`](Self::push_arrived). One lock of the
+    /// completion queue is enough for some of them.
+    #[inline]
+    pub(super) fn gather_arrived(&mut self, receives: &Receives, wc: Wc) {
+        if self.arrived.len() == MOST_ARRIVED {
+            self.push_arrived(receives);
+        }
+        self.arrived.reserve_exact(MOST_ARRIVED - self.arrived.len());
+        self.arrived.push(wc);
+    }
+
+    /// Adds the completions that were kept to the completion queue.
+    #[inline]
+    pub(super) fn push_arrived(&mut self, receives: &Receives) {
+        if !self.arrived.is_empty() {
+            let fits = receives.cq().is_none_or(|cq| cq.push_all(&self.arrived));
+            self.arrived.clear();
+            self.note_completion(fits);
+        }
     }
 
     /// Notes whether a completion fits its completion queue. If not, it is lost.

@@ -449,14 +449,14 @@ impl Requester {
     ) -> Result<Payload, AccessFault> {
         let left = wqe.length - offset;
         if let Some(limits) = self.rendezvous.filter(|limits| left >= limits.min_bytes) {
-            let length = left.min((limits.max_bytes / mtu).max(1) * mtu);
+            let length = left.min((limits.max_bytes & !(mtu - 1)).max(mtu));
             if let Some(written) = host.name_payload(slot, offset, length, buf)? {
                 return Ok(Payload { length, is_rendezvous: true, written });
             }
         }
         // All packets but the last of the message are full.
-        let most = (buf.len() as u32 / mtu).max(1) * mtu;
-        let length = left.min(most);
+        let room = buf.len() as u32;
+        let length = if left <= room { left } else { room & !(mtu - 1) };
         let written = length as usize;
         host.gather(slot, offset, &mut buf[..written])?;
         Ok(Payload { length, is_rendezvous: false, written })

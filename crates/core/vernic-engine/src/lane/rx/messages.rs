@@ -69,13 +69,16 @@ impl Demux<'_, '_> {
             return Err(DropReason::WrongSource);
         }
         locked.requests = true;
-        let disposition =
-            locked.qp.with_rendezvous(engine, (srqs, rendezvous), now, core, |machine, host| {
-                match machine.packets() {
-                    Some(machine) => machine.handle_message(now, part, payload, host),
-                    None => Disposition::Drop(DropReason::WrongService),
-                }
-            });
+        let disposition = locked.qp.with_part(
+            engine,
+            (srqs, rendezvous),
+            now,
+            core,
+            |machine, host| match machine.packets() {
+                Some(machine) => machine.handle_message(now, part, payload, host),
+                None => Disposition::Drop(DropReason::WrongService),
+            },
+        );
         if !matches!(disposition, Disposition::Drop(_))
             && core.side.peer.note_arrival(true, Some(via.id()))
         {
