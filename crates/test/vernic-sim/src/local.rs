@@ -239,7 +239,7 @@ impl World {
 
     /// Hands a part over that the peer did not send.
     fn receive_hostile(&mut self, c: usize, s: usize, body: &Body) {
-        let (near, mtu) = (self.conns[c].flows[1 - s].base, self.conns[c].plan.mtu.bytes());
+        let (near, mtu) = (self.conns[c].flows[1 - s].base, self.conns[c].plan.mtu);
         let (real, near) = match body {
             Body::Part(record) => (Some(&record.part), near),
             Body::Packet(bytes, _) => (None, Packet::parse(bytes).map_or(near, |p| p.psn())),

@@ -7,7 +7,7 @@
 use vernic_proto::{
     Disposition, DropReason, ErrorClass, MessagePart, RendezvousLimits, SendFlags, SendOp, Tag,
 };
-use vernic_wire::{Psn, Rkey};
+use vernic_wire::{Mtu, Psn, Rkey};
 
 use crate::content;
 use crate::cover::Count;
@@ -160,11 +160,13 @@ pub(crate) fn judge_pull(
 pub(crate) fn garbage(
     rng: &mut Rng,
     real: Option<&MessagePart>,
-    (near, mtu): (Psn, u32),
+    (near, path_mtu): (Psn, Mtu),
 ) -> (MessagePart, Vec<u8>) {
+    let mtu = path_mtu.bytes();
     let random = MessagePart {
         psn: near.add(rng.below(5) as u32).sub(2),
         length: 0,
+        mtu: path_mtu,
         is_rendezvous: rng.percent(30),
         starts: rng.percent(50),
         ends: rng.percent(50),
@@ -174,7 +176,7 @@ pub(crate) fn garbage(
     let mut part = *real.unwrap_or(&random);
     // Without a change it is a copy that comes before the real one.
     for _ in 0..rng.range(0, 4) {
-        match rng.below(7) {
+        match rng.below(8) {
             0 => part.psn = Psn::new(rng.word() as u32 & 0xFF_FFFF),
             1 => part.psn = part.psn.add(rng.below(5) as u32).sub(2),
             2 => {
@@ -184,6 +186,7 @@ pub(crate) fn garbage(
             3 => part.is_rendezvous = !part.is_rendezvous,
             4 => part.starts = !part.starts,
             5 => part.ends = !part.ends,
+            6 => part.mtu = rng.pick(&[Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B4096]),
             _ => {
                 let word = rng.word() as u32;
                 part.tag = rng.pick(&[Tag::None, Tag::Imm(word), Tag::Invalidated(Rkey(word))]);
