@@ -5,14 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vernic_io::host::Slot;
-use vernic_io::local::{MessageHead, message_bytes};
+use vernic_io::local::MessageHead;
 use vernic_mem::Access;
 use vernic_proto::{AttrMask, MessagePart, QpAttr, QpState, QpType, Tag};
 use vernic_wire::{Gid, Mtu, PortNum, Psn};
 
 use super::*;
 use crate::local::message_head::head_of;
-use crate::local::rendezvous::LIMITS;
 use crate::testing::{ud_qp, without_background};
 use crate::{
     AddressVector, Context, Cq, Mr, Pd, Qp, QpCap, QpInit, RecvWr, Sge, XrcIniInit, XrcdOpen,
@@ -314,13 +313,11 @@ fn payload_that_the_neighbour_has_revoked_is_not_copied() {
 
 #[test]
 fn a_neighbour_that_names_much_or_often_has_a_share_copied_at_a_time() {
-    // No sender names single bytes; each takes as long as the shortest that senders name.
-    let shortest = (BYTES_PER_POLL / u64::from(LIMITS.min_bytes)) as usize;
-    for (length, most) in [(512 << 10, 2), (1, shortest)] {
+    for (length, most) in [(512 << 10, 2), (1, RING_RECORDS)] {
         let t = Neighbour::new();
         offer(&t);
         let (qp, _mr) = with_memory(&t);
-        let (head, count) = (head_of(qp.qpn(), &RENDEZVOUS), 2 * shortest + 1);
+        let (head, count) = (head_of(qp.qpn(), &RENDEZVOUS), 2 * RING_RECORDS + 1);
         (0..count).for_each(|_| assert!(t.write(head, &record(length, [0, 1, 0]))));
         let mut left = count;
         while left != 0 {
@@ -336,16 +333,15 @@ fn a_neighbour_that_names_much_or_often_has_a_share_copied_at_a_time() {
 #[test]
 fn a_ring_full_of_what_no_sender_writes_is_read_a_share_at_a_time() {
     let t = Neighbour::new();
-    let most = RING_BYTES as usize / message_bytes(0);
     let mut written = 0;
     while t.write(head_of(Qpn::new(5), &PART), &[]) {
         written += 1;
     }
-    assert!(written > most, "{written}");
+    assert!(written > RING_RECORDS, "{written}");
     let mut left = written;
     while left != 0 {
         let count = t.receive();
-        assert_eq!(count, left.min(most));
+        assert_eq!(count, left.min(RING_RECORDS));
         left -= count;
     }
     assert_eq!(t.drops(DropReason::UnknownQpn), written as u64);

@@ -93,7 +93,7 @@ fn long_payload_is_named_and_the_rest_of_it_travels() {
     check(
         &s.drain_all(),
         expect![
-            "SEND [0 at 4096; SEND 16 at 4096; SEND 32 of 512; SEND 34 of 1]; SEND [35 at 4096]; SEND [51 of 512; SEND 53 of 511];"
+            "SEND [0 at 4096; SEND 16 at 4096; SEND 32 of 513]; SEND [35 at 4096]; SEND [51 of 512; SEND 53 of 511];"
         ],
     );
     assert_eq!(s.host.named, [(0, 0, 4096), (0, 4096, 4096), (1, 0, 4096)]);
