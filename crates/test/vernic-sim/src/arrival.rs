@@ -15,7 +15,7 @@ use crate::judge::{self, Arrival};
 use crate::net::{Tag, garbage};
 use crate::parts;
 use crate::plan::Mutation;
-use crate::ring::PartRecord;
+use crate::ring::{PartRecord, numbers_of};
 use crate::side::Effects;
 use crate::trace;
 use crate::world::World;
@@ -158,7 +158,7 @@ impl World {
         ctx.say(format_args!("{} <- {name} : {disposition:?}", side.st.label()));
         if !side.st.lenient {
             let memory = &nodes[side.st.node].memory;
-            let numbers = parts::sequence_numbers(part, mtu);
+            let numbers = numbers_of(part, mtu);
             let arrival = Arrival { what: &name, seq, numbers, ends: part.ends };
             let inn = &mut conn.flows[1 - s];
             judge::judge_rc(ctx, &mut side.st, inn, memory, &arrival, disposition);

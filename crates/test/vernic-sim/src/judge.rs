@@ -46,9 +46,9 @@ fn piece(msg: &Msg, number: usize, index: u32, mtu: u32) -> Piece {
 
 /// A request of RC or XRC that was handled: a packet, or a part of a message.
 pub(crate) struct Arrival<'a> {
-    /// Its name in a report.
+    /// The name in a report.
     pub(crate) what: &'a dyn Display,
-    /// Its first extended sequence number.
+    /// The first extended sequence number.
     pub(crate) seq: u64,
     /// Sequence numbers that it takes.
     pub(crate) numbers: u64,

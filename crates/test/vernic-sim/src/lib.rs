@@ -82,6 +82,7 @@ mod lifecycle;
 mod local;
 mod memory;
 mod net;
+mod order;
 pub mod pair;
 mod parts;
 mod plan;

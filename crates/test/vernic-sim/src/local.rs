@@ -16,28 +16,13 @@ use crate::flow::Flow;
 use crate::net::{Tag, corrupt_payload};
 use crate::parts::{self, Named};
 use crate::plan::{Chaos, Mutation, RingFate};
-use crate::ring::{Body, PartRecord, Record};
+use crate::ring::{Body, PartRecord, Polled, Record, numbers_of};
 use crate::side::{Offer, Pulled, SimHost};
 use crate::trace;
 use crate::world::{Event, Phase, World};
 
 /// Bytes of headers around a packet's payload, at most.
 const HEADERS: usize = 128;
-
-/// What was polled, and its bytes in the buffer.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Polled {
-    Packet(usize),
-    Part(MessagePart, usize),
-}
-
-impl Polled {
-    pub(crate) fn len(&self) -> usize {
-        match *self {
-            Self::Packet(len) | Self::Part(_, len) => len,
-        }
-    }
-}
 
 /// Whether requests may be sent in this state; in others they are flushed.
 fn sends(state: QpState) -> bool {
@@ -223,7 +208,7 @@ impl World {
                 Body::Part(part) => {
                     self.receive_part(c, s, part);
                     if self.ctx.mutates(Mutation::Replay) {
-                        let numbers = parts::sequence_numbers(&part.part, mtu) as u32;
+                        let numbers = numbers_of(&part.part, mtu) as u32;
                         let next = MessagePart { psn: part.part.psn.add(numbers), ..part.part };
                         self.receive_part(c, s, &PartRecord { part: next, ..part.clone() });
                     }
@@ -422,8 +407,8 @@ impl World {
     }
 }
 
-/// Polls a request for the ring: a SEND as a part of a message, the rest in packets. `room` is for a
-/// part's payload.
+/// Polls a request for the ring: a SEND as a part of a message, the rest in packets. `room` is for
+/// a part's payload.
 fn poll_local(
     qp: &mut Qp,
     now: Time,

@@ -27,9 +27,9 @@ use expect_test::Expect;
 use vernic_proto::{QpCounters, QpState, RendezvousLimits, SendFlags};
 use vernic_wire::{Mtu, Psn, Qpn, Service};
 
-use crate::command::{Command, Posted};
 use crate::ctx::Trace;
 use crate::flow::Bad;
+use crate::order::{Command, Posted};
 use crate::plan::{ConnPlan, LinkPlan, Mutation, Plan, RingPlan, SidePlan};
 use crate::trace::{Deed, Order};
 use crate::world::{Event, World};

@@ -13,6 +13,7 @@ use crate::content;
 use crate::cover::Count;
 use crate::ctx::{Ctx, fail};
 use crate::flow::{Flow, Msg};
+use crate::ring::numbers_of;
 use crate::rng::Rng;
 use crate::side::{Piece, Pulled, SideState};
 use crate::trace;
@@ -42,11 +43,6 @@ impl Named {
         let (msg, offset, length) = (words.next()?, words.next()?, words.next()?);
         Some(Self { msg: msg as usize, offset, length })
     }
-}
-
-/// Sequence numbers that a part takes.
-pub(crate) fn sequence_numbers(part: &MessagePart, mtu: u32) -> u64 {
-    u64::from(part.length.div_ceil(mtu).max(1))
 }
 
 /// A part leaves.
@@ -103,7 +99,7 @@ pub(crate) fn sent(
     if ctx.now < out.rnr_until {
         fail!(ctx, "{} sent {name} in the RNR delay that ends at {:?}", st.label(), out.rnr_until);
     }
-    out.high = seq + sequence_numbers(part, mtu);
+    out.high = seq + numbers_of(part, mtu);
     let wraps = u64::from(part.psn.value()) + (out.high - seq) > u64::from(Psn::MODULUS);
     ctx.cover.add(Count::PsnWraps, u64::from(wraps));
     ctx.hit(Count::Parts);

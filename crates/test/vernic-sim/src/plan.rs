@@ -163,7 +163,7 @@ pub(crate) enum Chaos {
 /// What happens to rings with something in them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RingFate {
-    /// They break. Whether what is still read is read at once.
+    /// The rings break. Whether what is still read is read at once.
     Lost(bool),
     /// The process of a side ends.
     PeerDies,

@@ -23,6 +23,26 @@ pub(crate) struct PartRecord {
     pub(crate) payload: Vec<u8>,
 }
 
+/// Sequence numbers that a part takes.
+pub(crate) fn numbers_of(part: &MessagePart, mtu: u32) -> u64 {
+    u64::from(part.length.div_ceil(mtu).max(1))
+}
+
+/// What was polled, and its bytes in the buffer.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Polled {
+    Packet(usize),
+    Part(MessagePart, usize),
+}
+
+impl Polled {
+    pub(crate) fn len(&self) -> usize {
+        match *self {
+            Self::Packet(len) | Self::Part(_, len) => len,
+        }
+    }
+}
+
 /// What a record holds.
 #[derive(Debug)]
 pub(crate) enum Body {

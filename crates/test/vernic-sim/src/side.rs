@@ -11,8 +11,8 @@ use vernic_wire::{AethCode, Mtu, NakCode, Packet, Qkey, Qpn, Rkey, Service};
 use crate::ctx::Ctx;
 use crate::flow::{Flow, Recv};
 use crate::memory::Memory;
-use crate::parts::sequence_numbers;
 use crate::plan::ConnPlan;
+use crate::ring::numbers_of;
 use crate::xrc::QUEUES;
 
 /// What the packet under way did so far.
@@ -44,7 +44,7 @@ pub(crate) struct Piece {
 /// What became of the payload of a rendezvous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Pulled {
-    /// It was copied, unless the receive itself refused.
+    /// The payload was copied, unless the receive itself refused.
     Bytes,
     /// The sender's memory cannot be reached.
     Unreachable,
@@ -255,7 +255,7 @@ impl SideState {
 
     /// Counts a part of a message as the packets that it stands for.
     pub(crate) fn note_sent_part(&mut self, part: &MessagePart) {
-        self.sent[0] += sequence_numbers(part, self.mtu.bytes());
+        self.sent[0] += numbers_of(part, self.mtu.bytes());
         self.sent[1] += u64::from(part.length);
     }
 

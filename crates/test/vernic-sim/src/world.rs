@@ -13,15 +13,14 @@ use std::collections::{BinaryHeap, VecDeque};
 use vernic_proto::{Qp, QpState, Time};
 use vernic_wire::Packet;
 
-use crate::command::Command;
 use crate::cover::{Count, Cover};
 use crate::ctx::{Ctx, Trace, fail};
 use crate::flow::{Flow, Recv};
-use crate::local::Polled;
 use crate::memory::Memory;
 use crate::net::{Air, InFlight, Link, wire_time};
+use crate::order::Command;
 use crate::plan::{Chaos, ConnPlan, Mutation, Plan};
-use crate::ring::Rings;
+use crate::ring::{Polled, Rings};
 use crate::rng::Rng;
 use crate::side::{SideState, SimHost};
 use crate::trace::{self, Deed};

@@ -205,8 +205,8 @@ const RING_BYTES: u64 = 64 * 1024;
 const RING_RECORDS: usize = 32;
 
 /// The number of records that a poll takes out of rings from which on it acknowledges them itself.
-/// The senders of so many may be waiting for that. An acknowledgement through a ring costs no system
-/// call, and as much as two small messages.
+/// The senders of so many may be waiting for that. An acknowledgement through a ring costs no
+/// system call, and as much as two small messages.
 const RING_ACKS: usize = 16;
 
 /// The queue pair whose lock is held between two packets.

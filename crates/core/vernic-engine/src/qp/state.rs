@@ -97,8 +97,8 @@ impl QpSide {
         self.failure
     }
 
-    /// Keeps the completion of a receive until [`push_arrived`](Self::push_arrived). One lock of the
-    /// completion queue is enough for some of them.
+    /// Keeps the completion of a receive until [`push_arrived`](Self::push_arrived). One lock of
+    /// the completion queue is enough for some of them.
     #[inline]
     pub(super) fn gather_arrived(&mut self, receives: &Receives, wc: Wc) {
         if self.arrived.len() == MOST_ARRIVED {
