@@ -85,7 +85,7 @@ counted! {
     NearRxByte => near_rx_bytes,
     NearFullTurn => near_full_turns,
     NearLost => near_lost,
-    NearPulledRun => near_pulled_runs,
+    NearPulledPart => near_pulled_parts,
     NearPulledByte => near_pulled_bytes,
     NearPullRefused => near_pulls_refused,
 }
@@ -222,13 +222,12 @@ pub struct DeviceCounters {
     /// Packets for a process of this host that were dropped, because that process had not taken
     /// packets from shared memory for a long time. RC repeats them.
     pub near_lost: u64,
-    /// Rendezvous packets received through shared memory. Each stands for some hundred packets of a
-    /// SEND, whose payload was copied out of the sender's memory.
-    pub near_pulled_runs: u64,
-    /// Bytes that were copied for rendezvous packets. They are not counted in `near_rx_bytes`.
+    /// Parts of SENDs whose payload was copied out of the sender's memory (rendezvous).
+    pub near_pulled_parts: u64,
+    /// Bytes that were copied for them. They are not counted in `near_rx_bytes`.
     pub near_pulled_bytes: u64,
-    /// Rendezvous packets that were refused, because they break the rules or their payload could
-    /// not be copied. In the second case the sender sends the payload in packets.
+    /// Such parts that were refused, because they break the rules or their payload could not be
+    /// copied. In the second case the sender sends the payload in packets.
     pub near_pulls_refused: u64,
     /// Counters of local peers: the processes of this host that this process shared memory with.
     pub neighbours: LocalPeerCounters,
@@ -268,7 +267,7 @@ impl Default for DeviceCounters {
             near_rx_bytes: 0,
             near_full_turns: 0,
             near_lost: 0,
-            near_pulled_runs: 0,
+            near_pulled_parts: 0,
             near_pulled_bytes: 0,
             near_pulls_refused: 0,
             neighbours: LocalPeerCounters::default(),
@@ -306,7 +305,7 @@ impl DeviceCounters {
             ("near_rx_bytes", self.near_rx_bytes),
             ("near_full_turns", self.near_full_turns),
             ("near_lost", self.near_lost),
-            ("near_pulled_runs", self.near_pulled_runs),
+            ("near_pulled_parts", self.near_pulled_parts),
             ("near_pulled_bytes", self.near_pulled_bytes),
             ("near_pulls_refused", self.near_pulls_refused),
             ("neighbours_met", self.neighbours.met),

@@ -373,6 +373,30 @@ impl Scheduler {
         }
     }
 
+    /// Makes the queue pairs ready that delay an ACK for a local peer, which leaves without a system
+    /// call.
+    pub(crate) fn release_ring_acks(&mut self) {
+        let mut index = self.delayed.first();
+        // Each round of the loop handles one queue pair of the list.
+        while index != NONE {
+            let next = self.entries.next(index);
+            let qp = self.entries.qp(index);
+            let is_by_ring = |qp: &Arc<QpInner>| {
+                let side = &mut lock(&qp.core).side;
+                let is_by_ring = side.peer.route().answer_ring().is_some();
+                if is_by_ring {
+                    side.ack.release(false);
+                }
+                is_by_ring
+            };
+            if qp.is_some_and(is_by_ring) {
+                self.entries.unlink(&mut self.delayed, index);
+                self.attend(index);
+            }
+            index = next;
+        }
+    }
+
     /// Takes the next timer that is due, and returns its queue pair; `None` if no timer is due.
     #[inline]
     pub(crate) fn pop_timer(&mut self, now: Time) -> Option<Qpn> {

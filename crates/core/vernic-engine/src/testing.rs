@@ -73,7 +73,15 @@ pub(crate) fn ud_qp(pd: &Arc<Pd>, cq: &Arc<Cq>, cap: QpCap) -> Arc<Qp> {
 
 /// Posts `count` WRITEs of length 0, which need no memory, in one call.
 pub(crate) fn post_writes(qp: &Qp, count: usize) {
-    let op = SendOp::Write(Remote { addr: 0, rkey: Rkey(0) });
+    post(qp, SendOp::Write(Remote { addr: 0, rkey: Rkey(0) }), count);
+}
+
+/// Posts `count` SENDs of length 0 in one call.
+pub(crate) fn post_sends(qp: &Qp, count: usize) {
+    post(qp, SendOp::Send, count);
+}
+
+fn post(qp: &Qp, op: SendOp, count: usize) {
     let flags = SendFlags::empty();
     let wr = SendWr { wr_id: 0, op, flags, payload: Payload::Inline(&[]), dest: None, srqn: None };
     qp.post_send(&vec![wr; count]).unwrap();

@@ -61,6 +61,29 @@ fn one_sided_operations_go_through_memory_as_packets_do() {
 }
 
 #[test]
+fn messages_of_all_lengths_around_those_of_records_arrive_whole() {
+    let ends = [4096, 2 * 4096, 5 * 4096]
+        .map(|end| [-1, 0, 1, 123, 124, 125, 128, 129, 130].map(|d| end + d));
+    let lens = [[0, 1, 47, 48, 49, 1023, 1024, 1025, 2048]].into_iter().chain(ends).flatten();
+    let lens: Vec<u32> = lens.map(|len: i32| len as u32).collect();
+    for mtu in [Mtu::B256, Mtu::B1024, Mtu::B4096] {
+        let setup = Setup { mtu, ..Setup::default() };
+        let pair = Pair::with(Service::Rc, setup, near_config(), near_config());
+        warm_up(&pair);
+        for &len in &lens {
+            let bytes = pattern(len as usize, len);
+            pair.a.fill(0, &bytes);
+            pair.b.fill(0, &vec![0; len as usize + 1]);
+            let (sent, received) = send(&pair, len);
+            let outcome = (sent.status, received.status, received.byte_len);
+            assert_eq!(outcome, (WcStatus::Success, WcStatus::Success, len), "{mtu:?}");
+            assert!(pair.b.bytes(0, len as usize) == bytes, "{len} bytes, {mtu:?}");
+        }
+        assert!(SHARED(&pair.a_qp), "{}", pair.a_qp.route());
+    }
+}
+
+#[test]
 fn a_refused_access_is_reported_as_on_the_wire() {
     let pair = near_pair(Service::Rc);
     warm_up(&pair);

@@ -206,7 +206,7 @@ fn where_settings_of_either_end_forbid_it_packets_carry_everything() {
             send(&pair, SendOp::Send, &[(0, MIB)], &[(1, MIB)], seed);
         }
         let counters = pair.b.context.counters();
-        assert_eq!((counters.near_pulled_runs, counters.near_pulls_refused), (0, 0));
+        assert_eq!((counters.near_pulled_parts, counters.near_pulls_refused), (0, 0));
         assert_ne!(counters.near_rx_packets, 0);
     }
 }
@@ -248,7 +248,7 @@ fn taken(t: &mut Rig) {
 /// Sends until the other process copies by itself.
 fn until_taken(t: &mut Rig) {
     let since = Instant::now();
-    while counter(t, "near_pulled_runs") == 0 {
+    while counter(t, "near_pulled_parts") == 0 {
         taken(t);
         assert!(since.elapsed() < PATIENCE, "never: {}", t.other.ask("counters"));
     }
@@ -273,7 +273,7 @@ fn processes_copy_out_of_each_other() {
             [t.end.bytes(5_000_003, len as usize / 2), t.end.bytes(11, (len - len / 2) as usize)];
         assert_eq!(t.other.ask(&format!("sum 0 {len}")), sum(&sent.concat()).to_string());
     }
-    assert_ne!(counter(&mut t, "near_pulled_runs"), 0);
+    assert_ne!(counter(&mut t, "near_pulled_parts"), 0);
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn where_the_kernel_forbids_it_packets_carry_everything() {
         assert_eq!(t.other.ask("hide"), "hidden 0");
         (0..20).for_each(|seed| given(&mut t, MIB, seed));
         let counters = t.end.context.counters();
-        assert_eq!((counters.near_pulled_runs, counters.near_pulls_refused), (0, 0));
+        assert_eq!((counters.near_pulled_parts, counters.near_pulls_refused), (0, 0));
     });
     unprivileged.join().unwrap();
     for errno in [libc::EPERM, libc::ENOSYS] {
@@ -361,7 +361,7 @@ fn where_the_kernel_forbids_it_packets_carry_everything() {
             filter_system_calls(libc::SYS_process_vm_readv, errno, false);
             let mut t = Rig::new("private");
             (0..20).for_each(|seed| given(&mut t, MIB, seed));
-            assert_eq!(t.end.context.counters().near_pulled_runs, 0);
+            assert_eq!(t.end.context.counters().near_pulled_parts, 0);
         });
         filtered.join().unwrap();
     }
@@ -372,7 +372,7 @@ fn where_the_kernel_forbids_it_later_nothing_fails_though_nothing_may_be_repeate
     let setup = Setup { retry_cnt: 0, ..setup() };
     let mut t = Rig::with_setup("private", direct_config(), setup);
     until_taken(&mut t);
-    let runs = counter(&mut t, "near_pulled_runs");
+    let runs = counter(&mut t, "near_pulled_parts");
     assert_eq!(t.other.ask("forbid"), "forbidden");
     for seed in 0..20 {
         t.end.fill(0, &pattern(MIB as usize, seed));
@@ -380,7 +380,7 @@ fn where_the_kernel_forbids_it_later_nothing_fails_though_nothing_may_be_repeate
         let expected = sum(&pattern(MIB as usize, seed));
         assert_eq!(t.other.ask(&format!("sum 0 {MIB}")), expected.to_string());
     }
-    assert_eq!(counter(&mut t, "near_pulled_runs"), runs);
+    assert_eq!(counter(&mut t, "near_pulled_parts"), runs);
     // Tried once, or twice where the answer took its time.
     assert!((1..=2).contains(&counter(&mut t, "near_pulls_refused")));
     assert_eq!((t.other.ask("state").as_str(), t.qp.state()), ("Rts", QpState::Rts));

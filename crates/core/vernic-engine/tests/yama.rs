@@ -113,7 +113,7 @@ fn receive(t: &mut Rig, seed: u32) {
 }
 
 fn pulled(t: &Rig) -> u64 {
-    t.end.context.counters().near_pulled_runs
+    t.end.context.counters().near_pulled_parts
 }
 
 /// Waits until the other process permits this one to trace it, or none.

@@ -50,7 +50,7 @@ impl Packets {
         let from_rings = lane.receive_rings(engine, now);
         if from_rings >= RING_ACKS {
             // The next poll may be far off: the application first takes what has come.
-            lane.sched.release_acks(true, now);
+            lane.sched.release_ring_acks();
             self.transmit_ready(lane, engine, now);
         }
         if !lane.rings.is_time_for_link(from_rings, now) {

@@ -158,6 +158,11 @@ fn write_to_ring(
     ring: &mut RingOut<'_>,
     now: Time,
 ) -> TurnResult {
+    if !matches!(machine.state(), QpState::Rts | QpState::Sqd) {
+        // What was posted is flushed, which writes nothing: a full ring is not in its way.
+        machine.poll_request(now, host, &mut []);
+        return TurnResult::Nothing;
+    }
     machine.set_messages(true);
     machine.set_rendezvous(rendezvous(machine, host));
     let (mut written, mut bytes) = (false, 0);

@@ -170,7 +170,9 @@ fn report_refusal(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{post_writes, rc_pair, without_background};
+    use vernic_proto::{AttrMask, QpAttr, QpState};
+
+    use crate::testing::{post_sends, post_writes, rc_pair, without_background};
     use crate::{Config, Context, EMPTY_WC, Route};
 
     fn gathered(context: &Context) -> usize {
@@ -246,13 +248,48 @@ mod tests {
         engine.policy().come_back();
     }
 
-    #[test]
-    fn a_queue_pair_that_always_has_something_to_send_goes_over_to_memory() {
-        const MET: usize = 100;
+    /// A device that shares memory with itself, and makes progress only in calls of the test.
+    fn sharing() -> std::sync::Arc<Context> {
         let mut config = Config::default();
         config.set("same_host", "on").unwrap();
         let context = Context::open(Some("lo"), config).unwrap();
         context.stop_background();
+        context
+    }
+
+    #[test]
+    fn a_queue_pair_in_error_flushes_posts_though_its_peer_reads_nothing() {
+        const MOST: usize = 8192;
+        let context = sharing();
+        let cq = context.create_cq(2 * MOST as u32, None).unwrap();
+        let [qp, _peer] = rc_pair(&context, &cq, MOST as u32);
+        let mut wcs = [EMPTY_WC; 64];
+        while !matches!(qp.route(), Route::SharedMemory { .. }) {
+            context.engine().serve_local_peers();
+            post_sends(&qp, 1);
+            // The peer has no receive: the SENDs before this one stay where they are.
+            cq.poll(&mut wcs).unwrap();
+        }
+        // Nobody reads the ring from now on.
+        let full = || context.counters().near_full_turns;
+        for posted in 0.. {
+            if full() != 0 {
+                break;
+            }
+            assert!(posted < MOST, "the ring is never full");
+            post_sends(&qp, 1);
+        }
+        let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
+        qp.modify(&attr, AttrMask::STATE).unwrap();
+        let flushed = cq.ring().waiting();
+        post_sends(&qp, 1);
+        assert_eq!(cq.ring().waiting(), flushed + 1);
+    }
+
+    #[test]
+    fn a_queue_pair_that_always_has_something_to_send_goes_over_to_memory() {
+        const MET: usize = 100;
+        let context = sharing();
         let cq = context.create_cq(4096, None).unwrap();
         let [qp, _peer] = rc_pair(&context, &cq, 2048);
         // Each poll acknowledges what the poll before it received, so something is always in

@@ -2,8 +2,8 @@
 //! copy.
 //!
 //! Payload that goes through a ring is copied twice, into the ring and out of it. If the receiver
-//! has said that it can read the sender's memory (`messages.rs`), a part of a message of some
-//! hundred KiB takes only a small record in the ring. In place of the payload the record has the
+//! has said that it can read the sender's memory (`messages.rs`), a part of a message of up to
+//! 512 KiB takes only a small record in the ring. In place of the payload the record has the
 //! addresses of its bytes.
 //!
 //! ```text
@@ -35,9 +35,8 @@ use vernic_proto::RendezvousLimits;
 
 use super::messages::GrantMessage;
 
-/// The smallest rendezvous, in bytes. Shorter payload goes through the ring. At 64 KiB a rendezvous
-/// costs a fifth more than copying twice, because of its system call and the work for each page. At
-/// 256 KiB it saves two fifths.
+/// The smallest rendezvous, in bytes. Shorter payload goes through the ring: a rendezvous costs a
+/// system call and work for each page.
 const MIN_BYTES: u32 = 8 << 10;
 
 /// The largest rendezvous, in bytes. Longer ones gain nothing, and the sender's process has to wait

@@ -46,6 +46,7 @@ use vernic_io::TxPath;
 use vernic_io::host::Slot;
 use vernic_io::local::{
     LocalPeer, LocalPeerId, MAX_LOCAL_PEERS, PacketBuffer, RingBroken, RingReader, RingWriter,
+    message_bytes, record_bytes,
 };
 use vernic_proto::{MessagePart, Time};
 use vernic_wire::Qpn;
@@ -404,6 +405,7 @@ impl LocalRings {
             lost: 0,
             packets: 0,
             bytes: 0,
+            spent: 0,
         })
     }
 
@@ -545,6 +547,8 @@ pub(crate) struct RingOut<'a> {
     lost: u64,
     packets: u64,
     bytes: u64,
+    /// Bytes of the ring that the records take.
+    spent: usize,
 }
 
 impl<'a> RingOut<'a> {
@@ -592,8 +596,8 @@ impl RingOut<'_> {
         }
     }
 
-    /// Returns space for one more packet, or for the payload of one more part of a message, of any
-    /// size; `None` if the ring is full. A packet that `may_be_lost` has space all the same: see
+    /// Returns space for one more packet, or for the payload of one more part of a message: as much
+    /// as the longest packet takes; `None` if the ring is full. A packet that `may_be_lost` has space all the same: see
     /// [`is_given_up`](Self::is_given_up).
     #[inline]
     pub(crate) fn room(&mut self, may_be_lost: bool) -> Option<&mut [u8]> {
@@ -625,6 +629,7 @@ impl RingOut<'_> {
         } else {
             self.packets += 1;
             self.bytes += len as u64;
+            self.spent += record_bytes(len);
             if self.staging.push(path, len) {
                 self.staging.flush(self.peer.writer.as_mut());
             }
@@ -637,6 +642,7 @@ impl RingOut<'_> {
     pub(crate) fn push_message(&mut self, dest: Qpn, part: &MessagePart, len: usize) {
         self.packets += 1;
         self.bytes += len as u64;
+        self.spent += message_bytes(len);
         if self.staging.push_message(head_of(dest, part), len) {
             self.staging.flush(self.peer.writer.as_mut());
         }
@@ -657,7 +663,7 @@ impl RingOut<'_> {
         {
             self.faults.wake_at.get_or_insert(self.now + WAKE_NANOS);
         }
-        *self.budget = self.budget.saturating_sub(self.bytes as usize);
+        *self.budget = self.budget.saturating_sub(self.spent);
         counters.add(Counted::NearTxPacket, self.packets);
         counters.add(Counted::NearTxByte, self.bytes);
     }

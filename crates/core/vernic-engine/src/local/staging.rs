@@ -55,10 +55,11 @@ impl StagingBuffer {
         self.record_bytes
     }
 
-    /// Returns space for one more packet or payload, of any size.
+    /// Returns space for one more packet or payload: [`MAX_TRANSPORT_BYTES`], and not one more, for
+    /// a longer record breaks the ring.
     #[inline]
     pub(super) fn room(&mut self) -> &mut [u8] {
-        &mut self.bytes[self.used..][..ROOM_BYTES]
+        &mut self.bytes[self.used..][..MAX_TRANSPORT_BYTES]
     }
 
     /// Adds the packet that was written to the space of [`room`](Self::room). Returns true if the

@@ -7,9 +7,11 @@
 //! # Which thread runs the lane
 //!
 //! - `post_send` pushes into the send queue and *kicks*: if the lane is free, it sends on the
-//!   caller's thread. Otherwise it leaves the queue pair in the doorbells and returns.
+//!   caller's thread. Otherwise it leaves the queue pair in the doorbells and returns. So it does
+//!   with a post behind many others that go through memory, which may wait for the next poll.
 //! - `poll` with an empty ring sends what is pending (ACKs), receives a batch, fires timers, and
-//!   checks the ring again. The ACKs of this batch are left to the next call. So the application
+//!   checks the ring again. The ACKs of this batch are left to the next call, but for those of a
+//!   long batch out of a ring. So the application
 //!   sees its completions, and the bytes that were written to its memory, before any system call
 //!   for an ACK, and its reply goes ahead of the ACK.
 //! - The background thread (`background.rs`) sends, receives and fires timers when no other thread
@@ -141,14 +143,34 @@ impl Engine {
         }
     }
 
-    /// Leaves what was posted to `qp` to the next holder of the lane. For posts that may wait for a
-    /// poll that comes soon: no holder is looked for.
+    /// Leaves what was posted to `qp` in the doorbells, for a post that may wait
+    /// ([`Post::Gather`](crate::policy::Post)): a thread has polled a moment ago, or the background
+    /// thread has planned to poll soon. Should that thread have planned a later poll meanwhile, the
+    /// post is sent here. The fence stands in for P2 and P3: if it comes before the background
+    /// thread's H2, H3 sees the doorbell; otherwise this thread sees the plan, which was made before
+    /// H1.
     #[inline]
     pub(crate) fn leave_post(&self, qp: &Arc<QpInner>) {
-        if qp.mark.attend() {
+        if !self.push_doorbell(qp) {
+            return;
+        }
+        fence(Ordering::SeqCst);
+        let soon = self.now() + self.patience();
+        if self.policy().plan().is_some_and(|plan| plan.is_late_for(soon)) {
+            self.run_inline(|lane, now| lane.transmit(self, now));
+        }
+    }
+
+    /// Puts `qp` into the doorbells; false if it is there, or if the lane is about to give it a
+    /// turn.
+    #[inline]
+    fn push_doorbell(&self, qp: &Arc<QpInner>) -> bool {
+        let is_new = qp.mark.attend();
+        if is_new {
             lock(&self.doorbells).push(qp.clone());
             self.rung.store(true, Ordering::Release);
         }
+        is_new
     }
 
     /// Sends the messages of communication management after its state machine has changed, and
@@ -170,7 +192,7 @@ impl Engine {
     /// Leaves `qp` in the doorbells, and then tries to take the lane once more, in case the holder
     /// has just released it: steps P1 to P3 of the proof in the module documentation.
     fn ring(&self, qp: &Arc<QpInner>) {
-        self.leave_post(qp);
+        self.push_doorbell(qp);
         fence(Ordering::SeqCst);
         self.run_inline(|lane, now| lane.transmit(self, now));
     }

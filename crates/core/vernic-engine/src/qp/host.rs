@@ -287,7 +287,7 @@ impl Host for QpHost<'_> {
         let pulled = sender_memory.pull(record, |from| memory.pull(pd, sges, cursor, offset, from));
         match pulled {
             Ok(()) => {
-                counters.note(Counted::NearPulledRun);
+                counters.note(Counted::NearPulledPart);
                 counters.add(Counted::NearPulledByte, u64::from(length));
                 Ok(())
             }

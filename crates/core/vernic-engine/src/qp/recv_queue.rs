@@ -1,7 +1,6 @@
 //! Receive queues: a bounded ring of posted receives, owned by a queue pair or shared (SRQ).
 //!
-//! The application posts receives, and the responder of a queue pair takes them while it has the
-//! lane. The scatter list of a receive is copied into the queue when the receive is posted, and out
+//! The application posts receives, and the responder of a queue pair takes them. The scatter list of a receive is copied into the queue when the receive is posted, and out
 //! of it when the receive is taken. So the application may reuse its list at once, and a taken
 //! entry is free for the next post, even in a queue that several queue pairs share.
 //!
@@ -192,7 +191,9 @@ impl RecvQueue {
         if posted.wrapping_sub(self.taken.load(Ordering::Acquire)) >= self.max_wr {
             return Err(RecvRefusal::Full(self.max_wr));
         }
-        let [wr_id, count, entries @ ..] = self.slot(*next) else { return Ok(()) };
+        let [wr_id, count, entries @ ..] = self.slot(*next) else {
+            return Err(RecvRefusal::Full(self.max_wr));
+        };
         wr_id.store(wr.wr_id, Ordering::Relaxed);
         count.store(wr.sges.len() as u64, Ordering::Relaxed);
         for (pair, sge) in entries.chunks_exact(2).zip(wr.sges) {

@@ -115,7 +115,8 @@ impl Windows {
         let Some(window) = side.in_flight.window() else { return };
         let Some(machine) = machine.packets() else { return };
         let Some(tally) = machine.tally() else { return };
-        let in_flight = in_flight(machine);
+        // What goes through memory is in nobody's way on the path.
+        let in_flight = if side.peer.route().is_ring() { 0 } else { in_flight(machine) };
         if !side.in_flight.has_news(in_flight, tally) {
             return;
         }

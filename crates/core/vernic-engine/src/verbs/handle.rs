@@ -304,7 +304,11 @@ impl Qp {
         if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Reset | QpState::Error) {
             // ACKs that are due are sent first: a message whose completion the application has seen
             // must also be acknowledged to the peer.
-            engine.with_lane(|lane| lane.transmit_all(engine, engine.now()));
+            engine.with_lane(|lane| {
+                // Posts that wait for a poll are sent, too.
+                engine.answer_doorbells(lane);
+                lane.transmit_all(engine, engine.now());
+            });
         }
         let mut core = lock(&self.inner.core);
         // Checked again under the core's lock: destroying and closing set these flags first, and

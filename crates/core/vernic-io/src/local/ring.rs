@@ -99,15 +99,21 @@ impl MessageHead {
     /// Returns the two words of a record that begins with it.
     #[inline]
     fn emit(self, len: usize) -> [u64; MESSAGE_HEAD / 8] {
-        let [first, second, third] = self.words.map(u64::from);
-        let mark = u64::from(len as u16 | MESSAGE) | u64::from(self.flags) << 16 | first << 32;
-        [mark, second | third << 32]
+        let [a, b] = (len as u16 | MESSAGE).to_ne_bytes();
+        let [c, d] = self.flags.to_ne_bytes();
+        let [first, second, third] = self.words.map(u32::to_ne_bytes);
+        let pair = |[e, f, g, h]: [u8; 4], [i, j, k, l]: [u8; 4]| {
+            u64::from_ne_bytes([e, f, g, h, i, j, k, l])
+        };
+        [pair([a, b, c, d], first), pair(second, third)]
     }
 
     #[inline]
     fn parse(mark: u64, word: u64) -> Self {
-        let words = [(mark >> 32) as u32, word as u32, (word >> 32) as u32];
-        Self { flags: (mark >> 16) as u16, words }
+        let [_, _, c, d, first @ ..] = mark.to_ne_bytes();
+        let [e, f, g, h, third @ ..] = word.to_ne_bytes();
+        let words = [first, [e, f, g, h], third].map(u32::from_ne_bytes);
+        Self { flags: u16::from_ne_bytes([c, d]), words }
     }
 }
 

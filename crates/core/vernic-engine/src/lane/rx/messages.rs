@@ -11,7 +11,7 @@ use vernic_wire::{Gid, Qpn};
 use super::{Demux, count_disposition, is_from_peer};
 use crate::counters::Counted;
 use crate::local::message_head::part_of;
-use crate::local::rendezvous::{BYTES_PER_POLL, Rendezvous, RendezvousRecord};
+use crate::local::rendezvous::{BYTES_PER_POLL, LIMITS, Rendezvous, RendezvousRecord};
 
 impl Demux<'_, '_> {
     /// Handles one part of a message.
@@ -43,7 +43,8 @@ impl Demux<'_, '_> {
             self.engine.counts().note(Counted::NearPullRefused);
             return Err(DropReason::RendezvousRefused);
         };
-        self.pulled += u64::from(record.length);
+        // A copy takes a system call, however short it is.
+        self.pulled += u64::from(record.length.max(LIMITS.min_bytes));
         let part = MessagePart { length: record.length, ..part };
         self.deliver_part(qpn, &part, &[], Some(Rendezvous { record: &record, sender_memory }))
     }
