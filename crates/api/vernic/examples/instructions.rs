@@ -44,7 +44,6 @@ impl Work {
             "fetch_add" => Self::FetchAdd,
             "send_64" => Self::Send { len: 64 },
             "send_8_list" => Self::SendStream { len: 8, list: LIST },
-            "send_64_stream" => Self::SendStream { len: 64, list: 1 },
             "send_64k" => Self::Send { len: 64 << 10 },
             _ => return None,
         })
