@@ -373,8 +373,8 @@ impl Scheduler {
         }
     }
 
-    /// Makes the queue pairs ready that delay an ACK for a local peer, which leaves without a system
-    /// call.
+    /// Makes the queue pairs ready that delay an ACK for a local peer, which leaves without a
+    /// system call.
     pub(crate) fn release_ring_acks(&mut self) {
         let mut index = self.delayed.first();
         // Each round of the loop handles one queue pair of the list.

@@ -597,8 +597,8 @@ impl RingOut<'_> {
     }
 
     /// Returns space for one more packet, or for the payload of one more part of a message: as much
-    /// as the longest packet takes; `None` if the ring is full. A packet that `may_be_lost` has space all the same: see
-    /// [`is_given_up`](Self::is_given_up).
+    /// as the longest packet takes; `None` if the ring is full. A packet that `may_be_lost` has
+    /// space all the same: see [`is_given_up`](Self::is_given_up).
     #[inline]
     pub(crate) fn room(&mut self, may_be_lost: bool) -> Option<&mut [u8]> {
         if self.has_room() {

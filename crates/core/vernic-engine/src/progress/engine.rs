@@ -147,8 +147,8 @@ impl Engine {
     /// ([`Post::Gather`](crate::policy::Post)): a thread has polled a moment ago, or the background
     /// thread has planned to poll soon. Should that thread have planned a later poll meanwhile, the
     /// post is sent here. The fence stands in for P2 and P3: if it comes before the background
-    /// thread's H2, H3 sees the doorbell; otherwise this thread sees the plan, which was made before
-    /// H1.
+    /// thread's H2, H3 sees the doorbell. Otherwise this thread sees the plan, which was made
+    /// before H1.
     #[inline]
     pub(crate) fn leave_post(&self, qp: &Arc<QpInner>) {
         if !self.push_doorbell(qp) {

@@ -1,8 +1,9 @@
 //! Receive queues: a bounded ring of posted receives, owned by a queue pair or shared (SRQ).
 //!
-//! The application posts receives, and the responder of a queue pair takes them. The scatter list of a receive is copied into the queue when the receive is posted, and out
-//! of it when the receive is taken. So the application may reuse its list at once, and a taken
-//! entry is free for the next post, even in a queue that several queue pairs share.
+//! The application posts receives, and the responder of a queue pair takes them. The scatter list
+//! of a receive is copied into the queue when the receive is posted, and out of it when the receive
+//! is taken. So the application may reuse its list at once, and a taken entry is free for the next
+//! post, even in a queue that several queue pairs share.
 //!
 //! Limits: as many receives as the queue was created with. Neither posting nor taking allocates.
 
