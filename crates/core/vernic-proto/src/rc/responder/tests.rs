@@ -95,6 +95,12 @@ fn flush(psn: u32, placement: u8, selectivity: Selectivity) -> Request {
     r
 }
 
+/// The context of a call.
+fn context<'a>(service: Service, attr: &'a QpAttr, counters: &'a mut QpCounters) -> Cx<'a> {
+    let (qpn, pkey) = (Qpn::new(0x11), Pkey::DEFAULT);
+    Cx { qpn, service, attr, pkey, ack_floor: 0, now: Time(0), counters }
+}
+
 impl Rig {
     fn new() -> Self {
         Self::from_psn(100)
@@ -124,29 +130,13 @@ impl Rig {
     fn take(&mut self, request: Request) -> Disposition {
         let bytes = packet_bytes(request.headers, &request.payload);
         let packet = Packet::parse(&bytes).unwrap();
-        let cx = &mut Cx {
-            qpn: Qpn::new(0x11),
-            service: self.service,
-            attr: &self.attr,
-            pkey: Pkey::DEFAULT,
-            ack_floor: 0,
-            now: Time(0),
-            counters: &mut self.counters,
-        };
+        let cx = &mut context(self.service, &self.attr, &mut self.counters);
         self.responder.handle_request(cx, &packet, &mut self.host)
     }
 
     fn poll(&mut self) -> Option<Vec<u8>> {
         let mut buf = vec![0xEE; Headers::MAX_LEN + MTU];
-        let cx = &mut Cx {
-            qpn: Qpn::new(0x11),
-            service: self.service,
-            attr: &self.attr,
-            pkey: Pkey::DEFAULT,
-            ack_floor: 0,
-            now: Time(0),
-            counters: &mut self.counters,
-        };
+        let cx = &mut context(self.service, &self.attr, &mut self.counters);
         let wanted = self.responder.wants_transmit();
         let len = self.responder.poll_response(cx, &mut self.host, &mut buf);
         assert_eq!(wanted, len.is_some());

@@ -34,15 +34,7 @@ impl Rig {
     fn take_part(&mut self, part: MessagePart) -> Disposition {
         let bytes: Vec<u8> = (0..part.length).map(|i| i as u8 ^ 0x5A).collect();
         let payload = if part.is_rendezvous { &[] } else { &bytes[..] };
-        let cx = &mut Cx {
-            qpn: Qpn::new(0x11),
-            service: self.service,
-            attr: &self.attr,
-            pkey: Pkey::DEFAULT,
-            ack_floor: 0,
-            now: Time(0),
-            counters: &mut self.counters,
-        };
+        let cx = &mut context(self.service, &self.attr, &mut self.counters);
         self.responder.handle_message(cx, &part, payload, &mut self.host)
     }
 
