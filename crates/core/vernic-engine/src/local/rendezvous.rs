@@ -36,8 +36,8 @@ use vernic_proto::RendezvousLimits;
 use super::messages::GrantMessage;
 
 /// The smallest rendezvous, in bytes. Shorter payload goes through the ring: a rendezvous costs a
-/// system call and work for each page.
-const MIN_BYTES: u32 = 8 << 10;
+/// system call and work for each page, as much as it saves at 8 KiB.
+const MIN_BYTES: u32 = 16 << 10;
 
 /// The largest rendezvous, in bytes. Longer ones gain nothing, and the sender's process has to wait
 /// while one is copied.
