@@ -55,8 +55,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use vernic_sys::{self as sys, ClosableFd};
+
 use crate::host::Slot;
-use crate::sys::{self, ClosableFd};
 
 mod connect_failure;
 mod connect_warning;

@@ -44,6 +44,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use vernic_sys::random;
+use vernic_sys::user;
+use vernic_sys::{self as sys, ClosableFd, Gate, Origin, OwnFd};
 use vernic_wire::Qpn;
 
 use super::handoff::{self, HandoverResult, Head};
@@ -53,9 +56,6 @@ use super::slot::Slot;
 use crate::address::LocalAddr;
 use crate::batch::RxPacket;
 use crate::path::ReceiverPageId;
-use crate::random::random;
-use crate::sys::{self, ClosableFd, Gate, Origin, OwnFd};
-use crate::user;
 
 mod lookup;
 mod message;

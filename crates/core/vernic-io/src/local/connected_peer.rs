@@ -4,12 +4,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use vernic_sys::{self as sys, EpollOp, OwnFd, Packet};
+
 use super::hello::{Hello, PeerMessage};
 use super::ring::RingWriter;
 use super::{Event, LocalPeer};
 use crate::host::Slot;
 use crate::link::Nanos;
-use crate::sys::{self, EpollOp, OwnFd, Packet};
 
 /// Messages of one local peer that are handled in [`EARSHOT_NANOS`], bells not counted. Each costs
 /// the lane some microseconds at most.

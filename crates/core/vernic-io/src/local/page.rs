@@ -13,8 +13,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use vernic_sys::{self as sys, ClosableFd, OwnFd, ReadMemory, SharedMemory};
+
 use super::cursor::{announce, awake};
-use crate::sys::{self, ClosableFd, OwnFd, ReadMemory, SharedMemory};
 
 const BYTES: usize = 4096;
 const ASLEEP: usize = 0;

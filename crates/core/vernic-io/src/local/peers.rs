@@ -5,6 +5,9 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
+use vernic_sys::random;
+use vernic_sys::{self as sys, ClosableFd, EpollOp, OwnFd, Packet};
+
 use super::connect_failure::{ConnectFailure, ConnectFailures, Shortages};
 use super::connect_warning::{ConnectWarnings, WarningSubject};
 use super::connected_peer::{ConnectedPeer, Next, READABLE};
@@ -18,8 +21,6 @@ use super::{
 };
 use crate::host::{Slot, SlotTable};
 use crate::link::Nanos;
-use crate::random::random;
-use crate::sys::{self, ClosableFd, EpollOp, OwnFd, Packet};
 
 mod listeners;
 

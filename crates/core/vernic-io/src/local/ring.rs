@@ -42,6 +42,8 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use vernic_sys::Circle;
+use vernic_sys::{self as sys, ClosableFd, SharedMemory};
 use vernic_wire::Gid;
 
 use super::cursor::{Broken, ReadCursor, WriteCursor};
@@ -49,9 +51,7 @@ use super::hello::RING_BYTES;
 use super::page::PeerPage;
 use crate::address::Address;
 use crate::batch::{Door, Icrc, MAX_PACKET_BYTES, MAX_TRANSPORT_BYTES, RxMeta, RxPacket};
-use crate::circle::Circle;
 use crate::path::TxPath;
-use crate::sys::{self, ClosableFd, SharedMemory};
 
 /// Bytes before the records.
 const HEAD_BYTES: usize = 4096;

@@ -3,12 +3,13 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use vernic_sys::OwnFd;
+
 use super::hello::{Hello, PeerMessage};
 use super::*;
 use crate::batch::MAX_PACKET_BYTES;
 use crate::host::SlotTable;
 use crate::link::Nanos;
-use crate::sys::OwnFd;
 use crate::wait::Sleeper;
 
 const RING: u32 = MIN_RING_BYTES;
@@ -196,7 +197,7 @@ fn what_is_told_arrives_in_order_with_its_file() {
     let [first, second] = &events[..] else { panic!("{events:?}") };
     let Event::Message { from, bytes, file: Some(got) } = first else { panic!("{first:?}") };
     assert_eq!((*from, &bytes[..]), (at_a.local_peer.id(), &b"first"[..]));
-    let inode = |fd| crate::sys::inode_of(fd).unwrap();
+    let inode = |fd| vernic_sys::inode_of(fd).unwrap();
     assert_eq!(inode(got.as_fd()), inode(file.as_fd()));
     assert!(
         matches!(second, Event::Message { bytes, file: None, .. } if bytes.len() == MAX_PAYLOAD_BYTES)

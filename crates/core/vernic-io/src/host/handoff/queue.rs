@@ -49,11 +49,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+use vernic_sys::Circle;
+use vernic_sys::{self as sys, OwnFd, SharedMemory};
+
 use super::{HEAD_BYTES, Head};
 use crate::address::Address;
 use crate::batch::RX_BUFFER_BYTES;
-use crate::circle::Circle;
-use crate::sys::{self, OwnFd, SharedMemory};
 
 /// Bytes for records. Half of them, what a flow alone may fill, is more than a socket of an
 /// ordinary user holds (`net.core.rmem_max`, 208 KiB, doubled by the kernel).

@@ -4,6 +4,8 @@
 use std::io;
 use std::os::fd::AsFd;
 
+use vernic_sys::{self as sys, EpollOp, OwnFd};
+
 use super::{LocalPeers, READABLE};
 use crate::host::Slot;
 use crate::link::Nanos;
@@ -11,7 +13,6 @@ use crate::local::MAX_PENDING_PEERS;
 use crate::local::connect_failure::ConnectFailure;
 use crate::local::connect_warning::WarningSubject;
 use crate::local::connecting::PendingPeer;
-use crate::sys::{self, EpollOp, OwnFd};
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;

@@ -14,7 +14,7 @@ struct Ring {
     reader: RingReader,
     memory: Arc<RingMemory>,
     page: OwnPage,
-    ear: crate::sys::OwnFd,
+    ear: vernic_sys::OwnFd,
 }
 
 fn ring() -> Ring {

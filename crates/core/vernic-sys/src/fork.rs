@@ -177,14 +177,14 @@ fn install() -> io::Result<()> {
 
 /// A descriptor that a child of this process does not keep. Closed when dropped in this process.
 #[derive(Debug)]
-pub(crate) struct OwnFd {
+pub struct OwnFd {
     fd: RawFd,
     origin: Origin,
 }
 
 impl OwnFd {
     /// Owns the descriptor that `open` opens. It must be closed on exec and have no other owner.
-    pub(super) fn open(open: impl FnOnce() -> io::Result<RawFd>) -> io::Result<Self> {
+    pub(crate) fn open(open: impl FnOnce() -> io::Result<RawFd>) -> io::Result<Self> {
         let _gate = Gate::enter();
         install()?;
         Self::mark(open()?)
@@ -192,7 +192,7 @@ impl OwnFd {
 
     /// Does what [`open`](Self::open) does, for all descriptors that `open` adds to the list. Those
     /// beyond the limit are closed, and counted in the last value.
-    pub(super) fn open_many<T>(
+    pub(crate) fn open_many<T>(
         open: impl FnOnce(&mut Vec<RawFd>) -> io::Result<T>,
     ) -> io::Result<(T, Vec<Self>, usize)> {
         let mut opened = Vec::new();
@@ -223,7 +223,7 @@ impl OwnFd {
     }
 
     /// Gives the descriptor away: from now on a child keeps it, and its new owner closes it.
-    pub(crate) fn give_away(self) -> OwnedFd {
+    pub fn give_away(self) -> OwnedFd {
         if let Some(marked) = MARKED.get(self.word()) {
             marked.fetch_and(!self.bit(), Ordering::Relaxed);
         }
@@ -245,20 +245,21 @@ impl OwnFd {
 /// A descriptor that one thread may close while others use it: it closes when the last user is
 /// done.
 #[derive(Debug)]
-pub(crate) struct ClosableFd(Mutex<Option<Arc<OwnFd>>>);
+pub struct ClosableFd(Mutex<Option<Arc<OwnFd>>>);
 
 impl ClosableFd {
-    pub(crate) fn new(fd: OwnFd) -> Self {
+    /// Keeps a descriptor until it is closed or dropped.
+    pub fn new(fd: OwnFd) -> Self {
         Self(Mutex::new(Some(Arc::new(fd))))
     }
 
     /// Returns the descriptor, unless it is closed.
-    pub(crate) fn get(&self) -> Option<Arc<OwnFd>> {
+    pub fn get(&self) -> Option<Arc<OwnFd>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     /// Closes the descriptor: from now on [`get`](Self::get) does not return it.
-    pub(crate) fn close(&self) {
+    pub fn close(&self) {
         let fd = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
         drop(fd);
     }

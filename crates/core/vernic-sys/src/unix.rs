@@ -6,11 +6,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// The process that sent a datagram or is connected to a socket, as the kernel tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Credentials {
+pub struct Credentials {
     /// Process id of the sender.
-    pub(crate) pid: u32,
+    pub pid: u32,
     /// User id of the sender.
-    pub(crate) uid: u32,
+    pub uid: u32,
 }
 
 /// Returns the abstract address `\0name`; `None` if the name is too long (107 bytes).
@@ -31,7 +31,7 @@ fn too_long() -> io::Error {
 }
 
 /// Binds a Unix socket to the abstract name `\0name`; an empty name lets the kernel choose.
-pub(crate) fn bind_abstract(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+pub fn bind_abstract(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
     let (addr, mut len) = abstract_addr(name).ok_or_else(too_long)?;
     if name.is_empty() {
         len = size_of::<libc::sa_family_t>() as libc::socklen_t;
@@ -42,7 +42,7 @@ pub(crate) fn bind_abstract(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
 }
 
 /// Connects a Unix socket to the abstract name `\0name`: `ConnectionRefused` if no socket has it.
-pub(crate) fn connect_abstract(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+pub fn connect_abstract(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
     let (addr, len) = abstract_addr(name).ok_or_else(too_long)?;
     // SAFETY: pointer and length describe `addr`, which lives through the call.
     super::check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
@@ -52,7 +52,7 @@ pub(crate) fn connect_abstract(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<()
 /// Opens a socket that is connected to itself, closed on exec: what is written to it makes it
 /// readable. `kind` may have flags such as `SOCK_NONBLOCK`. The socket holds some messages, not any
 /// number, and others cannot send to it.
-pub(crate) fn bell(kind: libc::c_int) -> io::Result<OwnedFd> {
+pub fn bell(kind: libc::c_int) -> io::Result<OwnedFd> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC | kind;
     // SAFETY: no pointers are passed.
     let raw = super::check(unsafe { libc::socket(libc::AF_UNIX, kind, 0) })?;
@@ -72,17 +72,12 @@ pub(crate) fn bell(kind: libc::c_int) -> io::Result<OwnedFd> {
 }
 
 /// Sends one datagram, `head` followed by `body`, to the abstract name `\0name`. Never blocks.
-pub(crate) fn send_abstract(
-    fd: BorrowedFd<'_>,
-    name: &[u8],
-    head: &[u8],
-    body: &[u8],
-) -> io::Result<()> {
+pub fn send_abstract(fd: BorrowedFd<'_>, name: &[u8], head: &[u8], body: &[u8]) -> io::Result<()> {
     send_with_file(fd, name, head, body, None)
 }
 
 /// Does what [`send_abstract`] does, and passes a file to the receiver.
-pub(crate) fn send_with_file(
+pub fn send_with_file(
     fd: BorrowedFd<'_>,
     name: &[u8],
     head: &[u8],
@@ -124,22 +119,22 @@ pub(crate) fn send_with_file(
 
 /// A datagram that [`recv_abstract`] received.
 #[derive(Debug)]
-pub(crate) struct UnixIncoming {
+pub struct UnixIncoming {
     /// Bytes received, over both parts.
-    pub(crate) len: usize,
+    pub len: usize,
     /// The sender, if the socket has `SO_PASSCRED`.
-    pub(crate) credentials: Option<Credentials>,
+    pub credentials: Option<Credentials>,
     /// The abstract name of the sender and its length; 0 if it has none.
-    pub(crate) name: ([u8; 107], usize),
+    pub name: ([u8; 107], usize),
     /// Whether the datagram did not fit.
-    pub(crate) truncated: bool,
+    pub truncated: bool,
     /// The file that the sender passed, if any; of several, the first.
-    pub(crate) file: Option<OwnedFd>,
+    pub file: Option<OwnedFd>,
 }
 
 impl UnixIncoming {
     /// Returns the abstract name of the sender, without the leading zero; empty if there is none.
-    pub(crate) fn sender(&self) -> &[u8] {
+    pub fn sender(&self) -> &[u8] {
         &self.name.0[..self.name.1]
     }
 }
@@ -148,7 +143,7 @@ impl UnixIncoming {
 struct Control([u8; 64]);
 
 /// Receives one datagram: its first bytes into `head`, the rest into `body`. Never blocks.
-pub(crate) fn recv_abstract(
+pub fn recv_abstract(
     fd: BorrowedFd<'_>,
     head: &mut [u8],
     body: &mut [u8],

@@ -1,23 +1,34 @@
-//! Thin safe wrappers over system calls: the only module of this crate with `unsafe`.
+//! System calls as safe functions, for `vernic-io` and `vernic-local`.
 //!
 //! Owns nothing but the translation between Rust types and the C structures of the kernel. Each
 //! function makes one system call (`ifaddrs` aside) and returns its error as it is. There is no
-//! policy here: the callers, the other modules of this crate, decide what to do about an error.
+//! policy here: the callers decide what to do about an error.
+//!
+//! | file | what |
+//! |---|---|
+//! | `lib.rs` | sockets, their options and addresses, `poll`, users |
+//! | `message.rs`, `stream.rs` | batches of datagrams; TCP, `epoll` |
+//! | `unix.rs`, `packets.rs` | messages to sockets by name, with credentials and files |
+//! | `mapping.rs`, `shared.rs`, `circle.rs` | memory that processes share, and copies to and from it |
+//! | `fork.rs` | descriptors that a child of `fork` does not keep |
+//! | `user.rs`, `random.rs` | which user a process belongs to; random numbers |
+//! | `ifaddrs.rs`, `turns.rs` | network interfaces; how long a turn of the scheduler is |
 //!
 //! Limits: 32 messages per `sendmmsg`/`recvmmsg`. Nothing here allocates but the list of
 //! interfaces.
 
-#![allow(unsafe_code)]
-
+mod circle;
 mod fork;
 mod ifaddrs;
 mod mapping;
 mod message;
 mod packets;
+mod random;
 mod shared;
 mod stream;
 mod turns;
 mod unix;
+pub mod user;
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -25,22 +36,23 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use std::time::Duration;
 
-pub(crate) use fork::{ClosableFd, OwnFd};
-pub use fork::{Gate, Origin};
-pub(crate) use ifaddrs::{Interface, interfaces, mtu_of};
-pub(crate) use mapping::{
+pub use circle::Circle;
+pub use fork::{ClosableFd, Gate, Origin, OwnFd};
+pub use ifaddrs::{Interface, interfaces, mtu_of};
+pub use mapping::{
     ReadMemory, SharedMemory, copy_in, copy_out, memory_file, prefetch_for_write,
     seal_against_writers,
 };
-pub(crate) use message::{Incoming, Outgoing, recv_many, recv_one, send_many};
-pub(crate) use packets::{Packet, packet_pair, peer_credentials, recv_packet, send_packet};
-pub(crate) use shared::{SharedPage, inode_of, shared_file};
-pub(crate) use stream::{
+pub use message::{Incoming, Outgoing, recv_many, recv_one, send_many};
+pub use packets::{Packet, packet_pair, peer_credentials, recv_packet, send_packet};
+pub use random::random;
+pub use shared::{SharedPage, inode_of, shared_file};
+pub use stream::{
     EpollOp, MAX_PIECES, accept, descriptor_limit, epoll, epoll_ready, epoll_watch, listen,
     peer_addr, recv, recv_pieces, send, send_pieces, shutdown_write, tcp_info, unacknowledged,
 };
 pub use turns::ask_for_short_slices;
-pub(crate) use unix::{
+pub use unix::{
     bell, bind_abstract, connect_abstract, recv_abstract, send_abstract, send_with_file,
 };
 
@@ -57,29 +69,24 @@ fn checked(ret: libc::c_long) -> io::Result<usize> {
 }
 
 /// Whether a call failed only for now: nothing was there, there was no room, or a signal came.
-pub(crate) fn is_for_later(error: &io::Error) -> bool {
+pub fn is_for_later(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted)
 }
 
 /// Opens a new socket, non-blocking and closed on exec.
-pub(crate) fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<OwnFd> {
+pub fn socket(family: i32, kind: i32, protocol: i32) -> io::Result<OwnFd> {
     let kind = kind | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     // SAFETY: no pointers are passed.
     OwnFd::open(|| check(unsafe { libc::socket(family, kind, protocol) }))
 }
 
 /// Sets an integer socket option.
-pub(crate) fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<()> {
+pub fn set_option(fd: BorrowedFd<'_>, level: i32, name: i32, value: i32) -> io::Result<()> {
     set_option_bytes(fd, level, name, &value.to_ne_bytes())
 }
 
 /// Sets a socket option from the bytes of its C structure.
-pub(crate) fn set_option_bytes(
-    fd: BorrowedFd<'_>,
-    level: i32,
-    name: i32,
-    value: &[u8],
-) -> io::Result<()> {
+pub fn set_option_bytes(fd: BorrowedFd<'_>, level: i32, name: i32, value: &[u8]) -> io::Result<()> {
     // SAFETY: pointer and length describe `value`, which the kernel only reads.
     check(unsafe {
         libc::setsockopt(
@@ -94,7 +101,7 @@ pub(crate) fn set_option_bytes(
 }
 
 /// Returns an integer socket option.
-pub(crate) fn option(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> {
+pub fn option(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i32> {
     let mut value: libc::c_int = 0;
     let mut len = size_of::<libc::c_int>() as libc::socklen_t;
     let at = (&raw mut value).cast();
@@ -104,7 +111,7 @@ pub(crate) fn option(fd: BorrowedFd<'_>, level: i32, name: i32) -> io::Result<i3
 }
 
 /// An IP address as the C structure of a socket.
-pub(super) union SockAddr {
+pub(crate) union SockAddr {
     v4: libc::sockaddr_in,
     v6: libc::sockaddr_in6,
 }
@@ -172,7 +179,7 @@ impl SockAddr {
 }
 
 /// Binds a socket to an address.
-pub(crate) fn bind(fd: BorrowedFd<'_>, addr: &SocketAddr) -> io::Result<()> {
+pub fn bind(fd: BorrowedFd<'_>, addr: &SocketAddr) -> io::Result<()> {
     let (addr, len) = SockAddr::new(addr);
     // SAFETY: pointer and length describe `addr`, which lives through the call.
     check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
@@ -181,7 +188,7 @@ pub(crate) fn bind(fd: BorrowedFd<'_>, addr: &SocketAddr) -> io::Result<()> {
 
 /// Connects a datagram socket, which from now on receives from `addr` only, or begins to connect a
 /// stream socket.
-pub(crate) fn connect(fd: BorrowedFd<'_>, addr: &SocketAddr) -> io::Result<()> {
+pub fn connect(fd: BorrowedFd<'_>, addr: &SocketAddr) -> io::Result<()> {
     let (addr, len) = SockAddr::new(addr);
     // SAFETY: pointer and length describe `addr`, which lives through the call.
     check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
@@ -189,7 +196,7 @@ pub(crate) fn connect(fd: BorrowedFd<'_>, addr: &SocketAddr) -> io::Result<()> {
 }
 
 /// Returns the address that a socket is bound to.
-pub(crate) fn local_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
+pub fn local_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
     let mut addr = MaybeUninit::<SockAddr>::zeroed();
     let mut len = size_of::<SockAddr>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes into `addr`, which is that long.
@@ -200,7 +207,7 @@ pub(crate) fn local_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
 }
 
 /// Joins or leaves a multicast group on the netdev with index `ifindex`.
-pub(crate) fn set_membership(
+pub fn set_membership(
     fd: BorrowedFd<'_>,
     group: std::net::IpAddr,
     ifindex: u32,
@@ -229,33 +236,33 @@ pub(crate) fn set_membership(
 /// A descriptor to pass to [`poll`].
 #[derive(Clone, Copy, Debug)]
 #[repr(transparent)]
-pub(crate) struct PollFd(libc::pollfd);
+pub struct PollFd(libc::pollfd);
 
 impl PollFd {
     /// Makes an entry that asks whether `fd` can be read.
-    pub(crate) fn readable(fd: RawFd) -> Self {
+    pub fn readable(fd: RawFd) -> Self {
         Self(libc::pollfd { fd, events: libc::POLLIN, revents: 0 })
     }
 
     /// Makes an entry that asks whether the other end of `fd` has hung up.
-    pub(crate) fn hang_up(fd: RawFd) -> Self {
+    pub fn hang_up(fd: RawFd) -> Self {
         Self(libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 })
     }
 
     /// Returns the descriptor.
-    pub(crate) fn fd(self) -> RawFd {
+    pub fn fd(self) -> RawFd {
         self.0.fd
     }
 
     /// Whether the last [`poll`] found something to read, or an error.
-    pub(crate) fn is_ready(self) -> bool {
+    pub fn is_ready(self) -> bool {
         self.0.revents != 0
     }
 }
 
 /// Waits until one of `fds` can be read or `timeout` is over (`None`: no limit). Returns how many
 /// are ready. A signal ends the wait early with 0.
-pub(crate) fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<usize> {
+pub fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<usize> {
     let mut spec = timeout.map(|t| libc::timespec {
         tv_sec: t.as_secs().min(i32::MAX as u64) as libc::time_t,
         tv_nsec: t.subsec_nanos().into(),
@@ -274,7 +281,7 @@ pub(crate) fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<
 
 /// Opens a descriptor to be woken by, non-blocking and closed on exec. It is an event counter, or a
 /// bell where the system forbids event counters.
-pub(crate) fn eventfd() -> io::Result<OwnFd> {
+pub fn eventfd() -> io::Result<OwnFd> {
     let (kind, flags) = (libc::SOCK_NONBLOCK, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC);
     OwnFd::open(|| {
         // SAFETY: no pointers are passed.
@@ -284,20 +291,20 @@ pub(crate) fn eventfd() -> io::Result<OwnFd> {
 }
 
 /// Takes over a descriptor that `std` has opened, closed on exec.
-pub(crate) fn own(fd: OwnedFd) -> io::Result<OwnFd> {
+pub fn own(fd: OwnedFd) -> io::Result<OwnFd> {
     OwnFd::open(|| Ok(fd.into_raw_fd()))
 }
 
 /// Returns the real user id of this process, which the kernel puts into the credentials of
 /// datagrams.
-pub(crate) fn uid() -> u32 {
+pub fn uid() -> u32 {
     // SAFETY: no arguments, cannot fail.
     unsafe { libc::getuid() }
 }
 
 /// Returns the effective user id, which files are made with, and which the kernel names as the peer
 /// of a connection.
-pub(crate) fn effective_uid() -> u32 {
+pub fn effective_uid() -> u32 {
     // SAFETY: no arguments, cannot fail.
     unsafe { libc::geteuid() }
 }
@@ -310,7 +317,7 @@ pub fn has_foreign_rights() -> bool {
 }
 
 /// Opens a netlink socket that receives changes to links, addresses and routes.
-pub(crate) fn route_monitor() -> io::Result<OwnFd> {
+pub fn route_monitor() -> io::Result<OwnFd> {
     let fd = socket(libc::AF_NETLINK, libc::SOCK_RAW, libc::NETLINK_ROUTE)?;
     // SAFETY: a sockaddr_nl of zeros is valid.
     let mut addr: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
@@ -332,19 +339,19 @@ pub(crate) fn route_monitor() -> io::Result<OwnFd> {
 }
 
 /// Reads one message from a descriptor (socket or eventfd) into `buf`.
-pub(crate) fn read(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
+pub fn read(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
     // SAFETY: pointer and length describe `buf`.
     checked(unsafe { libc::syscall(libc::SYS_read, fd.as_raw_fd(), buf.as_mut_ptr(), buf.len()) })
 }
 
 /// Writes one message to a descriptor.
-pub(crate) fn write(fd: BorrowedFd<'_>, buf: &[u8]) -> io::Result<usize> {
+pub fn write(fd: BorrowedFd<'_>, buf: &[u8]) -> io::Result<usize> {
     // SAFETY: pointer and length describe `buf`, which the kernel only reads.
     checked(unsafe { libc::syscall(libc::SYS_write, fd.as_raw_fd(), buf.as_ptr(), buf.len()) })
 }
 
 /// Writes all of `buf` to a descriptor that blocks, such as a file.
-pub(crate) fn write_all(fd: BorrowedFd<'_>, mut buf: &[u8]) -> io::Result<()> {
+pub fn write_all(fd: BorrowedFd<'_>, mut buf: &[u8]) -> io::Result<()> {
     // Each round writes at least a byte, or was interrupted by a signal.
     while !buf.is_empty() {
         match write(fd, buf) {

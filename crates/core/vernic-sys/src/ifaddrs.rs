@@ -7,32 +7,32 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 
 /// One interface as `getifaddrs` names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Interface {
+pub struct Interface {
     /// Name, such as `eth0`.
-    pub(crate) name: String,
+    pub name: String,
     /// Index, from 1.
-    pub(crate) index: u32,
+    pub index: u32,
     /// Link-layer address; `None` if it is not 6 bytes long.
-    pub(crate) mac: Option<[u8; 6]>,
+    pub mac: Option<[u8; 6]>,
     /// `IFF_*` flags.
-    pub(crate) flags: u32,
+    pub flags: u32,
     /// Hardware type (`ARPHRD_*`).
-    pub(crate) hardware: u16,
+    pub hardware: u16,
     /// IP addresses, in the order of the kernel.
-    pub(crate) addrs: Vec<InterfaceAddr>,
+    pub addrs: Vec<InterfaceAddr>,
 }
 
 /// An address of an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct InterfaceAddr {
+pub struct InterfaceAddr {
     /// The address.
-    pub(crate) ip: IpAddr,
+    pub ip: IpAddr,
     /// Scope id of a link-local IPv6 address, else 0.
-    pub(crate) scope_id: u32,
+    pub scope_id: u32,
 }
 
 /// Returns all interfaces of this network namespace, in the order of the kernel.
-pub(crate) fn interfaces() -> io::Result<Vec<Interface>> {
+pub fn interfaces() -> io::Result<Vec<Interface>> {
     let mut list: *mut libc::ifaddrs = std::ptr::null_mut();
     // SAFETY: `list` is a place for the pointer that the call writes.
     super::check(unsafe { libc::getifaddrs(&raw mut list) })?;
@@ -103,7 +103,7 @@ unsafe fn add_entry(found: &mut Vec<Interface>, name: &str, entry: &libc::ifaddr
 }
 
 /// Returns the MTU in bytes of the interface `name`, asked for through any socket.
-pub(crate) fn mtu_of(fd: BorrowedFd<'_>, name: &str) -> io::Result<u32> {
+pub fn mtu_of(fd: BorrowedFd<'_>, name: &str) -> io::Result<u32> {
     // SAFETY: an ifreq of zeros is valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     // One byte stays 0: the end of the name.

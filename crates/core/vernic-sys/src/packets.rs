@@ -17,7 +17,7 @@ struct Control([u8; 64]);
 
 /// Returns the process at the other end of a connection: the one that called `connect`, or
 /// `listen`.
-pub(crate) fn peer_credentials(fd: BorrowedFd<'_>) -> io::Result<Credentials> {
+pub fn peer_credentials(fd: BorrowedFd<'_>) -> io::Result<Credentials> {
     let mut cred = MaybeUninit::<libc::ucred>::zeroed();
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
     let (level, name) = (libc::SOL_SOCKET, libc::SO_PEERCRED);
@@ -34,11 +34,7 @@ pub(crate) fn peer_credentials(fd: BorrowedFd<'_>) -> io::Result<Credentials> {
 ///
 /// # Errors
 /// `InvalidInput` for more files; errors of the system: `WouldBlock` if there is no room.
-pub(crate) fn send_packet(
-    fd: BorrowedFd<'_>,
-    bytes: &[u8],
-    files: &[BorrowedFd<'_>],
-) -> io::Result<()> {
+pub fn send_packet(fd: BorrowedFd<'_>, bytes: &[u8], files: &[BorrowedFd<'_>]) -> io::Result<()> {
     if files.len() > MAX_FILES {
         return Err(io::ErrorKind::InvalidInput.into());
     }
@@ -76,15 +72,15 @@ pub(crate) fn send_packet(
 
 /// A received message of a connection.
 #[derive(Debug)]
-pub(crate) struct Packet {
+pub struct Packet {
     /// Bytes received; 0 is the end of the connection.
-    pub(crate) len: usize,
+    pub len: usize,
     /// Whether the message was longer than the buffer, or had more files than a message may have.
-    pub(crate) truncated: bool,
+    pub truncated: bool,
     /// Whether the message had files for which this process had no descriptor left.
-    pub(crate) lost_files: bool,
+    pub lost_files: bool,
     /// The files that came with the message.
-    pub(crate) files: Vec<OwnFd>,
+    pub files: Vec<OwnFd>,
 }
 
 /// Receives one message of a connection, with its files, which no child of `fork` inherits. Never
@@ -92,7 +88,7 @@ pub(crate) struct Packet {
 ///
 /// # Errors
 /// Errors of the system: `WouldBlock` if there is no message.
-pub(crate) fn recv_packet(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Packet> {
+pub fn recv_packet(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Packet> {
     let mut control = Control([0; 64]);
     let mut iov = libc::iovec { iov_base: buf.as_mut_ptr().cast(), iov_len: buf.len() };
     // SAFETY: a msghdr of zeros is valid.
@@ -144,7 +140,7 @@ unsafe fn descriptors(message: &libc::msghdr, found: &mut Vec<RawFd>) {
 }
 
 /// Opens both ends of a connection within this process.
-pub(crate) fn packet_pair() -> io::Result<(OwnFd, OwnFd)> {
+pub fn packet_pair() -> io::Result<(OwnFd, OwnFd)> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     let ((), mut ends, _) = OwnFd::open_many(|opened| {
         let mut ends = [-1; 2];

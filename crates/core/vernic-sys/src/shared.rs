@@ -20,11 +20,11 @@ const BYTES: usize = 4096;
 pub(crate) const WORDS: usize = BYTES / size_of::<AtomicU64>();
 
 /// Seals without which a page is not mapped: they fix its size.
-pub(super) const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
+pub(crate) const SEALS: libc::c_int = libc::F_SEAL_SHRINK | libc::F_SEAL_GROW;
 
 /// A mapped page.
 #[derive(Debug)]
-pub(crate) struct SharedPage(NonNull<[AtomicU64; WORDS]>);
+pub struct SharedPage(NonNull<[AtomicU64; WORDS]>);
 
 // SAFETY: the mapping of a `SharedPage` belongs to the process, not to a thread, and all access to
 // the mapping is by atomics.
@@ -33,7 +33,7 @@ unsafe impl Send for SharedPage {}
 unsafe impl Sync for SharedPage {}
 
 /// Makes a new file of one page, sealed, and closed on exec.
-pub(crate) fn shared_file() -> io::Result<OwnFd> {
+pub fn shared_file() -> io::Result<OwnFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a string of C that lives through the call.
     let open = |flags| check(unsafe { libc::memfd_create(c"vernic".as_ptr(), flags) });
@@ -51,7 +51,7 @@ pub(crate) fn shared_file() -> io::Result<OwnFd> {
 /// # Errors
 /// Errors of the system; `EFBIG` where the limit of files' sizes (`ulimit -f`) is lower, instead of
 /// the signal that the kernel would send.
-pub(super) fn give_memory(fd: &OwnFd, len: usize) -> io::Result<()> {
+pub(crate) fn give_memory(fd: &OwnFd, len: usize) -> io::Result<()> {
     check_size(len)?;
     // SAFETY: no pointers are passed.
     check(unsafe { libc::fallocate(fd.as_raw_fd(), 0, 0, len as libc::off_t) }).map(drop)
@@ -64,7 +64,7 @@ pub(super) fn give_memory(fd: &OwnFd, len: usize) -> io::Result<()> {
 ///
 /// # Errors
 /// The errors of [`give_memory`].
-pub(super) fn promise_memory(fd: &OwnFd, len: usize) -> io::Result<()> {
+pub(crate) fn promise_memory(fd: &OwnFd, len: usize) -> io::Result<()> {
     static COUNTS: OnceLock<bool> = OnceLock::new();
     let policy = || std::fs::read_to_string("/proc/sys/vm/overcommit_memory").ok();
     if *COUNTS.get_or_init(|| counts_promises(policy().as_deref())) {
@@ -94,11 +94,11 @@ fn check_size(len: usize) -> io::Result<()> {
 
 /// Returns the number of a file, unique among the files of its kind as long as it is open or
 /// mapped.
-pub(crate) fn inode_of(fd: BorrowedFd<'_>) -> io::Result<u64> {
+pub fn inode_of(fd: BorrowedFd<'_>) -> io::Result<u64> {
     Ok(stat(fd)?.st_ino)
 }
 
-pub(super) fn stat(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
+pub(crate) fn stat(fd: BorrowedFd<'_>) -> io::Result<libc::stat> {
     // SAFETY: a stat of zeros is valid.
     let mut stat: libc::stat = unsafe { std::mem::zeroed() };
     // SAFETY: the pointer is to `stat`, which lives through the call.
@@ -111,7 +111,7 @@ impl SharedPage {
     ///
     /// # Errors
     /// `InvalidData` for anything other than a sealed memory file of one page.
-    pub(crate) fn map(fd: BorrowedFd<'_>) -> io::Result<Self> {
+    pub fn map(fd: BorrowedFd<'_>) -> io::Result<Self> {
         // Only files in memory have seals, so no untrusted file system is behind an access.
         // SAFETY: no pointers are passed.
         let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
@@ -139,7 +139,7 @@ impl SharedPage {
 
     /// Returns the word with this index, below [`WORDS`].
     #[inline]
-    pub(crate) fn word(&self, index: usize) -> &AtomicU64 {
+    pub fn word(&self, index: usize) -> &AtomicU64 {
         // SAFETY: mapped, readable and writable, until `self` is dropped; aligned as pages are; the
         // file is as long as the mapping and cannot become shorter. Others change the words at any
         // time, which atomics allow.

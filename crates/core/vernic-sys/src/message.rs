@@ -23,17 +23,17 @@ struct Control([MaybeUninit<u8>; CONTROL_BYTES]);
 
 /// One datagram, or one run of equal datagrams, to be sent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outgoing<'a> {
+pub struct Outgoing<'a> {
     /// The destination.
-    pub(crate) dst: SocketAddr,
+    pub dst: SocketAddr,
     /// The datagram, or several of them.
-    pub(crate) bytes: &'a [u8],
+    pub bytes: &'a [u8],
     /// Bytes per datagram, if `bytes` holds several.
-    pub(crate) segment: Option<u16>,
+    pub segment: Option<u16>,
     /// TOS or traffic class, if other than the socket's.
-    pub(crate) traffic_class: Option<u8>,
+    pub traffic_class: Option<u8>,
     /// TTL or hop limit, if other than the socket's.
-    pub(crate) hop_limit: Option<u8>,
+    pub hop_limit: Option<u8>,
 }
 
 /// Appends control messages to a [`Control`].
@@ -92,7 +92,7 @@ impl ControlWriter<'_> {
 
 /// Sends the first [`MAX_MESSAGES`] of `messages`, in order; returns how many went out. An error is
 /// about the first message: if the second fails, the call returns 1.
-pub(crate) fn send_many<'a>(
+pub fn send_many<'a>(
     fd: BorrowedFd<'_>,
     messages: impl Iterator<Item = Outgoing<'a>>,
 ) -> io::Result<usize> {
@@ -152,26 +152,26 @@ pub(crate) fn send_many<'a>(
 
 /// A received datagram: its length, its sender, and its control messages.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Incoming {
+pub struct Incoming {
     /// Bytes in the datagram's buffer.
-    pub(crate) len: usize,
+    pub len: usize,
     /// Bytes per datagram, if the kernel joined several (GRO).
-    pub(crate) segment: Option<usize>,
+    pub segment: Option<usize>,
     /// The sender. `None` if the kernel named none.
-    pub(crate) src: Option<SocketAddr>,
+    pub src: Option<SocketAddr>,
     /// TOS or traffic class; 0 if unknown.
-    pub(crate) traffic_class: u8,
+    pub traffic_class: u8,
     /// TTL or hop limit; 0 if unknown.
-    pub(crate) hop_limit: u8,
+    pub hop_limit: u8,
     /// True if the datagram did not fit.
-    pub(crate) truncated: bool,
+    pub truncated: bool,
     /// How many datagrams this socket has dropped since it was opened, if it has dropped any.
-    pub(crate) overflow: Option<u32>,
+    pub overflow: Option<u32>,
 }
 
 impl Incoming {
     /// An empty entry: fills the list that [`recv_many`] overwrites.
-    pub(crate) const NONE: Self = Self {
+    pub const NONE: Self = Self {
         len: 0,
         segment: None,
         src: None,
@@ -291,7 +291,7 @@ unsafe fn read_control(cmsg: *const libc::cmsghdr, incoming: &mut Incoming) {
 }
 
 /// Receives one datagram into `buffer`. Never blocks.
-pub(crate) fn recv_one(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Incoming> {
+pub fn recv_one(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Incoming> {
     let mut frame = RecvFrame::<1>::new();
     frame.prepare(std::iter::once(buffer));
     // SAFETY: header 0 is prepared and points to `frame` and `buffer`, which live through the
@@ -311,7 +311,7 @@ pub(crate) fn recv_one(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Inco
 /// Receives up to [`MAX_MESSAGES`] datagrams, each into its own `buffer_bytes` of `buffers`, and
 /// fills the first entries of `sink`, in order. Never blocks. Returns how many there were.
 #[inline]
-pub(crate) fn recv_many(
+pub fn recv_many(
     fd: BorrowedFd<'_>,
     buffers: &mut [u8],
     buffer_bytes: usize,

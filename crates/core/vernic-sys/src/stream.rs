@@ -10,14 +10,14 @@ use vernic_mem::{RacySlice, RacySliceMut};
 use super::{OwnFd, SockAddr, check, checked};
 
 /// Lets a bound socket take connections; up to `backlog` of them wait to be accepted.
-pub(crate) fn listen(fd: BorrowedFd<'_>, backlog: i32) -> io::Result<()> {
+pub fn listen(fd: BorrowedFd<'_>, backlog: i32) -> io::Result<()> {
     // SAFETY: no pointers are passed.
     check(unsafe { libc::listen(fd.as_raw_fd(), backlog) })?;
     Ok(())
 }
 
 /// Accepts the next connection of a listening socket: non-blocking and closed on exec.
-pub(crate) fn accept(fd: BorrowedFd<'_>) -> io::Result<OwnFd> {
+pub fn accept(fd: BorrowedFd<'_>) -> io::Result<OwnFd> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     let (none, no_len) = (std::ptr::null_mut(), std::ptr::null_mut());
     // SAFETY: no address is asked for.
@@ -25,7 +25,7 @@ pub(crate) fn accept(fd: BorrowedFd<'_>) -> io::Result<OwnFd> {
 }
 
 /// Returns the soft limit of open descriptors; 0 if the system does not say.
-pub(crate) fn descriptor_limit() -> u64 {
+pub fn descriptor_limit() -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: the kernel writes one structure, which lives through the call.
     let result = unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) };
@@ -33,7 +33,7 @@ pub(crate) fn descriptor_limit() -> u64 {
 }
 
 /// Returns the address of the other end.
-pub(crate) fn peer_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
+pub fn peer_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
     let mut addr = std::mem::MaybeUninit::<SockAddr>::zeroed();
     let mut len = size_of::<SockAddr>() as libc::socklen_t;
     // SAFETY: the kernel writes at most `len` bytes into `addr`, which is that long.
@@ -44,14 +44,14 @@ pub(crate) fn peer_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
 }
 
 /// Closes the sending half. The peer first receives all that was sent before.
-pub(crate) fn shutdown_write(fd: BorrowedFd<'_>) -> io::Result<()> {
+pub fn shutdown_write(fd: BorrowedFd<'_>) -> io::Result<()> {
     // SAFETY: no pointers are passed.
     check(unsafe { libc::shutdown(fd.as_raw_fd(), libc::SHUT_WR) })?;
     Ok(())
 }
 
 /// Returns the kernel's state of a connection. Fields that an older kernel does not have are 0.
-pub(crate) fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<libc::tcp_info> {
+pub fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<libc::tcp_info> {
     let mut info = std::mem::MaybeUninit::<libc::tcp_info>::zeroed();
     let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
     let at = info.as_mut_ptr().cast();
@@ -64,7 +64,7 @@ pub(crate) fn tcp_info(fd: BorrowedFd<'_>) -> io::Result<libc::tcp_info> {
 
 /// Returns the bytes that were sent and that the peer has not acknowledged. A closed sending half
 /// counts as one byte.
-pub(crate) fn unacknowledged(fd: BorrowedFd<'_>) -> io::Result<usize> {
+pub fn unacknowledged(fd: BorrowedFd<'_>) -> io::Result<usize> {
     let mut bytes: libc::c_int = 0;
     // SAFETY: SIOCOUTQ writes one int, which lives through the call.
     check(unsafe { libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut bytes) })?;
@@ -72,7 +72,7 @@ pub(crate) fn unacknowledged(fd: BorrowedFd<'_>) -> io::Result<usize> {
 }
 
 /// Receives the bytes that are there; 0 is the end of the stream.
-pub(crate) fn recv(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
+pub fn recv(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
     let (fd, at, len) = (fd.as_raw_fd(), buf.as_mut_ptr(), buf.len());
     let none = std::ptr::null_mut::<libc::sockaddr>();
     // SAFETY: pointer and length describe `buf`; no address is asked for.
@@ -82,7 +82,7 @@ pub(crate) fn recv(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
 }
 
 /// Sends as many bytes as there is room for.
-pub(crate) fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+pub fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let (fd, at, len) = (fd.as_raw_fd(), bytes.as_ptr(), bytes.len());
     let none = std::ptr::null::<libc::sockaddr>();
@@ -92,14 +92,11 @@ pub(crate) fn send(fd: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
 }
 
 /// The most pieces that one call takes.
-pub(crate) const MAX_PIECES: usize = 64;
+pub const MAX_PIECES: usize = 64;
 
 /// Does what [`recv`] does, into pieces of memory, one after the other. Pieces beyond
 /// [`MAX_PIECES`] are ignored.
-pub(crate) fn recv_pieces(
-    fd: BorrowedFd<'_>,
-    pieces: &mut [RacySliceMut<'_>],
-) -> io::Result<usize> {
+pub fn recv_pieces(fd: BorrowedFd<'_>, pieces: &mut [RacySliceMut<'_>]) -> io::Result<usize> {
     let count = pieces.len().min(MAX_PIECES);
     // SAFETY: a msghdr of zeros is valid: no address, no control data, no pieces.
     let mut head = unsafe { std::mem::zeroed::<libc::msghdr>() };
@@ -112,7 +109,7 @@ pub(crate) fn recv_pieces(
 }
 
 /// Does what [`send`] does, from pieces of memory, one after the other, [`MAX_PIECES`] at most.
-pub(crate) fn send_pieces(fd: BorrowedFd<'_>, pieces: &[RacySlice<'_>]) -> io::Result<usize> {
+pub fn send_pieces(fd: BorrowedFd<'_>, pieces: &[RacySlice<'_>]) -> io::Result<usize> {
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     let count = pieces.len().min(MAX_PIECES);
     // SAFETY: a msghdr of zeros is valid: no address, no control data, no pieces.
@@ -126,22 +123,25 @@ pub(crate) fn send_pieces(fd: BorrowedFd<'_>, pieces: &[RacySlice<'_>]) -> io::R
 }
 
 /// Opens a descriptor that stands for a list of descriptors.
-pub(crate) fn epoll() -> io::Result<OwnFd> {
+pub fn epoll() -> io::Result<OwnFd> {
     // SAFETY: no pointers are passed.
     OwnFd::open(|| check(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) }))
 }
 
 /// A change to the list of an [`epoll`] descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EpollOp {
+pub enum EpollOp {
+    /// The descriptor is new in the list.
     Add,
+    /// Other events of the descriptor are of interest.
     Change,
+    /// The descriptor leaves the list.
     Remove,
 }
 
 /// Adds a descriptor to the list, changes the events that are waited for, or removes the
 /// descriptor. [`epoll_ready`] returns `key` when the descriptor is ready.
-pub(crate) fn epoll_watch(
+pub fn epoll_watch(
     epoll: BorrowedFd<'_>,
     op: EpollOp,
     fd: BorrowedFd<'_>,
@@ -163,10 +163,7 @@ pub(crate) fn epoll_watch(
 pub(crate) const MAX_READY: usize = 64;
 
 /// Calls `each` with the key and events of each descriptor that is ready now; never waits.
-pub(crate) fn epoll_ready(
-    epoll: BorrowedFd<'_>,
-    mut each: impl FnMut(u64, u32),
-) -> io::Result<usize> {
+pub fn epoll_ready(epoll: BorrowedFd<'_>, mut each: impl FnMut(u64, u32)) -> io::Result<usize> {
     let mut events = [libc::epoll_event { events: 0, u64: 0 }; MAX_READY];
     let (fd, at) = (epoll.as_raw_fd(), events.as_mut_ptr());
     // The length must be as wide as the kernel reads it.

@@ -22,7 +22,7 @@ const F_SEAL_FUTURE_WRITE: libc::c_int = 0x0010;
 
 /// Makes a memory file of `len` bytes, all zero, whose size is sealed; closed on exec. The file
 /// takes memory as it is accessed.
-pub(crate) fn memory_file(len: usize) -> io::Result<OwnFd> {
+pub fn memory_file(len: usize) -> io::Result<OwnFd> {
     let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
     // SAFETY: the name is a string of C that lives through the call.
     let open = |flags| check(unsafe { libc::memfd_create(c"vernic".as_ptr(), flags) });
@@ -37,7 +37,7 @@ pub(crate) fn memory_file(len: usize) -> io::Result<OwnFd> {
 
 /// Seals the file so that it can be mapped for reading only from now on, and no seal can be added.
 /// A kernel without such a seal leaves the file as it is.
-pub(crate) fn seal_against_writers(fd: BorrowedFd<'_>) {
+pub fn seal_against_writers(fd: BorrowedFd<'_>) {
     for seals in [F_SEAL_FUTURE_WRITE, libc::F_SEAL_SEAL] {
         // SAFETY: no pointers are passed.
         let _ = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_ADD_SEALS, seals) };
@@ -106,40 +106,40 @@ impl Drop for Mapping {
 
 /// A memory file mapped for reading and writing.
 #[derive(Debug)]
-pub(crate) struct SharedMemory(Mapping);
+pub struct SharedMemory(Mapping);
 
 impl SharedMemory {
     /// Maps a file of [`memory_file`] that this process or another one made.
     ///
     /// # Errors
     /// `InvalidData` for anything other than a memory file of `len` bytes whose size is sealed.
-    pub(crate) fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+    pub fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         Mapping::map(fd, len, libc::PROT_READ | libc::PROT_WRITE).map(Self)
     }
 
     /// Returns all words of the memory.
     #[inline]
-    pub(crate) fn words(&self) -> &[AtomicU64] {
+    pub fn words(&self) -> &[AtomicU64] {
         self.0.words()
     }
 }
 
 /// A memory file mapped for reading.
 #[derive(Debug)]
-pub(crate) struct ReadMemory(Mapping);
+pub struct ReadMemory(Mapping);
 
 impl ReadMemory {
     /// Does what [`SharedMemory::map`] does, but maps the memory for reading only.
     ///
     /// # Errors
     /// The errors of [`SharedMemory::map`].
-    pub(crate) fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
+    pub fn map(fd: BorrowedFd<'_>, len: usize) -> io::Result<Self> {
         Mapping::map(fd, len, libc::PROT_READ).map(Self)
     }
 
     /// Returns the value of the word with this index, which must exist. The load is relaxed.
     #[inline]
-    pub(crate) fn load(&self, index: usize) -> u64 {
+    pub fn load(&self, index: usize) -> u64 {
         self.0.words()[index].load(Ordering::Relaxed)
     }
 }
@@ -147,7 +147,7 @@ impl ReadMemory {
 /// Copies `bytes` to words that others may load meanwhile; the last word is filled up with zeros.
 /// Bytes beyond the words are left out.
 #[inline]
-pub(crate) fn copy_in(words: &[AtomicU64], bytes: &[u8]) {
+pub fn copy_in(words: &[AtomicU64], bytes: &[u8]) {
     let whole = vernic_mem::write_words(words, bytes);
     let rest = &bytes[whole * WORD..];
     if let Some(word) = words.get(whole).filter(|_| !rest.is_empty()) {
@@ -160,7 +160,7 @@ pub(crate) fn copy_in(words: &[AtomicU64], bytes: &[u8]) {
 /// Asks for the cache line of a word that is to be written soon. Other cores lose the line now, and
 /// no store has to wait for that. A hint, which changes no byte.
 #[inline]
-pub(crate) fn prefetch_for_write(word: &AtomicU64) {
+pub fn prefetch_for_write(word: &AtomicU64) {
     // SAFETY: neither reads nor writes for the program, and never faults; the memory is mapped
     // besides. Processors without the instruction treat it as a no-op.
     #[cfg(all(target_arch = "x86_64", not(miri)))]
@@ -178,7 +178,7 @@ pub(crate) fn prefetch_for_write(word: &AtomicU64) {
 /// Copies words that others may change meanwhile to `bytes`. Bytes beyond the words stay as they
 /// were.
 #[inline]
-pub(crate) fn copy_out(words: &[AtomicU64], bytes: &mut [u8]) {
+pub fn copy_out(words: &[AtomicU64], bytes: &mut [u8]) {
     let whole = vernic_mem::read_words(words, bytes);
     let rest = &mut bytes[whole * WORD..];
     if let Some(word) = words.get(whole).filter(|_| !rest.is_empty()) {

@@ -7,8 +7,6 @@
 use std::fs;
 use std::sync::OnceLock;
 
-use crate::sys;
-
 /// The id that stands for all users that a user namespace does not know, unless the system says
 /// otherwise.
 const OVERFLOW_UID: u32 = 65_534;
@@ -17,8 +15,8 @@ const OVERFLOW_UID: u32 = 65_534;
 /// while this process acts for another user than the one that started it: the kernel names the
 /// former for connections and the latter for datagrams. Also false for an id that stands for many
 /// users.
-pub(crate) fn is_own(uid: u32) -> bool {
-    uid == sys::uid() && uid == sys::effective_uid() && !stands_for_many(uid)
+pub fn is_own(uid: u32) -> bool {
+    uid == crate::uid() && uid == crate::effective_uid() && !stands_for_many(uid)
 }
 
 /// Whether processes of several users may have this id: the id of all users that this user
@@ -55,7 +53,7 @@ mod tests {
 
     #[test]
     fn a_process_trusts_its_own_user_and_nobody_elses() {
-        assert!(is_own(sys::uid()));
-        assert!(!is_own(sys::uid() + 1));
+        assert!(is_own(crate::uid()));
+        assert!(!is_own(crate::uid() + 1));
     }
 }
