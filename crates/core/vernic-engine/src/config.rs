@@ -14,7 +14,7 @@ mod settings;
 use std::path::PathBuf;
 
 use vernic_io::fault::FaultConfig;
-use vernic_io::local::{MAX_RING_BYTES, MIN_RING_BYTES};
+use vernic_local::{MAX_RING_BYTES, MIN_RING_BYTES};
 use vernic_wire::Mtu;
 
 pub use peers::{PeerRefused, Peers};

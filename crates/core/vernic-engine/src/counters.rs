@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vernic_io::LinkCounters;
-use vernic_io::local::LocalPeerCounters;
+use vernic_local::LocalPeerCounters;
 use vernic_proto::cm::CmCounters;
 use vernic_proto::{DropReason, QpCounters};
 

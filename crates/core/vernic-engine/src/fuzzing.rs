@@ -2,7 +2,7 @@
 //!
 //! Exists in builds with `--cfg fuzzing` only, which `cargo fuzz` sets; no part of the API.
 
-use vernic_io::local::MessageHead;
+use vernic_local::MessageHead;
 use vernic_proto::MessagePart;
 use vernic_wire::Qpn;
 

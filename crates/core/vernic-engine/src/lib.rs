@@ -93,7 +93,7 @@ pub use verbs::srq::{Srq, SrqInit};
 pub use verbs::status::PORT_COUNTERS;
 pub use verbs::wr::{Dest, PostSendError, SendWr};
 pub use verbs::xrc::{XrcIniInit, Xrcd, XrcdError, XrcdOpen};
-pub use vernic_io::local::ConnectFailure;
+pub use vernic_local::ConnectFailure;
 
 pub use vernic_io::{
     Gate, HopState, LinkCounters, LinkError, LocalAddr, NameError, NextHop,

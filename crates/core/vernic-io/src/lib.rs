@@ -19,7 +19,6 @@
 //! | `tcp.rs` | TCP connections, and the readiness of many: they carry iWARP |
 //! | `icrc.rs` | the ICRC where the Identification cannot be seen |
 //! | `host.rs`, `host/` | several processes on one host: slots, names, packets handed over |
-//! | `local.rs`, `local/` | local peers: processes of one host that share memory |
 //! | `netdev.rs` | network devices, their addresses, and changes of them |
 //! | `nexthop.rs` | whether the first machine on a route is there |
 //! | `closed.rs` | the link of a device that was closed |
@@ -46,7 +45,6 @@ pub mod host;
 mod icrc;
 mod lanes;
 pub mod link;
-pub mod local;
 pub mod netdev;
 mod nexthop;
 mod path;

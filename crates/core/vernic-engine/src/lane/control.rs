@@ -6,8 +6,8 @@
 use std::sync::Arc;
 
 use vernic_io::host::{ReceiverPage, Slot, SlotError, SlotTable};
-use vernic_io::local::LocalPeerId;
 use vernic_io::{ClosedLink, Link, LinkError, LocalAddr};
+use vernic_local::LocalPeerId;
 use vernic_mem::Memory;
 use vernic_proto::congestion::Congestion;
 use vernic_proto::{AttrMask, QpAttr, QpState, QpType, Time};

@@ -9,7 +9,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use vernic_io::local::LocalPeerId;
+use vernic_local::LocalPeerId;
 use vernic_mem::{Access, Grant, GrantError, LivenessWord, RevocationToken, SharedRange};
 use vernic_proto::QpType;
 use vernic_wire::{Qpn, Rkey};

@@ -1,7 +1,7 @@
 //! Handles what happens to local peers: they connect, send messages, and go.
 
 use vernic_io::host::Slot;
-use vernic_io::local::{Event, LocalPeerId};
+use vernic_local::{Event, LocalPeerId};
 use vernic_proto::Time;
 use vernic_wire::{Qpn, Service};
 

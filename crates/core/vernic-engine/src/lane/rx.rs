@@ -10,8 +10,8 @@ use std::sync::{Arc, MutexGuard};
 
 use vernic_io::host::Lookup;
 use vernic_io::host::ReceiverPage;
-use vernic_io::local::{LocalPeerId, MAX_RING_BYTES, Record, rx_packet};
 use vernic_io::{Address, Door, Icrc, Nanos, RxPacket};
+use vernic_local::{LocalPeerId, MAX_RING_BYTES, Record, rx_packet};
 use vernic_proto::{Disposition, DropReason, RxMeta, Time};
 use vernic_wire::{Packet, Qpn, Service};
 

@@ -1,8 +1,8 @@
 //! Packet sinks: where the packets of a turn are written, to the batch of a link or to the ring of
 //! a local peer. For datagrams the choice is made for each packet.
 
-use vernic_io::local::LocalPeerId;
 use vernic_io::{TxBatch, TxLanes, TxPath};
+use vernic_local::LocalPeerId;
 use vernic_proto::{Qp, Time, Transmit};
 use vernic_wire::Qpn;
 

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use vernic_io::local::LocalPeer;
+use vernic_local::PeerProcess;
 use vernic_mem::{Grant, GrantedProcess, Memory, RevocationToken};
 use vernic_wire::{Qpn, Rkey};
 
@@ -16,7 +16,7 @@ use crate::counters::{DirectCounts, RevocationCounts};
 /// that we access.
 #[derive(Debug)]
 pub(crate) struct DirectPeer {
-    pub(crate) local_peer: Arc<LocalPeer>,
+    pub(crate) local_peer: Arc<PeerProcess>,
     /// The time of the last check whether the peer's connection is still open, in nanoseconds of
     /// the engine's clock.
     pub(crate) checked_at: AtomicU64,
@@ -61,7 +61,7 @@ impl RendezvousSupport {
 
 impl DirectPeer {
     pub(crate) fn new(
-        local_peer: Arc<LocalPeer>,
+        local_peer: Arc<PeerProcess>,
         counts: &DirectCounts,
         setting: DirectAccess,
     ) -> Self {

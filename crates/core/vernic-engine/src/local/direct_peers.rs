@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
-use vernic_io::local::{LocalPeer, LocalPeerId};
+use vernic_local::{LocalPeerId, PeerProcess};
 use vernic_mem::{
     Access, GrantedProcessId, LivenessWord, Memory, PeerMapping, PeerRange, PeerRegion,
     PeerRevocationWords, RevocationToken,
@@ -45,7 +45,7 @@ impl DirectPeers {
     pub(crate) fn add(
         &mut self,
         counts: &DirectCounts,
-        local_peer: Arc<LocalPeer>,
+        local_peer: Arc<PeerProcess>,
         setting: DirectAccess,
     ) {
         let peer = Arc::new(DirectPeer::new(local_peer, counts, setting));
@@ -97,7 +97,7 @@ impl PeerEntry {
         &self.peer
     }
 
-    pub(crate) fn local_peer(&self) -> &Arc<LocalPeer> {
+    pub(crate) fn local_peer(&self) -> &Arc<PeerProcess> {
         &self.peer.local_peer
     }
 

@@ -11,7 +11,7 @@
 //! payload's place (`rendezvous.rs`). The contents of a head are not trusted: a head that no sender
 //! writes is refused here, and the rest is the responder's to check.
 
-use vernic_io::local::MessageHead;
+use vernic_local::MessageHead;
 use vernic_proto::{MessagePart, Tag};
 use vernic_wire::{Mtu, Psn, Qpn, Rkey};
 

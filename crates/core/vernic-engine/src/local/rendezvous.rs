@@ -26,7 +26,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use vernic_io::local::LocalPeer;
+use vernic_local::PeerProcess;
 use vernic_mem::{
     LivenessWord, MAX_REVOCATION_WORDS, PeerCopyError, PeerList, PeerPiece, PeerRevocationWords,
     RevocationToken,
@@ -133,7 +133,7 @@ impl RendezvousRecord {
 /// The memory of a local peer, out of which this process copies the payload of the peer's SENDs.
 #[derive(Debug)]
 pub(crate) struct SenderMemory {
-    local_peer: Arc<LocalPeer>,
+    local_peer: Arc<PeerProcess>,
     pid: i32,
     liveness: LivenessWord,
     words: Arc<PeerRevocationWords>,
@@ -152,7 +152,7 @@ pub(crate) enum RendezvousError {
 impl SenderMemory {
     /// Returns the peer's memory to copy from; `None` if this process may not read it.
     pub(crate) fn new(
-        local_peer: Arc<LocalPeer>,
+        local_peer: Arc<PeerProcess>,
         liveness: LivenessWord,
         words: Arc<PeerRevocationWords>,
     ) -> Option<Self> {

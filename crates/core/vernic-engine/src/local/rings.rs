@@ -2,7 +2,7 @@
 //! lane's side.
 //!
 //! [`LocalRings`] owns this process's ends of the rings of all local peers
-//! (`vernic_io::local`), and knows which process has which process slot. `lane/local_peers.rs`
+//! (`vernic_local`), and knows which process has which process slot. `lane/local_peers.rs`
 //! connects and disconnects the peers. `tx.rs` writes the requests and responses of a queue pair
 //! either into the batch of the link or, through [`RingOut`], into a ring. `rx.rs` reads the rings.
 //!
@@ -44,8 +44,8 @@ use std::sync::Arc;
 
 use vernic_io::TxPath;
 use vernic_io::host::Slot;
-use vernic_io::local::{
-    LocalPeer, LocalPeerId, MAX_LOCAL_PEERS, PacketBuffer, RingBroken, RingReader, RingWriter,
+use vernic_local::{
+    LocalPeerId, MAX_LOCAL_PEERS, PacketBuffer, PeerProcess, RingBroken, RingReader, RingWriter,
     message_bytes, record_bytes,
 };
 use vernic_proto::{MessagePart, Time};
@@ -91,7 +91,7 @@ const SLOTS: usize = 1 << Slot::BITS;
 /// A local peer as the lane sees it.
 #[derive(Debug)]
 pub(crate) struct PeerRings {
-    local_peer: Arc<LocalPeer>,
+    local_peer: Arc<PeerProcess>,
     /// The ring from the peer; `None` once it is broken.
     reader: Option<RingReader>,
     /// The ring to the peer; `None` until the peer has said that it reads the ring, and once the
@@ -109,7 +109,7 @@ pub(crate) struct PeerRings {
 /// The local peer from which the packets of a ring come, while the ring is read.
 #[derive(Debug)]
 pub(crate) struct RingSource<'a> {
-    local_peer: &'a LocalPeer,
+    local_peer: &'a PeerProcess,
     /// The process slots that the peer says it has.
     slots: &'a [Slot],
     owners: &'a [Option<u32>],
@@ -466,7 +466,7 @@ impl LocalRings {
         self.buffer = Some(buffer);
     }
 
-    pub(crate) fn connect(&mut self, local_peer: Arc<LocalPeer>, reader: RingReader) {
+    pub(crate) fn connect(&mut self, local_peer: Arc<PeerProcess>, reader: RingReader) {
         let index = local_peer.id().index();
         if self.peers.len() <= index {
             self.peers.resize_with(index + 1, || None);

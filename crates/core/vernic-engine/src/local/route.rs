@@ -1,6 +1,6 @@
 //! The route of a queue pair's packets: by the link, or through the ring to a local peer.
 
-use vernic_io::local::LocalPeerId;
+use vernic_local::LocalPeerId;
 
 /// The route of a connected queue pair's requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -9,7 +9,7 @@
 
 use vernic_io::TxPath;
 use vernic_io::batch::MAX_TRANSPORT_BYTES;
-use vernic_io::local::{MessageHead, RingWriter, message_bytes, record_bytes};
+use vernic_local::{MessageHead, RingWriter, message_bytes, record_bytes};
 
 /// Bytes in the buffer above which they are copied to the ring. This is a list of small messages,
 /// or one large packet, which is then still in the first-level cache.

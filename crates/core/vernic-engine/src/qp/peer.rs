@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use vernic_io::local::LocalPeerId;
 use vernic_io::{Address, Peer, TxPath};
+use vernic_local::LocalPeerId;
 use vernic_proto::{QpAttr, Time};
 use vernic_wire::Qpn;
 

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use vernic_io::host::Slot;
-use vernic_io::local::ConnectFailure;
+use vernic_local::ConnectFailure;
 use vernic_mem::Access;
 use vernic_wire::Service;
 

@@ -313,15 +313,15 @@ impl SlotTable {
         name
     }
 
-    /// Returns the name of the socket of a slot that local peers connect to (`local/`).
-    pub(crate) fn neighbour_name(&self, slot: Slot) -> Vec<u8> {
+    /// Returns the name of the socket of a slot that local peers connect to (`vernic-local`).
+    pub fn neighbour_name(&self, slot: Slot) -> Vec<u8> {
         let mut name = self.control_name(slot);
         let _ = write!(name, "/neighbour");
         name.as_bytes().to_vec()
     }
 
     /// Returns the slots of this table.
-    pub(crate) fn own_slots(&self) -> Vec<Slot> {
+    pub fn own_slots(&self) -> Vec<Slot> {
         self.state().claims.iter().map(|claim| claim.slot).collect()
     }
 
@@ -490,8 +490,8 @@ impl SlotTable {
         bits >> (slot.value() % 64) & 1 != 0
     }
 
-    /// Returns a number that changes whenever [`sockets`](Self::sockets) does.
-    pub(crate) fn generation(&self) -> u64 {
+    /// Returns a number that changes whenever the table gets or loses a slot or an open name.
+    pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 

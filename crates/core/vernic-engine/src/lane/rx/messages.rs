@@ -4,7 +4,7 @@
 //! connected to a process, and the kernel says which process writes to a ring.
 
 use vernic_io::Address;
-use vernic_io::local::MessageHead;
+use vernic_local::MessageHead;
 use vernic_proto::{Disposition, DropReason, MessagePart};
 use vernic_wire::{Gid, Qpn};
 

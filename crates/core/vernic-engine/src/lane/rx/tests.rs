@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vernic_io::host::Slot;
-use vernic_io::local::MessageHead;
+use vernic_local::MessageHead;
 use vernic_mem::Access;
 use vernic_proto::{AttrMask, MessagePart, QpAttr, QpState, QpType, Tag};
 use vernic_wire::{Gid, Mtu, PortNum, Psn};

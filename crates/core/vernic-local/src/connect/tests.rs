@@ -3,20 +3,29 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use vernic_io::batch::MAX_PACKET_BYTES;
+use vernic_io::host::SlotTable;
+use vernic_io::wait::Sleeper;
+use vernic_io::{Nanos, TxPath};
 use vernic_sys::OwnFd;
 
-use super::hello::{Hello, PeerMessage};
+use crate::hello::{Hello, PeerMessage};
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::BorrowedFd;
+
+use vernic_sys as sys;
+
 use super::*;
-use crate::batch::MAX_PACKET_BYTES;
-use crate::host::SlotTable;
-use crate::link::Nanos;
-use crate::wait::Sleeper;
+use crate::hello::MAX_PAYLOAD_BYTES;
+use crate::process::MAX_LOCAL_PEERS;
+use crate::ring::{MAX_RING_BYTES, MIN_RING_BYTES, Record, RingMemory, rx_packet};
 
 const RING: u32 = MIN_RING_BYTES;
 
 /// The part of a process's device that deals with local peers.
 struct Engine {
-    peers: LocalPeers,
+    peers: Connections,
     slots: Arc<SlotTable>,
     events: Vec<Event>,
     now: Nanos,
@@ -30,7 +39,7 @@ impl Engine {
     fn new(scope: &str) -> Self {
         let slots = SlotTable::with_scope(scope).unwrap();
         slots.claim().unwrap();
-        let mut peers = LocalPeers::new(slots.clone(), RING).unwrap();
+        let mut peers = Connections::new(slots.clone(), RING).unwrap();
         peers.follow_slots(Nanos(1));
         Self { peers, slots, events: Vec::new(), now: Nanos(1) }
     }
@@ -54,7 +63,7 @@ impl Engine {
 
 /// Everything that an engine has of a local peer.
 struct Met {
-    local_peer: Arc<LocalPeer>,
+    local_peer: Arc<PeerProcess>,
     reader: RingReader,
     writer: RingWriter,
 }
@@ -96,9 +105,14 @@ fn pair(name: &str) -> (Engine, Met, Engine, Met) {
     (a, at_a, b, at_b)
 }
 
+fn path() -> TxPath {
+    let home = IpAddr::from([127, 0, 0, 1]);
+    vernic_io::udp::path(home, (home, vernic_io::ROCE_PORT).into())
+}
+
 fn send(from: &mut Met, text: &[u8]) {
     assert!(from.writer.has_room(0).unwrap());
-    from.writer.push(&crate::testing::path(), text);
+    from.writer.push(&path(), text);
     assert!(from.writer.publish());
 }
 
@@ -533,7 +547,7 @@ fn a_slot_that_nobody_has_or_that_has_no_door_costs_a_call_and_no_local_peer() {
 fn a_ring_of_another_size_than_a_power_of_two_is_not_made() {
     let slots = SlotTable::with_scope(&scope("size")).unwrap();
     for bytes in [0, 1, 4096, MIN_RING_BYTES - 1, MIN_RING_BYTES + 1, 3 << 16, MAX_RING_BYTES * 2] {
-        assert!(LocalPeers::new(slots.clone(), bytes).is_err(), "{bytes}");
+        assert!(Connections::new(slots.clone(), bytes).is_err(), "{bytes}");
     }
 }
 

@@ -4,15 +4,15 @@
 use std::io;
 use std::os::fd::AsFd;
 
+use vernic_io::Nanos;
+use vernic_io::host::Slot;
 use vernic_sys::{self as sys, EpollOp, OwnFd};
 
-use super::{LocalPeers, READABLE};
-use crate::host::Slot;
-use crate::link::Nanos;
-use crate::local::MAX_PENDING_PEERS;
-use crate::local::connect_failure::ConnectFailure;
-use crate::local::connect_warning::WarningSubject;
-use crate::local::connecting::PendingPeer;
+use super::{Connections, READABLE};
+use crate::connect::MAX_PENDING_PEERS;
+use crate::connect::connecting::PendingPeer;
+use crate::connect::failure::ConnectFailure;
+use crate::connect::warning::WarningSubject;
 
 /// Connections that wait to be accepted.
 const BACKLOG: i32 = 64;
@@ -30,7 +30,7 @@ pub(super) struct SlotListener {
     socket: OwnFd,
 }
 
-impl LocalPeers {
+impl Connections {
     /// Opens a socket for each new slot of this device and closes those of former slots. To be
     /// called when there is something that can be connected to in a slot.
     pub fn follow_slots(&mut self, now: Nanos) {

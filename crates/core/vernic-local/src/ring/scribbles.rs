@@ -1,7 +1,7 @@
 //! A ring whose other end writes anything anywhere, for the fuzz target `ring_records`.
 
-use super::super::page::OwnPage;
 use super::*;
+use crate::page::OwnPage;
 
 const CAPACITY: u32 = MIN_RING_BYTES;
 /// Most records that a ring holds.

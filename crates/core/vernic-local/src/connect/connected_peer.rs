@@ -4,13 +4,14 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use vernic_io::Nanos;
+use vernic_io::host::Slot;
 use vernic_sys::{self as sys, EpollOp, OwnFd, Packet};
 
-use super::hello::{Hello, PeerMessage};
-use super::ring::RingWriter;
-use super::{Event, LocalPeer};
-use crate::host::Slot;
-use crate::link::Nanos;
+use super::Event;
+use crate::hello::{Hello, PeerMessage};
+use crate::process::PeerProcess;
+use crate::ring::RingWriter;
 
 /// Messages of one local peer that are handled in [`EARSHOT_NANOS`], bells not counted. Each costs
 /// the lane some microseconds at most.
@@ -25,7 +26,7 @@ pub(super) const READABLE: u32 = libc::EPOLLIN as u32;
 #[derive(Debug)]
 pub(super) struct ConnectedPeer {
     pub(super) key: u64,
-    pub(super) local_peer: Arc<LocalPeer>,
+    pub(super) local_peer: Arc<PeerProcess>,
     pub(super) engine: u64,
     pub(super) slots: Vec<Slot>,
     /// The ring to the local peer, until the peer says that it is ready.
@@ -55,7 +56,7 @@ pub(super) enum Next {
 }
 
 impl ConnectedPeer {
-    pub(super) fn new(key: u64, local_peer: Arc<LocalPeer>, hello: &Hello) -> Self {
+    pub(super) fn new(key: u64, local_peer: Arc<PeerProcess>, hello: &Hello) -> Self {
         Self {
             key,
             local_peer,
@@ -73,7 +74,7 @@ impl ConnectedPeer {
 
     /// Returns the socket at which the messages of the local peer are read.
     fn listening(&self) -> Option<Arc<OwnFd>> {
-        self.ear.clone().or_else(|| self.local_peer.connection.get())
+        self.ear.clone().or_else(|| self.local_peer.connection())
     }
 
     /// Watches the connection, or stops watching it.
@@ -110,7 +111,7 @@ impl ConnectedPeer {
 
     /// Handles a message.
     pub(super) fn take(&mut self, buf: &[u8], packet: Packet, events: &mut Vec<Event>) -> Next {
-        let from = self.local_peer.id;
+        let from = self.local_peer.id();
         let Packet { len, truncated, mut files, .. } = packet;
         let message = buf.get(..len).filter(|_| !truncated).and_then(PeerMessage::parse);
         let may_have_files = matches!(message, Some(PeerMessage::Payload(_)));

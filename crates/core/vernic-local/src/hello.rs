@@ -13,7 +13,7 @@
 //! the magic is the version: a process of another version is not connected to, and packets go by
 //! UDP.
 
-use crate::host::Slot;
+use vernic_io::host::Slot;
 
 const MAGIC: [u8; 4] = *b"VN\x00\x03";
 const HEAD: usize = 5;
@@ -21,28 +21,28 @@ const HEAD: usize = 5;
 const HELLO_HEAD: usize = 20;
 
 /// Longest message: a hello of a process that has every slot.
-pub(super) const MAX_MESSAGE_BYTES: usize = 4096;
+pub(crate) const MAX_MESSAGE_BYTES: usize = 4096;
 
-/// Longest body of a message that [`LocalPeer::send`](super::LocalPeer::send) sends.
+/// Longest body of a message that [`PeerProcess::send`](super::PeerProcess::send) sends.
 pub const MAX_PAYLOAD_BYTES: usize = MAX_MESSAGE_BYTES - HEAD;
 
 /// Files with a hello or welcome: the ring that its sender reads, and its sender's page.
-pub(super) const HELLO_FILES: usize = 2;
+pub(crate) const HELLO_FILES: usize = 2;
 
 /// The contents of a hello or welcome: the sender's engine, ring and slots.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Hello {
+pub(crate) struct Hello {
     /// A random number that stands for the engine, whatever slots it has.
-    pub(super) engine: u64,
+    pub(crate) engine: u64,
     /// Capacity of the ring that comes with the message.
-    pub(super) ring_bytes: u32,
+    pub(crate) ring_bytes: u32,
     /// The slots that the engine has.
-    pub(super) slots: Vec<Slot>,
+    pub(crate) slots: Vec<Slot>,
 }
 
 /// A message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum PeerMessage {
+pub(crate) enum PeerMessage {
     /// A hello, from the process that has called.
     Hello(Hello),
     /// The answer to a hello.
@@ -68,7 +68,7 @@ const PAYLOAD: u8 = 5;
 const RING: u8 = 6;
 
 /// The bytes of [`PeerMessage::Ring`], ready to be sent.
-pub(super) const RING_BYTES: [u8; 5] = [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], RING];
+pub(crate) const RING_BYTES: [u8; 5] = [MAGIC[0], MAGIC[1], MAGIC[2], MAGIC[3], RING];
 
 fn push_slots(bytes: &mut Vec<u8>, slots: &[Slot]) {
     slots.iter().for_each(|slot| bytes.extend(slot.value().to_ne_bytes()));
@@ -83,7 +83,7 @@ fn parse_slots(bytes: &[u8]) -> Option<Vec<Slot>> {
 }
 
 impl PeerMessage {
-    pub(super) fn emit(&self) -> Vec<u8> {
+    pub(crate) fn emit(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         match self {
             Self::Hello(hello) => hello.emit(HELLO, &mut bytes),
@@ -103,7 +103,7 @@ impl PeerMessage {
         bytes
     }
 
-    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
         let (&kind, body) = bytes.strip_prefix(&MAGIC)?.split_first()?;
         match kind {
             HELLO => Hello::parse(body).map(Self::Hello),

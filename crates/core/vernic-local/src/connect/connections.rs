@@ -3,24 +3,21 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
+use vernic_io::Nanos;
+use vernic_io::host::{Slot, SlotTable};
 use vernic_sys::random;
 use vernic_sys::{self as sys, ClosableFd, EpollOp, OwnFd, Packet};
 
-use super::connect_failure::{ConnectFailure, ConnectFailures, Shortages};
-use super::connect_warning::{ConnectWarnings, WarningSubject};
 use super::connected_peer::{ConnectedPeer, Next, READABLE};
 use super::connecting::{IncomingRing, OutgoingCall, PendingPeer, ReceivedFiles};
-use super::hello::{Hello, MAX_MESSAGE_BYTES, PeerMessage};
-use super::page::OwnPage;
-use super::ring::{RingMemory, RingWriter};
-use super::{
-    Event, LocalPeer, LocalPeerCounters, LocalPeerId, MAX_LOCAL_PEERS, MAX_PENDING_PEERS,
-    MIN_RING_BYTES, PATIENCE, SleepFlag,
-};
-use crate::host::{Slot, SlotTable};
-use crate::link::Nanos;
+use super::failure::{ConnectFailure, ConnectFailures, Shortages};
+use super::warning::{ConnectWarnings, WarningSubject};
+use super::{Event, LocalPeerCounters, MAX_PENDING_PEERS, PATIENCE};
+use crate::hello::{Hello, MAX_MESSAGE_BYTES, PeerMessage};
+use crate::page::{OwnPage, SleepFlag};
+use crate::process::{LocalPeerId, MAX_LOCAL_PEERS, PeerProcess};
+use crate::ring::{MIN_RING_BYTES, RingMemory, RingWriter};
 
 mod listeners;
 
@@ -37,7 +34,7 @@ const FULL_RINGS: usize = 8;
 
 /// The local peers of a device. Served by one thread, which sleeps on [`raw_fd`](Self::raw_fd).
 #[derive(Debug)]
-pub struct LocalPeers {
+pub struct Connections {
     engine: u64,
     slots: Arc<SlotTable>,
     ring_bytes: u32,
@@ -62,7 +59,7 @@ pub struct LocalPeers {
     closed: bool,
 }
 
-impl LocalPeers {
+impl Connections {
     /// Creates the local peers of a device, with none connected yet. Other processes find this
     /// device by the slots of `slots`. They write to rings of `ring_bytes`, or less from the ninth
     /// local peer on. `ring_bytes` is a power of two from [`MIN_RING_BYTES`]
@@ -179,7 +176,7 @@ impl LocalPeers {
     }
 
     /// Returns the local peer that says it has this slot.
-    pub fn find(&self, slot: Slot) -> Option<&Arc<LocalPeer>> {
+    pub fn find(&self, slot: Slot) -> Option<&Arc<PeerProcess>> {
         let peer = self.connected.iter().flatten();
         peer.into_iter().find(|peer| peer.slots.contains(&slot)).map(|peer| &peer.local_peer)
     }
@@ -287,7 +284,7 @@ impl LocalPeers {
         let writer = self.welcome(key, mouth, pid, &hello, incoming.memory, received, events)?;
         if let Some(peer) = self.connected.iter_mut().flatten().find(|peer| peer.key == key) {
             peer.ear = Some(Arc::new(ear));
-            let from = peer.local_peer.id;
+            let from = peer.local_peer.id();
             events.push(Event::Ready { from, writer });
             events.push(Event::Slots { from, slots: hello.slots });
         }
@@ -315,9 +312,9 @@ impl LocalPeers {
         let connection = Arc::new(ClosableFd::new(connection));
         let (outgoing, reader, writer) = received.into_ends(incoming.clone(), &connection);
         self.generation = self.generation.wrapping_add(1);
-        let id = LocalPeerId { index: index as u16, generation: self.generation };
-        let gone = AtomicBool::new(false);
-        let local_peer = Arc::new(LocalPeer { id, pid, connection, incoming, outgoing, gone });
+        let id = LocalPeerId::new(index as u16, self.generation);
+        let process = PeerProcess::new(id, pid, connection, (incoming, outgoing));
+        let local_peer = Arc::new(process);
         let peer = ConnectedPeer::new(key, local_peer.clone(), hello);
         self.failures.forget(&hello.slots);
         if index == self.connected.len() {
@@ -459,7 +456,7 @@ impl LocalPeers {
                 // If there is no room for the message, the connection is lost, which the next
                 // message notices.
                 let _ = peer.local_peer.send_message(&PeerMessage::Ready, &[]);
-                let from = peer.local_peer.id;
+                let from = peer.local_peer.id();
                 events.push(Event::Ready { from, writer });
                 events.push(Event::Slots { from, slots: hello.slots });
                 Ok(())
@@ -472,7 +469,7 @@ impl LocalPeers {
     /// connection.
     fn knows(&self, hello: &Hello, pid: u32) -> bool {
         let is_it =
-            |peer: &ConnectedPeer| peer.engine == hello.engine && peer.local_peer.pid == pid;
+            |peer: &ConnectedPeer| peer.engine == hello.engine && peer.local_peer.pid() == pid;
         hello.engine == self.engine || self.connected.iter().flatten().any(is_it)
     }
 
@@ -542,14 +539,14 @@ impl LocalPeers {
         let Some(peer) = self.connected.get_mut(at).and_then(Option::take) else { return };
         peer.local_peer.set_gone();
         self.counters.gone += 1;
-        events.push(Event::Gone { from: peer.local_peer.id, in_order });
+        events.push(Event::Gone { from: peer.local_peer.id(), in_order });
     }
 
     /// Disconnects a local peer whose ring broke a rule: nothing that it sends is handled any more.
     /// Appends `Gone` to `events`, unless the peer is gone already.
     pub fn expel(&mut self, id: LocalPeerId, events: &mut Vec<Event>) {
         let is_it =
-            |peer: &Option<ConnectedPeer>| peer.as_ref().is_some_and(|o| o.local_peer.id == id);
+            |peer: &Option<ConnectedPeer>| peer.as_ref().is_some_and(|o| o.local_peer.id() == id);
         if let Some(at) = self.connected.iter().position(is_it) {
             self.counters.expelled += 1;
             self.disconnect(at, false, events);
@@ -606,7 +603,7 @@ mod tests {
         let listener = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).unwrap();
         sys::bind_abstract(listener.as_fd(), &mute.neighbour_name(slot)).unwrap();
         sys::listen(listener.as_fd(), 5).unwrap();
-        let mut peers = LocalPeers::new(own, MIN_RING_BYTES).unwrap();
+        let mut peers = Connections::new(own, MIN_RING_BYTES).unwrap();
         let (former, mut now, mut events) = (1, Nanos(1), Vec::new());
         peers.connect(slot, former, now, &mut events);
         // The connect is given up, tried again, and given up.

@@ -47,7 +47,7 @@
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// A word that two processes share.
-pub(super) trait Word {
+pub(crate) trait Word {
     fn load(&self, order: Ordering) -> u64;
     fn store(&self, value: u64, order: Ordering);
     /// A fence of order `SeqCst`.
@@ -71,11 +71,11 @@ impl Word for AtomicU64 {
 
 /// An error: the other end has written an impossible position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Broken;
+pub(crate) struct Broken;
 
 /// The writer's position in a ring.
 #[derive(Debug)]
-pub(super) struct WriteCursor {
+pub(crate) struct WriteCursor {
     capacity: u64,
     tail: u64,
     published: u64,
@@ -88,25 +88,25 @@ pub(super) struct WriteCursor {
 }
 
 impl WriteCursor {
-    pub(super) const fn new(capacity: u64) -> Self {
+    pub(crate) const fn new(capacity: u64) -> Self {
         Self { capacity, tail: 0, published: 0, mark: 0, head: 0, rung: 0 }
     }
 
     /// Returns the position of the next byte.
     #[inline]
-    pub(super) const fn at(&self) -> u64 {
+    pub(crate) const fn at(&self) -> u64 {
         self.tail
     }
 
     /// Returns the position where the records that are published next begin.
     #[inline]
-    pub(super) const fn first(&self) -> u64 {
+    pub(crate) const fn first(&self) -> u64 {
         self.published
     }
 
     /// Whether `bytes` may be written. The caller counts the mark behind them, too.
     #[inline]
-    pub(super) fn has_room(&mut self, bytes: u64, head: &impl Word) -> Result<bool, Broken> {
+    pub(crate) fn has_room(&mut self, bytes: u64, head: &impl Word) -> Result<bool, Broken> {
         if self.capacity - (self.tail - self.head) >= bytes {
             return Ok(true);
         }
@@ -122,7 +122,7 @@ impl WriteCursor {
     /// Notes that a record of so many bytes was written but for its mark. The mark is not 0 and
     /// goes to the word `here`; the word `next` follows the record. There was room for both.
     #[inline]
-    pub(super) fn advance(&mut self, bytes: u64, mark: u64, here: &impl Word, next: &impl Word) {
+    pub(crate) fn advance(&mut self, bytes: u64, mark: u64, here: &impl Word, next: &impl Word) {
         next.store(0, Ordering::Relaxed);
         if self.has_unpublished() {
             here.store(mark, Ordering::Relaxed);
@@ -134,7 +134,7 @@ impl WriteCursor {
 
     /// Whether something was written that is not published.
     #[inline]
-    pub(super) const fn has_unpublished(&self) -> bool {
+    pub(crate) const fn has_unpublished(&self) -> bool {
         self.tail != self.published
     }
 
@@ -142,7 +142,7 @@ impl WriteCursor {
     /// must be rung.
     #[inline]
     #[must_use]
-    pub(super) fn publish<W: Word>(&mut self, first: &W, asleep: impl FnOnce() -> u64) -> bool {
+    pub(crate) fn publish<W: Word>(&mut self, first: &W, asleep: impl FnOnce() -> u64) -> bool {
         first.store(self.mark, Ordering::Release);
         self.published = self.tail;
         W::full_fence();
@@ -153,7 +153,7 @@ impl WriteCursor {
     /// The sleep counts as rung for from then on.
     #[inline]
     #[must_use]
-    pub(super) fn must_ring(&mut self, sleep: u64) -> bool {
+    pub(crate) fn must_ring(&mut self, sleep: u64) -> bool {
         let must_ring = sleep != 0 && sleep != self.rung;
         if must_ring {
             self.rung = sleep;
@@ -162,41 +162,41 @@ impl WriteCursor {
     }
 
     /// Notes that the bell that had to be rung was not.
-    pub(super) fn not_rung(&mut self) {
+    pub(crate) fn not_rung(&mut self) {
         self.rung = 0;
     }
 }
 
 /// The reader's position in a ring.
 #[derive(Debug)]
-pub(super) struct ReadCursor {
+pub(crate) struct ReadCursor {
     capacity: u64,
     head: u64,
     released: u64,
 }
 
 impl ReadCursor {
-    pub(super) const fn new(capacity: u64) -> Self {
+    pub(crate) const fn new(capacity: u64) -> Self {
         Self { capacity, head: 0, released: 0 }
     }
 
     /// Returns the position where the next record begins.
     #[inline]
-    pub(super) const fn at(&self) -> u64 {
+    pub(crate) const fn at(&self) -> u64 {
         self.head
     }
 
     /// Returns the mark of the record that begins with the word `here`; `None` if there is none
     /// yet.
     #[inline]
-    pub(super) fn mark(&self, here: &impl Word) -> Option<u64> {
+    pub(crate) fn mark(&self, here: &impl Word) -> Option<u64> {
         Some(here.load(Ordering::Acquire)).filter(|&mark| mark != 0)
     }
 
     /// Moves behind a record of so many bytes. Fails if the record is longer than fits beside what
     /// is not released: such a record was never written.
     #[inline]
-    pub(super) fn advance(&mut self, bytes: u64) -> Result<(), Broken> {
+    pub(crate) fn advance(&mut self, bytes: u64) -> Result<(), Broken> {
         if self.unreleased() + bytes > self.capacity {
             return Err(Broken);
         }
@@ -206,13 +206,13 @@ impl ReadCursor {
 
     /// Returns the bytes that were read and are not released.
     #[inline]
-    pub(super) const fn unreleased(&self) -> u64 {
+    pub(crate) const fn unreleased(&self) -> u64 {
         self.head - self.released
     }
 
     /// Lets the writer overwrite what was read.
     #[inline]
-    pub(super) fn release(&mut self, head: &impl Word) {
+    pub(crate) fn release(&mut self, head: &impl Word) {
         self.released = self.head;
         head.store(self.head, Ordering::Release);
     }
@@ -220,13 +220,13 @@ impl ReadCursor {
 
 /// Says that the word's owner is about to sleep, for the `number`th time. The owner must then look
 /// at every ring.
-pub(super) fn announce<W: Word>(asleep: &W, number: u64) {
+pub(crate) fn announce<W: Word>(asleep: &W, number: u64) {
     asleep.store(number, Ordering::Relaxed);
     W::full_fence();
 }
 
 /// Takes [`announce`] back.
-pub(super) fn awake(asleep: &impl Word) {
+pub(crate) fn awake(asleep: &impl Word) {
     asleep.store(0, Ordering::Relaxed);
 }
 

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::connect_failure::ConnectFailure;
+use super::failure::ConnectFailure;
 
 /// Warnings of one device, at most: more would not help a reader.
 const MAX_LOGGED: usize = 32;

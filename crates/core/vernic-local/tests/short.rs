@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use vernic_io::Nanos;
 use vernic_io::host::{Slot, SlotTable};
-use vernic_io::local::{ConnectFailure, Event, LocalPeer, LocalPeers, MIN_RING_BYTES};
 use vernic_io::wait::Sleeper;
+use vernic_local::{ConnectFailure, Connections, Event, MIN_RING_BYTES, PeerProcess};
 
 fn set_limit(resource: libc::__rlimit_resource_t, value: u64) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -33,7 +33,7 @@ fn take_all_but(left: usize) -> Vec<File> {
 }
 
 struct Engine {
-    peers: LocalPeers,
+    peers: Connections,
     slots: Arc<SlotTable>,
     sleeper: Sleeper,
     events: Vec<Event>,
@@ -44,7 +44,7 @@ impl Engine {
     fn new(scope: &str) -> Self {
         let slots = SlotTable::with_scope(scope).unwrap();
         slots.claim().unwrap();
-        let peers = LocalPeers::new(slots.clone(), MIN_RING_BYTES).unwrap();
+        let peers = Connections::new(slots.clone(), MIN_RING_BYTES).unwrap();
         let mut sleeper = Sleeper::new().unwrap();
         sleeper.watch([peers.raw_fd()]);
         let mut this = Self { peers, slots, sleeper, events: Vec::new(), now: Nanos(1) };
@@ -88,7 +88,7 @@ impl Engine {
         self.peers.counters().short
     }
 
-    fn met(&self) -> Vec<&Arc<LocalPeer>> {
+    fn met(&self) -> Vec<&Arc<PeerProcess>> {
         let met = self.events.iter().filter_map(|event| match event {
             Event::Connected { local_peer, .. } => Some(local_peer),
             _ => None,

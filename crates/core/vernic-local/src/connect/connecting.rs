@@ -4,14 +4,14 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
+use vernic_io::Nanos;
+use vernic_io::host::Slot;
 use vernic_sys::user;
 use vernic_sys::{self as sys, ClosableFd, OwnFd, SharedMemory};
 
-use super::hello::{HELLO_FILES, Hello, PeerMessage};
-use super::page::{OwnPage, PeerPage};
-use super::ring::{Bell, RingMemory, RingReader, RingWriter};
-use crate::host::Slot;
-use crate::link::Nanos;
+use crate::hello::{HELLO_FILES, Hello, PeerMessage};
+use crate::page::{OwnPage, PeerPage};
+use crate::ring::{Bell, RingMemory, RingReader, RingWriter};
 
 /// A ring that was made here, for a local peer to write to.
 #[derive(Debug)]

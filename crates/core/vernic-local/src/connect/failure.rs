@@ -3,9 +3,11 @@
 use std::fmt;
 use std::io;
 
-use super::{MAX_LOCAL_PEERS, PATIENCE};
-use crate::host::Slot;
-use crate::link::Nanos;
+use vernic_io::Nanos;
+use vernic_io::host::Slot;
+
+use super::PATIENCE;
+use crate::process::MAX_LOCAL_PEERS;
 
 /// How long after the first failure a connect is tried again: a second, twice as long each time.
 const FIRST_PAUSE_NANOS: u64 = 1_000_000_000;

@@ -30,7 +30,7 @@
 //! `waits` is the position of a writer that found the ring full, else 0; a reader that makes room
 //! rings the writer's bell. That is a help, not a promise: the reader may miss the word, so a
 //! writer polls again by itself after a while. `inside` is for a process that accesses the other's
-//! memory directly ([`LocalPeer`](super::LocalPeer)).
+//! memory directly ([`PeerProcess`](super::PeerProcess)).
 //!
 //! The other end may write anything anywhere at any time. So a record's header is copied out before
 //! it is checked, and a packet before it is parsed. Positions and lengths are checked against what
@@ -42,16 +42,16 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use vernic_io::Address;
+use vernic_io::TxPath;
+use vernic_io::batch::{Door, Icrc, MAX_PACKET_BYTES, MAX_TRANSPORT_BYTES, RxMeta, RxPacket};
 use vernic_sys::Circle;
 use vernic_sys::{self as sys, ClosableFd, SharedMemory};
 use vernic_wire::Gid;
 
-use super::cursor::{Broken, ReadCursor, WriteCursor};
-use super::hello::RING_BYTES;
-use super::page::PeerPage;
-use crate::address::Address;
-use crate::batch::{Door, Icrc, MAX_PACKET_BYTES, MAX_TRANSPORT_BYTES, RxMeta, RxPacket};
-use crate::path::TxPath;
+use crate::cursor::{Broken, ReadCursor, WriteCursor};
+use crate::hello::RING_BYTES;
+use crate::page::PeerPage;
 
 /// Bytes before the records.
 const HEAD_BYTES: usize = 4096;
@@ -151,7 +151,7 @@ impl From<Broken> for RingBroken {
 
 /// The memory of a ring.
 #[derive(Debug)]
-pub(super) struct RingMemory {
+pub(crate) struct RingMemory {
     memory: SharedMemory,
     /// Words for records: a power of two.
     words: usize,
@@ -159,16 +159,16 @@ pub(super) struct RingMemory {
 
 impl RingMemory {
     /// Whether a ring may have this capacity.
-    pub(super) const fn is_capacity(bytes: u32) -> bool {
+    pub(crate) const fn is_capacity(bytes: u32) -> bool {
         bytes.is_power_of_two() && bytes >= MIN_RING_BYTES && bytes <= MAX_RING_BYTES
     }
 
     /// Returns the bytes of a ring's file.
-    pub(super) const fn file_bytes(capacity: u32) -> usize {
+    pub(crate) const fn file_bytes(capacity: u32) -> usize {
         HEAD_BYTES + capacity as usize
     }
 
-    pub(super) const fn new(memory: SharedMemory, capacity: u32) -> Self {
+    pub(crate) const fn new(memory: SharedMemory, capacity: u32) -> Self {
         Self { memory, words: capacity as usize / 8 }
     }
 
@@ -183,7 +183,7 @@ impl RingMemory {
 
     /// Returns the writer's word that says where in the reader's memory the writer copies.
     #[inline]
-    pub(super) fn inside(&self) -> &AtomicU64 {
+    pub(crate) fn inside(&self) -> &AtomicU64 {
         self.word(INSIDE)
     }
 
@@ -210,9 +210,9 @@ impl RingMemory {
 /// A bell: wakes the process at the other end with a message over the connection. (An event
 /// descriptor would not do: writing to one that the other process passed could be made to block.)
 #[derive(Debug)]
-pub(super) struct Bell {
-    pub(super) page: PeerPage,
-    pub(super) connection: Arc<ClosableFd>,
+pub(crate) struct Bell {
+    pub(crate) page: PeerPage,
+    pub(crate) connection: Arc<ClosableFd>,
 }
 
 impl Bell {
@@ -254,7 +254,7 @@ pub struct RingWriter {
 }
 
 impl RingWriter {
-    pub(super) fn new(memory: Arc<RingMemory>, bell: Arc<Bell>) -> Self {
+    pub(crate) fn new(memory: Arc<RingMemory>, bell: Arc<Bell>) -> Self {
         let cursor = WriteCursor::new(memory.capacity());
         Self { memory, cursor, bell, owes_bell: false }
     }
@@ -397,7 +397,7 @@ impl Origin {
 }
 
 impl RingReader {
-    pub(super) fn new(memory: Arc<RingMemory>, bell: Arc<Bell>) -> Self {
+    pub(crate) fn new(memory: Arc<RingMemory>, bell: Arc<Bell>) -> Self {
         let cursor = ReadCursor::new(memory.capacity());
         Self { memory, cursor, bell, last: Origin::new([0; _]) }
     }
@@ -483,7 +483,7 @@ impl RingReader {
 #[inline]
 pub fn rx_packet<'a>(buffer: &'a PacketBuffer, len: usize, meta: &'a RxMeta) -> RxPacket<'a> {
     // The bytes that follow stand for the ICRC, which is not checked.
-    let end = (len + crate::batch::ICRC_BYTES).min(buffer.len());
+    let end = (len + vernic_io::batch::ICRC_BYTES).min(buffer.len());
     RxPacket { bytes: &buffer[..end], meta, segment: 0 }
 }
 
