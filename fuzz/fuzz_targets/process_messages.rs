@@ -4,7 +4,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use vernic_engine::fuzzing::{grant_message, rendezvous_record};
+use vernic_local::fuzzing::{grant_message, rendezvous_record};
 use vernic_io::fuzzing;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -35,8 +35,6 @@ pub mod config;
 mod counters;
 mod device;
 mod error;
-#[cfg(fuzzing)]
-pub mod fuzzing;
 pub mod iwarp;
 mod lane;
 mod local;

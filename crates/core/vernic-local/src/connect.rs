@@ -43,7 +43,8 @@
 //! | `connect/failure.rs` | failed connects, why they failed, and when they are tried again |
 //! | `connect/warning.rs` | warnings to users about failed connects |
 //!
-//! Limits: [`MAX_LOCAL_PEERS`] at a time; two rings, a page and a descriptor each.
+//! Limits: [`MAX_LOCAL_PEERS`](crate::MAX_LOCAL_PEERS) at a time; two rings, a page and a
+//! descriptor each.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -75,8 +76,8 @@ pub enum Event {
     /// A process was connected to: the packets that it sends come out of the ring. The first event
     /// of a local peer.
     Connected {
-        /// The local peer.
-        local_peer: Arc<PeerProcess>,
+        /// The process of the local peer.
+        process: Arc<PeerProcess>,
         /// The ring that the local peer writes to.
         reader: RingReader,
     },

@@ -84,8 +84,9 @@ impl PeerPage {
 pub struct SleepFlag(pub(crate) Arc<OwnPage>);
 
 impl SleepFlag {
-    /// Says that the calling thread is about to sleep on [`Connections::raw_fd`]. The caller must
-    /// then poll each ring ([`RingReader::has_news`]) before it sleeps.
+    /// Says that the calling thread is about to sleep on the descriptor of the
+    /// [`Connections`](crate::Connections::raw_fd). The caller must then poll each ring
+    /// ([`RingReader::has_news`](crate::RingReader::has_news)) before it sleeps.
     pub fn announce(&self) {
         self.0.announce();
     }

@@ -9,8 +9,12 @@ use std::time::Duration;
 
 use vernic_sys::{self as sys, ClosableFd, OwnFd};
 
+use self::access::ProcessAccess;
 use crate::hello::{MAX_PAYLOAD_BYTES, PeerMessage};
 use crate::ring::RingMemory;
+use crate::rules::AccessRules;
+
+mod access;
 
 /// Local peers at a time. Later processes are not connected to, and packets to them go by UDP. Each
 /// local peer takes two rings, which get smaller as local peers get more: 36 MiB at most in all
@@ -52,6 +56,8 @@ pub struct PeerProcess {
     incoming: Arc<RingMemory>,
     outgoing: Arc<RingMemory>,
     gone: AtomicBool,
+    /// The peer's access to our memory, and ours to the peer's.
+    access: ProcessAccess,
 }
 
 impl PeerProcess {
@@ -60,8 +66,10 @@ impl PeerProcess {
         pid: u32,
         connection: Arc<ClosableFd>,
         (incoming, outgoing): (Arc<RingMemory>, Arc<RingMemory>),
+        rules: &AccessRules,
     ) -> Self {
-        Self { id, pid, connection, incoming, outgoing, gone: AtomicBool::new(false) }
+        let (gone, access) = (AtomicBool::new(false), ProcessAccess::new(pid, rules));
+        Self { id, pid, connection, incoming, outgoing, gone, access }
     }
 
     /// Returns the socket to the local peer, unless the peer is gone.
@@ -110,9 +118,9 @@ impl PeerProcess {
     }
 
     /// Sends a message of up to [`MAX_PAYLOAD_BYTES`] bytes to the local peer's engine, with a file
-    /// or without. The engine gets the message as [`Event::Message`]. Never blocks. Messages of one
-    /// local peer arrive in order. A message with a file is lost, and counted at the receiver,
-    /// where the receiver has no descriptor left for the file.
+    /// or without. The engine gets an [`Event::Message`](crate::Event::Message). Never blocks.
+    /// Messages of one local peer arrive in order. A message with a file is lost, and counted at
+    /// the receiver, where the receiver has no descriptor left for the file.
     ///
     /// # Errors
     /// `NotConnected` once the local peer is gone, `InvalidInput` for too many bytes, `WouldBlock`

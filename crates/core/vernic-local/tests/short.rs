@@ -12,7 +12,7 @@ use std::time::Duration;
 use vernic_io::Nanos;
 use vernic_io::host::{Slot, SlotTable};
 use vernic_io::wait::Sleeper;
-use vernic_local::{ConnectFailure, Connections, Event, MIN_RING_BYTES, PeerProcess};
+use vernic_local::{AccessRules, ConnectFailure, Connections, Event, MIN_RING_BYTES, PeerProcess};
 
 fn set_limit(resource: libc::__rlimit_resource_t, value: u64) -> u64 {
     let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
@@ -44,7 +44,8 @@ impl Engine {
     fn new(scope: &str) -> Self {
         let slots = SlotTable::with_scope(scope).unwrap();
         slots.claim().unwrap();
-        let peers = Connections::new(slots.clone(), MIN_RING_BYTES).unwrap();
+        let peers =
+            Connections::new(slots.clone(), MIN_RING_BYTES, AccessRules::default()).unwrap();
         let mut sleeper = Sleeper::new().unwrap();
         sleeper.watch([peers.raw_fd()]);
         let mut this = Self { peers, slots, sleeper, events: Vec::new(), now: Nanos(1) };
@@ -90,7 +91,7 @@ impl Engine {
 
     fn met(&self) -> Vec<&Arc<PeerProcess>> {
         let met = self.events.iter().filter_map(|event| match event {
-            Event::Connected { local_peer, .. } => Some(local_peer),
+            Event::Connected { process: local_peer, .. } => Some(local_peer),
             _ => None,
         });
         met.collect()

@@ -90,7 +90,7 @@ impl ControlWriter<'_> {
     }
 }
 
-/// Sends the first [`MAX_MESSAGES`] of `messages`, in order; returns how many went out. An error is
+/// Sends the first 32 of `messages`, in order; returns how many went out. An error is
 /// about the first message: if the second fails, the call returns 1.
 pub fn send_many<'a>(
     fd: BorrowedFd<'_>,
@@ -308,7 +308,7 @@ pub fn recv_one(fd: BorrowedFd<'_>, buffer: &mut [u8]) -> io::Result<Incoming> {
     }
 }
 
-/// Receives up to [`MAX_MESSAGES`] datagrams, each into its own `buffer_bytes` of `buffers`, and
+/// Receives up to 32 datagrams, each into its own `buffer_bytes` of `buffers`, and
 /// fills the first entries of `sink`, in order. Never blocks. Returns how many there were.
 #[inline]
 pub fn recv_many(

@@ -30,7 +30,7 @@ pub fn peer_credentials(fd: BorrowedFd<'_>) -> io::Result<Credentials> {
     Ok(Credentials { pid: cred.pid as u32, uid: cred.uid })
 }
 
-/// Sends one message with up to [`MAX_FILES`] files over a connection. Never blocks.
+/// Sends one message with up to 4 files over a connection. Never blocks.
 ///
 /// # Errors
 /// `InvalidInput` for more files; errors of the system: `WouldBlock` if there is no room.

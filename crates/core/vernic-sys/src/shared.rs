@@ -137,7 +137,7 @@ impl SharedPage {
         }
     }
 
-    /// Returns the word with this index, below [`WORDS`].
+    /// Returns the word with this index, which must exist.
     #[inline]
     pub fn word(&self, index: usize) -> &AtomicU64 {
         // SAFETY: mapped, readable and writable, until `self` is dropped; aligned as pages are; the

@@ -109,9 +109,10 @@ impl Device {
         (slots, waker): (Arc<SlotTable>, Waker),
     ) -> Self {
         let shares = info.transport.rules().uses_gids();
-        let local = shares.then(|| LocalControl::new(&config, &slots)).flatten();
+        let counters = Counters::default();
+        let local = shares.then(|| LocalControl::new(&config, &slots, &counters.direct)).flatten();
         Self {
-            counters: Counters::default(),
+            counters,
             slots,
             local,
             watch: PeerWatch::default(),

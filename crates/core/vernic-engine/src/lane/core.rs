@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use vernic_io::host::ReceiverPage;
 use vernic_io::{Link, Nanos, TxLanes};
+use vernic_local::LocalPeers;
 use vernic_proto::Time;
 
 use crate::cm::CmShared;
@@ -23,8 +24,6 @@ use crate::device::opened::Device;
 use crate::lane::groups::Groups;
 use crate::lane::gsi::Gsi;
 use crate::lane::udp_backpressure::{self, UdpBackpressure};
-use crate::local::direct_peers::DirectPeers;
-use crate::local::rings::LocalRings;
 use crate::qp::state::{QpCore, QpInner};
 use crate::qp::table::QpTable;
 use crate::qp::xrc::SrqTable;
@@ -57,15 +56,12 @@ pub(crate) struct LaneState {
     /// The scheduler: it says which queue pair has its turn next.
     pub(super) sched: Scheduler,
     pub(super) udp_backpressure: UdpBackpressure,
-    /// Rings that are shared with processes of this host.
-    pub(super) rings: LocalRings,
+    /// The processes of this host that share memory with this one.
+    pub(super) rings: LocalPeers,
     /// The receiver page of this process, which says how much is in flight to it.
     pub(super) receiver_page: Option<Arc<ReceiverPage>>,
     pub(super) groups: Groups,
     pub(super) gsi: Gsi,
-    /// Local peers that access memory of this process without packets, or whose memory this process
-    /// so accesses.
-    pub(super) direct_peers: DirectPeers,
 }
 
 impl LaneState {
@@ -77,11 +73,10 @@ impl LaneState {
             srqs: SrqTable::default(),
             sched: Scheduler::new(now),
             udp_backpressure: UdpBackpressure::new(device.config().pace),
-            rings: LocalRings::new(),
+            rings: LocalPeers::default(),
             receiver_page: device.slots().receiver_page().cloned(),
             groups: Groups::default(),
             gsi: Gsi::new(cm),
-            direct_peers: DirectPeers::default(),
         }
     }
 
@@ -119,7 +114,7 @@ impl LaneState {
         device: &Device,
         event: Event,
         now: Time,
-        mut expired: impl FnMut(&mut LocalRings, &mut Scheduler, &Arc<QpInner>, &mut QpCore),
+        mut expired: impl FnMut(&mut LocalPeers, &mut Scheduler, &Arc<QpInner>, &mut QpCore),
     ) {
         let Self { sched, table, rings, .. } = self;
         if !sched.has_timer(now) {

@@ -11,6 +11,7 @@ use std::sync::{Arc, MutexGuard};
 use vernic_io::host::Lookup;
 use vernic_io::host::ReceiverPage;
 use vernic_io::{Address, Door, Icrc, Nanos, RxPacket};
+use vernic_local::{BYTES_PER_POLL, RingSource, SenderMemory};
 use vernic_local::{LocalPeerId, MAX_RING_BYTES, Record, rx_packet};
 use vernic_proto::{Disposition, DropReason, RxMeta, Time};
 use vernic_wire::{Packet, Qpn, Service};
@@ -21,8 +22,6 @@ use crate::device::opened::Device;
 use crate::lane::core::LaneState;
 use crate::lane::groups::Groups;
 use crate::lane::packets::Packets;
-use crate::local::rendezvous::{BYTES_PER_POLL, SenderMemory};
-use crate::local::rings::RingSource;
 use crate::qp::source::Sender;
 use crate::qp::state::{QpCore, QpInner};
 use crate::qp::table::QpTable;
@@ -135,10 +134,10 @@ impl LaneState {
 
     /// Receives up to `bytes` from the ring of one local peer.
     fn receive_ring(&mut self, engine: &Device, index: u16, bytes: u64, now: Time) -> usize {
-        let Self { rings, direct_peers, table, srqs, sched, groups, .. } = self;
+        let Self { rings, table, srqs, sched, groups, .. } = self;
         let (mut buffer, mut count, mut total, mut broken) = (rings.take_buffer(), 0, 0, None);
         let Some((reader, via)) = rings.reading(index) else { return 0 };
-        let sender_memory = direct_peers.sender_memory(via.id());
+        let sender_memory = via.sender_memory();
         let (locked, mads, paced, via, pulled) = (None, Vec::new(), 0, Some(via), 0);
         let mut demux = Demux {
             engine,

@@ -3,22 +3,19 @@
 
 use vernic_io::{TxBatch, TxLanes, TxPath};
 use vernic_local::LocalPeerId;
+use vernic_local::{DatagramRoute, LocalPeers, RingOut};
 use vernic_proto::{Qp, Time, Transmit};
 use vernic_wire::Qpn;
 
 use crate::device::opened::Device;
 use crate::lane::udp_backpressure::{Reservation, UdpBackpressure};
-use crate::local::direct_peers::DirectPeers;
-use crate::local::rings::{LocalRings, RingOut};
-use crate::local::route::DatagramRoute;
 use crate::qp::host::QpHost;
 
 /// All sinks of a lane.
 pub(super) struct Sinks<'a> {
     pub(super) tx: &'a mut TxLanes,
     pub(super) udp_backpressure: &'a mut UdpBackpressure,
-    pub(super) rings: &'a mut LocalRings,
-    pub(super) direct_peers: &'a DirectPeers,
+    pub(super) rings: &'a mut LocalPeers,
 }
 
 /// Space for a packet.
@@ -182,7 +179,8 @@ impl PacketSink for Datagrams<'_, '_> {
             }
             Next::Ring(path, id, is_lost) => {
                 if let Some(ring) = self.sinks.rings.out(id, self.now) {
-                    ring.push_one(&path, sent.len, is_lost, self.device.counts());
+                    let written = ring.push_one(&path, sent.len, is_lost);
+                    self.device.counts().note_written(written);
                 }
             }
         }

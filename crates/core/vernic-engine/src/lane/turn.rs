@@ -1,14 +1,12 @@
 //! One queue pair's turn: its machine builds packets, and they are written along their routes.
 
+use vernic_local::{LIMITS, LocalPeer, LocalPeers, RequestRoute, RingOut};
 use vernic_proto::{Qp, QpState, QpType, RendezvousLimits, Time};
 use vernic_wire::{AckTimeout, Service};
 
 use super::plan::{self, Direct, TurnPart};
 use super::sinks::{Datagrams, PacketSink, Room, Sinks};
 use crate::counters::Counted;
-use crate::local::rendezvous::LIMITS;
-use crate::local::rings::{LocalRings, PeerRings, RingOut};
-use crate::local::route::RequestRoute;
 use crate::qp::direct;
 use crate::qp::host::QpHost;
 use crate::sched::TurnResult;
@@ -96,7 +94,7 @@ fn along_route(
             TurnPart::Requests => write_to_ring(machine, host, &mut ring, now),
             TurnPart::Probe | TurnPart::Responses => write(part, machine, host, &mut ring, now),
         };
-        ring.finish(host.engine.counts());
+        host.engine.counts().note_written(ring.finish());
         return did;
     }
     if part == TurnPart::Requests {
@@ -226,10 +224,11 @@ fn switches(machine: &mut Qp, host: &mut QpHost<'_>, sinks: &Sinks<'_>) -> bool 
         let is_repaired = attr.timeout != AckTimeout::INFINITE && attr.retry_cnt != 0;
         return is_repaired && !machine.is_repeating();
     }
-    let pid = rings.peer(id).map(PeerRings::pid);
+    let pid = rings.peer(id).map(LocalPeer::pid);
     tracing::debug!(qpn = %host.qp.qpn(), pid, "packets to a local peer go through memory from now on");
     let is_rc = host.qp.qp_type() == QpType::Rc;
-    let peer = sinks.direct_peers.get(id).filter(|_| is_rc).cloned();
+    let process = rings.peer(id).map(LocalPeer::process);
+    let peer = process.filter(|process| is_rc && process.may_access()).cloned();
     host.side.peer.switch_to(id, peer);
     false
 }
@@ -249,7 +248,7 @@ fn rendezvous(machine: &Qp, host: &QpHost<'_>) -> Option<RendezvousLimits> {
 
 /// Carries out requests that need no packets (direct access).
 #[inline]
-fn directly(machine: &mut Qp, host: &mut QpHost<'_>, rings: &mut LocalRings, now: Time) -> Direct {
+fn directly(machine: &mut Qp, host: &mut QpHost<'_>, rings: &mut LocalPeers, now: Time) -> Direct {
     let (turn, bytes) = direct::turn(machine, host, now);
     rings.spend(bytes as usize);
     match turn {

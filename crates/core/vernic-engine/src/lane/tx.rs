@@ -132,10 +132,10 @@ impl LaneState {
             };
         let admitted = self.sched.admits(qp, core, now);
         let parts = plan::parts(order, admitted, posted && !rides);
-        let Self { tx, udp_backpressure, rings, direct_peers, srqs, .. } = self;
+        let Self { tx, udp_backpressure, rings, srqs, .. } = self;
         let did = qp.with_lane_host(engine, Some(srqs), now, core, |machine, host| {
             let Some(machine) = machine.packets() else { return TurnResult::Nothing };
-            let mut sinks = Sinks { tx, udp_backpressure, rings, direct_peers };
+            let mut sinks = Sinks { tx, udp_backpressure, rings };
             turn::run(machine, host, &mut sinks, parts, now)
         });
         let did = if posted && did == TurnResult::Nothing { TurnResult::Wrote } else { did };

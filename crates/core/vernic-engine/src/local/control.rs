@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vernic_io::host::{Slot, SlotTable};
-use vernic_local::{ConnectFailure, Connections, LocalPeerCounters, SleepFlag};
+use vernic_local::{AccessRules, ConnectFailure, Connections, LocalPeerCounters, SleepFlag};
 
 use crate::config::Config;
+use crate::counters::DirectCounts;
 use crate::support::events::{lock, try_lock};
 
 /// Largest number of processes of this host that wait to be connected as local peers: one for each
@@ -34,12 +35,18 @@ pub(crate) struct LocalControl {
 impl LocalControl {
     /// Sets up the listening side of a device's local connections. Returns `None` if the settings
     /// or the system do not allow shared memory: packets then go by UDP.
-    pub(crate) fn new(config: &Config, slots: &Arc<SlotTable>) -> Option<Self> {
+    pub(crate) fn new(
+        config: &Config,
+        slots: &Arc<SlotTable>,
+        counts: &DirectCounts,
+    ) -> Option<Self> {
         if !config.shares_memory() {
             return None;
         }
-        let peers =
-            Connections::new(slots.clone(), config.ring_bytes).inspect_err(log_unshared).ok()?;
+        let rules = AccessRules { setting: config.direct, counts: counts.revocations().clone() };
+        let peers = Connections::new(slots.clone(), config.ring_bytes, rules)
+            .inspect_err(log_unshared)
+            .ok()?;
         let (raw_fd, sleep_flag) = (peers.raw_fd(), peers.sleep_flag());
         let (peers, past) = (Mutex::new(Some(peers)), Mutex::default());
         let (wanted, rung) = (Mutex::default(), AtomicBool::new(false));

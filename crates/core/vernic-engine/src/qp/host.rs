@@ -5,6 +5,7 @@
 //! queue pair's lock. Nothing blocks, except for the short locks of the queues where completions
 //! and events are added.
 
+use vernic_local::{Rendezvous, RendezvousError};
 use vernic_mem::{
     Access, AccessError, Bind, BindError, Check, InvalidateError, PdId, PeerCopyError,
 };
@@ -17,7 +18,6 @@ use vernic_wire::{Qpn, Rkey, Srqn};
 use crate::counters::Counted;
 use crate::device::opened::Device;
 use crate::device::opened::window_index;
-use crate::local::rendezvous::{Rendezvous, RendezvousError};
 use crate::qp::completions::Wc;
 use crate::qp::state::{QpInner, QpSide};
 use crate::qp::xrc::SrqTable;

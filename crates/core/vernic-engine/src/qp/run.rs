@@ -3,11 +3,11 @@
 
 use std::sync::atomic::Ordering;
 
+use vernic_local::Rendezvous;
 use vernic_proto::{AttrMask, Cause, Host, QpAttr, QpState, Time};
 
 use crate::device::explanation::Explanation;
 use crate::device::opened::Device;
-use crate::local::rendezvous::Rendezvous;
 use crate::qp::host::QpHost;
 use crate::qp::machine::Machine;
 use crate::qp::state::{QpCore, QpInner, takes_requests};

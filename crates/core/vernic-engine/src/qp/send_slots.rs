@@ -5,6 +5,7 @@
 //! copies into the request's slot and allocates nothing.
 
 use vernic_io::TxPath;
+use vernic_local::{MAX_PIECES, RendezvousRecord};
 use vernic_mem::{
     AccessError, Check, InlineData, Memory, PdId, PeerAtomic, PeerCopyError, PeerPiece, PeerRegion,
     RevocationToken, SgCursor, Sge,
@@ -13,7 +14,6 @@ use vernic_proto::SendOp;
 use vernic_wire::{Qpn, Service};
 
 use crate::device::limits::MAX_MSG_BYTES;
-use crate::local::rendezvous::{MAX_PIECES, RendezvousRecord};
 use crate::qp::cap::QpCap;
 use crate::qp::payload::{Payload, SendRefusal};
 

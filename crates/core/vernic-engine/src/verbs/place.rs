@@ -9,14 +9,12 @@
 //! Only memory that this process has mapped is written to. If the kernel has to do the copy, it
 //! costs as much as packets of a few KiB, and may fail half-way.
 
+use vernic_local::{GrantState, Refusal};
 use vernic_mem::PeerRegion;
 use vernic_proto::{DirectOp, QpState, Remote, Time};
 use vernic_wire::Qpn;
 
-use crate::counters::Refusal;
-use crate::local::grants::GrantState;
 use crate::progress::engine::Engine;
-use crate::qp::direct::is_there;
 use crate::qp::state::QpCore;
 use crate::support::events::lock;
 use crate::verbs::handle::Qp;
@@ -94,12 +92,12 @@ fn place(
         counts.note_refusal(Refusal::Range);
         return Placed::Not;
     };
-    if !is_there(peer, now) {
+    if !peer.is_there(now) {
         counts.note_refusal(Refusal::Unreachable);
         return Placed::Not;
     }
     let (key, qp) = (grant.offer.key, grant.offer.qp);
-    let Some(access) = grant.words.begin_access(peer.local_peer.inside(), key, qp) else {
+    let Some(access) = grant.words.begin_access(peer.inside(), key, qp) else {
         grants.end(rkey, false);
         counts.note_refusal(Refusal::Closed);
         return Placed::Not;

@@ -18,6 +18,7 @@ use crate::hello::{Hello, MAX_MESSAGE_BYTES, PeerMessage};
 use crate::page::{OwnPage, SleepFlag};
 use crate::process::{LocalPeerId, MAX_LOCAL_PEERS, PeerProcess};
 use crate::ring::{MIN_RING_BYTES, RingMemory, RingWriter};
+use crate::rules::AccessRules;
 
 mod listeners;
 
@@ -38,6 +39,8 @@ pub struct Connections {
     engine: u64,
     slots: Arc<SlotTable>,
     ring_bytes: u32,
+    /// For access of local peers to our memory.
+    rules: AccessRules,
     page: Arc<OwnPage>,
     epoll: OwnFd,
     listeners: Vec<SlotListener>,
@@ -63,12 +66,12 @@ impl Connections {
     /// Creates the local peers of a device, with none connected yet. Other processes find this
     /// device by the slots of `slots`. They write to rings of `ring_bytes`, or less from the ninth
     /// local peer on. `ring_bytes` is a power of two from [`MIN_RING_BYTES`]
-    /// to [`MAX_RING_BYTES`](super::MAX_RING_BYTES).
+    /// to [`MAX_RING_BYTES`](crate::MAX_RING_BYTES).
     ///
     /// # Errors
     /// `InvalidInput` for another size; other errors where the system has no memory that can be
     /// shared.
-    pub fn new(slots: Arc<SlotTable>, ring_bytes: u32) -> io::Result<Self> {
+    pub fn new(slots: Arc<SlotTable>, ring_bytes: u32, rules: AccessRules) -> io::Result<Self> {
         if !RingMemory::is_capacity(ring_bytes) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
@@ -76,6 +79,7 @@ impl Connections {
             engine: random(),
             slots,
             ring_bytes,
+            rules,
             page: Arc::new(OwnPage::new()?),
             epoll: sys::epoll()?,
             listeners: Vec::new(),
@@ -313,7 +317,7 @@ impl Connections {
         let (outgoing, reader, writer) = received.into_ends(incoming.clone(), &connection);
         self.generation = self.generation.wrapping_add(1);
         let id = LocalPeerId::new(index as u16, self.generation);
-        let process = PeerProcess::new(id, pid, connection, (incoming, outgoing));
+        let process = PeerProcess::new(id, pid, connection, (incoming, outgoing), &self.rules);
         let local_peer = Arc::new(process);
         let peer = ConnectedPeer::new(key, local_peer.clone(), hello);
         self.failures.forget(&hello.slots);
@@ -323,7 +327,7 @@ impl Connections {
             self.connected[index] = Some(peer);
         }
         self.counters.met += 1;
-        events.push(Event::Connected { local_peer, reader });
+        events.push(Event::Connected { process: local_peer, reader });
         Ok(writer)
     }
 
@@ -603,7 +607,7 @@ mod tests {
         let listener = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).unwrap();
         sys::bind_abstract(listener.as_fd(), &mute.neighbour_name(slot)).unwrap();
         sys::listen(listener.as_fd(), 5).unwrap();
-        let mut peers = Connections::new(own, MIN_RING_BYTES).unwrap();
+        let mut peers = Connections::new(own, MIN_RING_BYTES, AccessRules::default()).unwrap();
         let (former, mut now, mut events) = (1, Nanos(1), Vec::new());
         peers.connect(slot, former, now, &mut events);
         // The connect is given up, tried again, and given up.

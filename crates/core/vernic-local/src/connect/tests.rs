@@ -20,6 +20,7 @@ use super::*;
 use crate::hello::MAX_PAYLOAD_BYTES;
 use crate::process::MAX_LOCAL_PEERS;
 use crate::ring::{MAX_RING_BYTES, MIN_RING_BYTES, Record, RingMemory, rx_packet};
+use crate::rules::AccessRules;
 
 const RING: u32 = MIN_RING_BYTES;
 
@@ -39,7 +40,7 @@ impl Engine {
     fn new(scope: &str) -> Self {
         let slots = SlotTable::with_scope(scope).unwrap();
         slots.claim().unwrap();
-        let mut peers = Connections::new(slots.clone(), RING).unwrap();
+        let mut peers = Connections::new(slots.clone(), RING, AccessRules::default()).unwrap();
         peers.follow_slots(Nanos(1));
         Self { peers, slots, events: Vec::new(), now: Nanos(1) }
     }
@@ -73,7 +74,7 @@ fn met(events: Vec<Event>) -> Met {
     let (mut found, mut ready) = (None, None);
     for event in events {
         match event {
-            Event::Connected { local_peer, reader } => {
+            Event::Connected { process: local_peer, reader } => {
                 assert!(found.replace((local_peer, reader)).is_none(), "met twice");
             }
             Event::Ready { from, writer } => {
@@ -547,7 +548,7 @@ fn a_slot_that_nobody_has_or_that_has_no_door_costs_a_call_and_no_local_peer() {
 fn a_ring_of_another_size_than_a_power_of_two_is_not_made() {
     let slots = SlotTable::with_scope(&scope("size")).unwrap();
     for bytes in [0, 1, 4096, MIN_RING_BYTES - 1, MIN_RING_BYTES + 1, 3 << 16, MAX_RING_BYTES * 2] {
-        assert!(Connections::new(slots.clone(), bytes).is_err(), "{bytes}");
+        assert!(Connections::new(slots.clone(), bytes, AccessRules::default()).is_err(), "{bytes}");
     }
 }
 

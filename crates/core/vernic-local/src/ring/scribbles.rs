@@ -81,7 +81,7 @@ impl Ring {
 /// records are read and perhaps released, or the honest end writes a record.
 pub(crate) fn run(mut steps: &[u8]) {
     let Ok(mut ring) = Ring::new() else { return };
-    let path = crate::endpoint::path([10, 0, 0, 1].into(), ([10, 0, 0, 2], 777).into());
+    let path = vernic_io::udp::path([10, 0, 0, 1].into(), ([10, 0, 0, 2], 777).into());
     while let [action, argument, rest @ ..] = steps {
         steps = rest;
         let (kind, more, argument) = (action & 3, usize::from(action >> 2), usize::from(*argument));

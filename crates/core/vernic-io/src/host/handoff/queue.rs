@@ -39,7 +39,7 @@
 //! small record counts as [`LEAST_COST`] bytes. A flow alone gets half of the queue. If n flows
 //! flood the queue, each gets the n + 1st part. A flow that sends little finds room at all times.
 //!
-//! The other end may write anything at any time, as in the rings of `vernic-local`. So headers are copied
+//! The other end may write anything at any time, as in a ring. So headers are copied
 //! out before they are checked, and an impossible value is reported as [`Broken`].
 //!
 //! Limits: [`QUEUE_BYTES`], and [`MAX_FLOWS`]; further flows share one share.

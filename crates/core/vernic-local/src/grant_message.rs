@@ -29,7 +29,7 @@ use vernic_wire::{Qpn, Rkey};
 /// The reasons for which a local peer denies a grant request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Denial {
+pub enum Denial {
     /// The target queue pair is not, or not yet, connected to the queue pair that asks.
     NotConnected = 0,
     /// The key is not valid for this access, or the access rights of the key or of the queue pair
@@ -45,43 +45,76 @@ pub(crate) enum Denial {
 
 /// A message about grants between local peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum GrantMessage {
+pub enum GrantMessage {
     /// A grant request: asks to access memory by `rkey` for the queue pair `asker`. `has_words`
     /// says whether the asker has the target's revocation words.
-    Request { asker: Qpn, target: Qpn, rkey: Rkey, has_words: bool },
+    Request {
+        /// The queue pair that asks, of the sender.
+        asker: Qpn,
+        /// The queue pair that it is connected to.
+        target: Qpn,
+        /// The key of the memory.
+        rkey: Rkey,
+        /// Whether the sender has the revocation words.
+        has_words: bool,
+    },
     /// The sender's revocation words. Their file comes with this message.
     RevocationFile,
     /// The positive answer to a grant request.
-    Offer { asker: Qpn, rkey: Rkey, offer: GrantOffer },
+    Offer {
+        /// The queue pair that has asked.
+        asker: Qpn,
+        /// The key of the memory.
+        rkey: Rkey,
+        /// What is granted.
+        offer: GrantOffer,
+    },
     /// The negative answer to a grant request.
-    Deny { asker: Qpn, rkey: Rkey, why: Denial },
+    Deny {
+        /// The queue pair that has asked.
+        asker: Qpn,
+        /// The key of the memory.
+        rkey: Rkey,
+        /// Why not.
+        why: Denial,
+    },
     /// A notice that memory which was granted as a file was revoked. The receiver looks at the
     /// revocation words of its grants and unmaps what was revoked.
     Revoked,
     /// An offer that the receiver of this message copies the payload of SENDs out of the sender's
     /// memory. The file of the sender's revocation words comes with this message.
-    RendezvousOffer { liveness: LivenessWord },
+    RendezvousOffer {
+        /// The sender's liveness word, to try to read.
+        liveness: LivenessWord,
+    },
     /// The answer to `RendezvousOffer`: whether the process that sends this answer can copy from
     /// the other process's memory.
-    RendezvousReply { can: bool },
+    RendezvousReply {
+        /// Whether it can.
+        can: bool,
+    },
 }
 
 /// The contents of a grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct GrantOffer {
+pub struct GrantOffer {
     /// The address of the first byte, as work requests give it.
-    pub(crate) iova: u64,
-    pub(crate) len: u64,
-    pub(crate) access: Access,
-    pub(crate) key: RevocationToken,
-    pub(crate) qp: RevocationToken,
+    pub iova: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// The rights that are granted.
+    pub access: Access,
+    /// The token of the key: the grant ends when its revocation word changes.
+    pub key: RevocationToken,
+    /// The token of the queue pair, likewise.
+    pub qp: RevocationToken,
     /// Whether the memory lies in a file that comes with the message.
-    pub(crate) is_mapped: bool,
+    pub is_mapped: bool,
     /// The offset of the first byte in the file, if there is one; otherwise its address in the
     /// owner's process.
-    pub(crate) at: u64,
+    pub at: u64,
     /// The liveness word of the process that owns the memory.
-    pub(crate) liveness: LivenessWord,
+    pub liveness: LivenessWord,
 }
 
 const MAGIC: [u8; 4] = *b"tk\0\x02";
@@ -122,7 +155,8 @@ impl Reader<'_> {
 }
 
 impl GrantMessage {
-    pub(crate) fn emit(&self) -> Vec<u8> {
+    /// Returns the message as bytes.
+    pub fn emit(&self) -> Vec<u8> {
         let mut bytes = MAGIC.to_vec();
         let mut push = |numbers: &[u32]| numbers.iter().for_each(|n| bytes.extend(n.to_ne_bytes()));
         match self {
@@ -156,7 +190,8 @@ impl GrantMessage {
         bytes
     }
 
-    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+    /// Parses a message; `None` if it is none.
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
         let mut reader = Reader(bytes.strip_prefix(&MAGIC)?);
         let message = match reader.u32()? {
             REQUEST => {
@@ -208,12 +243,14 @@ impl GrantOffer {
 impl GrantOffer {
     /// Returns the offset at which `len` bytes at address `addr` begin in the granted range.
     /// Returns `None` if the range does not cover all of them, or may not be written.
-    pub(crate) fn place_write(&self, addr: u64, len: u32) -> Option<u64> {
+    pub fn place_write(&self, addr: u64, len: u32) -> Option<u64> {
         self.place(addr, len, Access::REMOTE_WRITE)
     }
 
     #[inline]
-    pub(crate) fn place(&self, addr: u64, len: u32, needs: Access) -> Option<u64> {
+    /// Returns the offset of a range in the grant; `None` if the grant does not cover all of the
+    /// range with these rights.
+    pub fn place(&self, addr: u64, len: u32, needs: Access) -> Option<u64> {
         let at = addr.checked_sub(self.iova)?;
         let inside = at <= self.len && u64::from(len) <= self.len - at;
         (inside && self.access.contains(needs)).then_some(at)

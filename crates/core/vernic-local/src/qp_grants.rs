@@ -1,6 +1,6 @@
 //! Grants, as the initiator keeps them: the permission of a local peer to access its memory without
 //! packets. A grant is requested for each pair of queue pair and key, by the messages of
-//! `messages.rs`.
+//! `grant_message.rs`.
 //!
 //! Where a program uses each key only once, a grant would come too late, and requesting it would
 //! cost the target more than the packets. So after [`ONCE`] such keys a queue pair requests a grant
@@ -17,8 +17,8 @@ use vernic_mem::{Access, PeerRegion, PeerRevocationWords};
 use vernic_proto::{Direct, DirectOp};
 use vernic_wire::Rkey;
 
-use super::direct_peer::DirectPeer;
-use super::messages::GrantOffer;
+use crate::grant_message::GrantOffer;
+use crate::process::PeerProcess;
 
 /// Largest number of keys for which one queue pair keeps a grant. Beyond that the key used longest
 /// ago is dropped.
@@ -39,17 +39,20 @@ const ONCE: usize = 8;
 
 /// A grant, and what is needed to use it.
 #[derive(Debug)]
-pub(crate) struct PeerGrant {
-    pub(crate) offer: GrantOffer,
-    pub(crate) words: Arc<PeerRevocationWords>,
-    pub(crate) region: Arc<PeerRegion>,
+pub struct PeerGrant {
+    /// What is granted.
+    pub offer: GrantOffer,
+    /// The revocation words of the memory's owner.
+    pub words: Arc<PeerRevocationWords>,
+    /// The memory.
+    pub region: Arc<PeerRegion>,
 }
 
 impl PeerGrant {
     /// Returns the offset at which the request begins in the granted range; `None` if the grant
     /// does not cover the whole request.
     #[inline]
-    pub(crate) fn place(&self, direct: &Direct) -> Option<u64> {
+    pub fn place(&self, direct: &Direct) -> Option<u64> {
         let needs = match direct.op {
             DirectOp::Write => Access::REMOTE_WRITE,
             DirectOp::Read => Access::REMOTE_READ,
@@ -61,10 +64,15 @@ impl PeerGrant {
 
 /// The state of the grant for one key of the peer.
 #[derive(Debug)]
-pub(crate) enum GrantState {
+pub enum GrantState {
     /// Requested or denied. The grant is requested again after `left` more requests with the key;
     /// `pause` is the value that `left` began with.
-    No { left: u32, pause: u32 },
+    No {
+        /// Requests until the grant is requested again.
+        left: u32,
+        /// What `left` began with.
+        pause: u32,
+    },
     /// Granted, and not ended.
     Granted(PeerGrant),
     /// Not to be requested again: the kernel does not let us access the memory, or the memory
@@ -74,7 +82,7 @@ pub(crate) enum GrantState {
 
 /// The local peer that a queue pair is connected to, and the grants that the peer gave.
 #[derive(Debug, Default)]
-pub(crate) struct QpGrants {
+pub struct QpGrants {
     peer: Option<ConnectedPeer>,
     /// The keys, most recently used first.
     list: Vec<KeyGrant>,
@@ -82,10 +90,10 @@ pub(crate) struct QpGrants {
 
 /// A local peer that a queue pair is connected to; the peer counts its queue pairs.
 #[derive(Debug)]
-struct ConnectedPeer(Arc<DirectPeer>);
+struct ConnectedPeer(Arc<PeerProcess>);
 
 impl ConnectedPeer {
-    fn new(peer: Arc<DirectPeer>) -> Self {
+    fn new(peer: Arc<PeerProcess>) -> Self {
         peer.add_qp();
         Self(peer)
     }
@@ -108,18 +116,19 @@ struct KeyGrant {
 
 impl QpGrants {
     /// Sets the local peer, and forgets all grants of the former peer.
-    pub(crate) fn connect(&mut self, peer: Option<Arc<DirectPeer>>) {
+    pub fn connect(&mut self, peer: Option<Arc<PeerProcess>>) {
         self.list.clear();
         self.peer = peer.map(ConnectedPeer::new);
     }
 
     /// Forgets all grants because the path has changed. They are requested anew.
-    pub(crate) fn renew(&mut self) {
+    pub fn renew(&mut self) {
         self.list.clear();
     }
 
+    /// Returns the process of the local peer.
     #[inline]
-    pub(crate) fn peer(&self) -> Option<&Arc<DirectPeer>> {
+    pub fn peer(&self) -> Option<&Arc<PeerProcess>> {
         self.peer.as_ref().map(|peer| &peer.0)
     }
 
@@ -127,13 +136,13 @@ impl QpGrants {
     /// peer. The state is `None` if the caller has to send a grant request now; it is noted as
     /// sent.
     #[inline]
-    pub(crate) fn find(&mut self, rkey: Rkey) -> Option<(&DirectPeer, Option<&GrantState>)> {
+    pub fn find(&mut self, rkey: Rkey) -> Option<(&PeerProcess, Option<&GrantState>)> {
         Some((&self.peer.as_ref()?.0, known(&mut self.list, rkey)))
     }
 
     /// Notes the peer's answer to the grant request for a key. Returns false, and drops the answer,
     /// if no request is open.
-    pub(crate) fn answer(&mut self, rkey: Rkey, state: GrantState) -> bool {
+    pub fn answer(&mut self, rkey: Rkey, state: GrantState) -> bool {
         let waiting = self.list.iter_mut().find(|known| known.rkey == rkey);
         let Some(KeyGrant { state: place @ GrantState::No { .. }, .. }) = waiting else {
             return false;
@@ -143,7 +152,7 @@ impl QpGrants {
     }
 
     /// Forgets the grants for keys with a cleared revocation word. They are requested anew.
-    pub(crate) fn drop_revoked(&mut self) {
+    pub fn drop_revoked(&mut self) {
         self.list.retain(|known| match &known.state {
             GrantState::Granted(grant) => grant.words.is_valid(grant.offer.key),
             GrantState::No { .. } | GrantState::Never => true,
@@ -151,7 +160,7 @@ impl QpGrants {
     }
 
     /// Forgets the grant for a key. It is requested anew, or with `never` not any more.
-    pub(crate) fn end(&mut self, rkey: Rkey, never: bool) {
+    pub fn end(&mut self, rkey: Rkey, never: bool) {
         if never {
             let found = self.list.iter_mut().find(|known| known.rkey == rkey);
             found.into_iter().for_each(|known| known.state = GrantState::Never);

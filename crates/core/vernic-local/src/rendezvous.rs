@@ -2,7 +2,7 @@
 //! copy.
 //!
 //! Payload that goes through a ring is copied twice, into the ring and out of it. If the receiver
-//! has said that it can read the sender's memory (`messages.rs`), a part of a message of up to
+//! has said that it can read the sender's memory (`grant_message.rs`), a part of a message of up to
 //! 512 KiB takes only a small record in the ring. In place of the payload the record has the
 //! addresses of its bytes.
 //!
@@ -26,14 +26,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use vernic_local::PeerProcess;
+use crate::process::PeerProcess;
 use vernic_mem::{
     LivenessWord, MAX_REVOCATION_WORDS, PeerCopyError, PeerList, PeerPiece, PeerRevocationWords,
     RevocationToken,
 };
 use vernic_proto::RendezvousLimits;
 
-use super::messages::GrantMessage;
+use crate::grant_message::GrantMessage;
 
 /// The smallest rendezvous, in bytes. Shorter payload goes through the ring: a rendezvous costs a
 /// system call and work for each page, as much as it saves at 8 KiB.
@@ -44,24 +44,24 @@ const MIN_BYTES: u32 = 16 << 10;
 const MAX_BYTES: u32 = 512 << 10;
 
 /// The limits of what this process lets its peers copy at a time.
-pub(crate) const LIMITS: RendezvousLimits =
+pub const LIMITS: RendezvousLimits =
     RendezvousLimits { min_bytes: MIN_BYTES, max_bytes: MAX_BYTES };
 
 /// Bytes of rendezvous that one poll of a ring copies at most. Copying them takes some 100 us.
-pub(crate) const BYTES_PER_POLL: u64 = 1 << 20;
+pub const BYTES_PER_POLL: u64 = 1 << 20;
 
 /// Length in bytes of a record's head, which comes before the pieces.
 const HEAD: usize = 24;
 /// Length in bytes of one piece in a record.
 const PIECE: usize = 12;
 /// Largest number of pieces in a record. Payload in more pieces goes through the ring.
-pub(crate) const MAX_PIECES: usize = PeerList::MAX_PIECES;
+pub const MAX_PIECES: usize = PeerList::MAX_PIECES;
 
 /// A rendezvous record: says where payload lies in the sender's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RendezvousRecord {
+pub struct RendezvousRecord {
     /// Bytes of payload.
-    pub(crate) length: u32,
+    pub length: u32,
     token: RevocationToken,
     pieces: [PeerPiece; MAX_PIECES],
     count: usize,
@@ -70,7 +70,7 @@ pub(crate) struct RendezvousRecord {
 impl RendezvousRecord {
     /// Returns a record whose payload is the first `count` of `pieces`, which are `length` bytes
     /// together.
-    pub(crate) fn new(
+    pub fn new(
         length: u32,
         token: RevocationToken,
         pieces: [PeerPiece; MAX_PIECES],
@@ -84,7 +84,7 @@ impl RendezvousRecord {
     }
 
     /// Writes the record into `buf` and returns its length; `None` if `buf` is too short.
-    pub(crate) fn emit(&self, buf: &mut [u8]) -> Option<usize> {
+    pub fn emit(&self, buf: &mut [u8]) -> Option<usize> {
         let buf = buf.get_mut(..HEAD + self.count * PIECE)?;
         let (head, list) = buf.split_at_mut(HEAD);
         let words = [self.length, self.token.number, self.count as u32, 0];
@@ -101,7 +101,7 @@ impl RendezvousRecord {
 
     /// Parses a record. Returns `None` if it is cut off or too long, or if a value in it is out of
     /// range.
-    pub(crate) fn parse(bytes: &[u8]) -> Option<Self> {
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
         let (head, list) = bytes.split_first_chunk::<HEAD>()?;
         let word = |at: usize| head[at..].first_chunk().map(|word| u32::from_ne_bytes(*word));
         let length = word(0)?;
@@ -132,8 +132,8 @@ impl RendezvousRecord {
 
 /// The memory of a local peer, out of which this process copies the payload of the peer's SENDs.
 #[derive(Debug)]
-pub(crate) struct SenderMemory {
-    local_peer: Arc<PeerProcess>,
+pub struct SenderMemory {
+    process: Arc<PeerProcess>,
     pid: i32,
     liveness: LivenessWord,
     words: Arc<PeerRevocationWords>,
@@ -143,7 +143,8 @@ pub(crate) struct SenderMemory {
 
 /// Why the payload of a SEND was not copied.
 #[derive(Debug)]
-pub(crate) enum RendezvousError {
+pub enum RendezvousError {
+    /// The bytes could not be copied.
     Fault(PeerCopyError),
     /// The sender has revoked the memory: its application may use it for something else again.
     Withdrawn,
@@ -151,21 +152,21 @@ pub(crate) enum RendezvousError {
 
 impl SenderMemory {
     /// Returns the peer's memory to copy from; `None` if this process may not read it.
-    pub(crate) fn new(
-        local_peer: Arc<PeerProcess>,
+    pub fn new(
+        process: Arc<PeerProcess>,
         liveness: LivenessWord,
         words: Arc<PeerRevocationWords>,
     ) -> Option<Self> {
-        let pid = i32::try_from(local_peer.pid()).ok().filter(|&pid| pid > 0)?;
+        let pid = i32::try_from(process.pid()).ok().filter(|&pid| pid > 0)?;
         if let Err(error) = PeerList::find_process(pid, liveness) {
             tracing::debug!(pid, %error, "large SENDs of a process of this host go through its ring");
             return None;
         }
-        Some(Self { local_peer, pid, liveness, words, has_refused: AtomicBool::new(false) })
+        Some(Self { process, pid, liveness, words, has_refused: AtomicBool::new(false) })
     }
 
     /// Runs `copy`, and checks the sender's revocation word before and after it.
-    pub(crate) fn pull(
+    pub fn pull(
         &self,
         record: &RendezvousRecord,
         copy: impl FnOnce(&PeerList<'_>) -> Result<(), PeerCopyError>,
@@ -185,12 +186,12 @@ impl SenderMemory {
     /// Notifies the peer that this process cannot read the peer's memory, so that its payload
     /// goes through the ring from now on.
     #[cold]
-    pub(crate) fn refuse(&self, error: &std::io::Error) {
+    pub fn refuse(&self, error: &std::io::Error) {
         if !self.has_refused.swap(true, Ordering::Relaxed) {
             let pid = self.pid;
             tracing::debug!(pid, %error, "large SENDs of a process of this host go through its ring");
             let sent =
-                self.local_peer.send(&GrantMessage::RendezvousReply { can: false }.emit(), None);
+                self.process.send(&GrantMessage::RendezvousReply { can: false }.emit(), None);
             // If the peer takes no message now, the next failed copy sends the message again.
             self.has_refused.store(sent.is_ok(), Ordering::Relaxed);
         }
@@ -199,9 +200,11 @@ impl SenderMemory {
 
 /// A rendezvous that is being received: its record, and the memory of its sender.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rendezvous<'a> {
-    pub(crate) record: &'a RendezvousRecord,
-    pub(crate) sender_memory: &'a SenderMemory,
+pub struct Rendezvous<'a> {
+    /// Where the payload lies.
+    pub record: &'a RendezvousRecord,
+    /// The memory of the sender.
+    pub sender_memory: &'a SenderMemory,
 }
 
 #[cfg(test)]

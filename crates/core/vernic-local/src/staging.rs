@@ -7,9 +7,9 @@
 //! long as a whole message. So no load may follow closely on a store to a ring: all that a
 //! turn writes is built here first, and copied to the ring together.
 
+use crate::ring::{MessageHead, RingWriter, message_bytes, record_bytes};
 use vernic_io::TxPath;
 use vernic_io::batch::MAX_TRANSPORT_BYTES;
-use vernic_local::{MessageHead, RingWriter, message_bytes, record_bytes};
 
 /// Bytes in the buffer above which they are copied to the ring. This is a list of small messages,
 /// or one large packet, which is then still in the first-level cache.
@@ -28,7 +28,7 @@ enum Head {
 }
 
 /// A buffer in which one turn's packets and messages are built; see the head of this module.
-pub(super) struct StagingBuffer {
+pub(crate) struct StagingBuffer {
     bytes: Box<[u8; FLUSH_BYTES + ROOM_BYTES]>,
     used: usize,
     /// For each record: how it begins, and the length of what follows.
@@ -44,28 +44,28 @@ impl std::fmt::Debug for StagingBuffer {
 }
 
 impl StagingBuffer {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let records = Vec::with_capacity(MAX_RECORDS);
         Self { bytes: Box::new([0; _]), used: 0, records, record_bytes: 0 }
     }
 
     /// Returns how many bytes of the ring the records in the buffer will take.
     #[inline]
-    pub(super) const fn record_bytes(&self) -> usize {
+    pub(crate) const fn record_bytes(&self) -> usize {
         self.record_bytes
     }
 
     /// Returns space for one more packet or payload: [`MAX_TRANSPORT_BYTES`], and not one more, for
     /// a longer record breaks the ring.
     #[inline]
-    pub(super) fn room(&mut self) -> &mut [u8] {
+    pub(crate) fn room(&mut self) -> &mut [u8] {
         &mut self.bytes[self.used..][..MAX_TRANSPORT_BYTES]
     }
 
     /// Adds the packet that was written to the space of [`room`](Self::room). Returns true if the
     /// caller must [`flush`](Self::flush) before it asks for space again.
     #[inline]
-    pub(super) fn push(&mut self, path: &TxPath, len: usize) -> bool {
+    pub(crate) fn push(&mut self, path: &TxPath, len: usize) -> bool {
         self.records.push((Head::Packet(*path), len));
         self.record_bytes += record_bytes(len);
         self.advance(len)
@@ -74,7 +74,7 @@ impl StagingBuffer {
     /// Adds the message whose payload was written to the space of [`room`](Self::room), as
     /// [`push`](Self::push) does a packet.
     #[inline]
-    pub(super) fn push_message(&mut self, head: MessageHead, len: usize) -> bool {
+    pub(crate) fn push_message(&mut self, head: MessageHead, len: usize) -> bool {
         self.records.push((Head::Message(head), len));
         self.record_bytes += message_bytes(len);
         self.advance(len)
@@ -89,7 +89,7 @@ impl StagingBuffer {
     /// Copies all records to the ring, which must have room for them, and empties the buffer.
     /// Without a `writer` the records are lost.
     #[inline]
-    pub(super) fn flush(&mut self, writer: Option<&mut RingWriter>) {
+    pub(crate) fn flush(&mut self, writer: Option<&mut RingWriter>) {
         if let Some(writer) = writer {
             if self.records.len() > 1 {
                 writer.prefetch(self.record_bytes);

@@ -9,12 +9,11 @@
 //!
 //! Called by the lane, and by control threads that end grants.
 
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use vernic_mem::{PtracePermit, RevocationToken, asks_traced_process};
 
-use crate::config::DirectAccess;
-use crate::support::events::lock;
+use crate::rules::DirectAccess;
 
 /// The tokens of a grant: of the key, and of the queue pair.
 type Tokens = (RevocationToken, RevocationToken);
@@ -119,12 +118,17 @@ impl KernelAccess {
         Self { pid, asks, setting, use_of_permit: Mutex::default() }
     }
 
+    fn lock(&self) -> MutexGuard<'_, UseOfPermit> {
+        // Its state is valid between any two statements.
+        self.use_of_permit.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn admit(&self, can_copy: Option<bool>) -> (Admission, Option<MutexGuard<'_, UseOfPermit>>) {
         let Self { pid, asks, setting, .. } = *self;
         if !asks {
             return (Admission::Open, None);
         }
-        let mut held = lock(&self.use_of_permit);
+        let mut held = self.lock();
         let facts = Facts { asks, setting, has_permit: held.permit.is_some(), can_copy };
         let admission = admit(facts, || held.take(pid));
         let needs = held.permit.is_some().then_some(held);
@@ -164,7 +168,7 @@ impl KernelAccess {
         if !self.asks {
             return false;
         }
-        let mut held = lock(&self.use_of_permit);
+        let mut held = self.lock();
         let was = std::mem::take(&mut held.for_sends);
         held.tidy();
         was
@@ -173,7 +177,7 @@ impl KernelAccess {
     /// Notes that grants have ended.
     pub(crate) fn handle_revocation(&self, is_valid: &dyn Fn(RevocationToken) -> bool) {
         if self.asks {
-            let mut held = lock(&self.use_of_permit);
+            let mut held = self.lock();
             held.forget_ended(is_valid);
             held.tidy();
         }
@@ -182,14 +186,14 @@ impl KernelAccess {
     /// Takes the permission back for good, because the peer has disconnected or was cut off.
     pub(crate) fn close(&self) {
         if self.asks {
-            *lock(&self.use_of_permit) = UseOfPermit { is_closed: true, ..UseOfPermit::default() };
+            *self.lock() = UseOfPermit { is_closed: true, ..UseOfPermit::default() };
         }
     }
 
     /// What becomes of a peer that has tried to copy and cannot. `None` where that is not Yama's
     /// doing at this process's word.
     pub(crate) fn refusal(&self) -> Option<Admission> {
-        let is_refused = self.asks && lock(&self.use_of_permit).permit.is_none();
+        let is_refused = self.asks && self.lock().permit.is_none();
         is_refused.then_some(match self.setting {
             DirectAccess::Ptrace => Admission::Busy,
             DirectAccess::Off | DirectAccess::On => Admission::Forbidden,

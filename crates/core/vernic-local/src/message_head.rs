@@ -11,7 +11,7 @@
 //! payload's place (`rendezvous.rs`). The contents of a head are not trusted: a head that no sender
 //! writes is refused here, and the rest is the responder's to check.
 
-use vernic_local::MessageHead;
+use crate::ring::MessageHead;
 use vernic_proto::{MessagePart, Tag};
 use vernic_wire::{Mtu, Psn, Qpn, Rkey};
 
@@ -31,7 +31,7 @@ const NUMBERS: u32 = 0xFF_FFFF;
 
 /// Returns the head of a part for the queue pair `dest` of a local peer.
 #[inline]
-pub(crate) fn head_of(dest: Qpn, part: &MessagePart) -> MessageHead {
+pub fn head_of(dest: Qpn, part: &MessagePart) -> MessageHead {
     let bit = |is_set: bool, bit: u16| if is_set { bit } else { 0 };
     let (kind, tag) = match part.tag {
         Tag::None => (0, 0),
@@ -50,7 +50,7 @@ pub(crate) fn head_of(dest: Qpn, part: &MessagePart) -> MessageHead {
 /// Returns the destination and the part that a head names, with a payload of `length` bytes; `None`
 /// if no sender writes such a head.
 #[inline]
-pub(crate) fn part_of(head: MessageHead, length: u32) -> Option<(Qpn, MessagePart)> {
+pub fn part_of(head: MessageHead, length: u32) -> Option<(Qpn, MessagePart)> {
     let MessageHead { flags, words: [dest, psn, tag] } = head;
     let has = |bit: u16| flags & bit != 0;
     let mtu = Mtu::from_code(((flags & MTU) >> MTU_SHIFT) as u8)?;

@@ -1,10 +1,10 @@
 //! The route of a queue pair's packets: by the link, or through the ring to a local peer.
 
-use vernic_local::LocalPeerId;
+use crate::process::LocalPeerId;
 
 /// The route of a connected queue pair's requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum RequestRoute {
+pub enum RequestRoute {
     /// By the link. The queue pair changes to a ring when there is one.
     #[default]
     Wire,
@@ -17,7 +17,7 @@ pub(crate) enum RequestRoute {
 
 /// The routes of a queue pair's packets. Protected by the queue pair's lock.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct QpRoute {
+pub struct QpRoute {
     requests: RequestRoute,
     /// The local peer from whose ring the last request came; `None` if it came by the link.
     /// Responses take the same route.
@@ -29,25 +29,25 @@ pub(crate) struct QpRoute {
 impl QpRoute {
     /// Returns the route of requests.
     #[inline]
-    pub(crate) fn requests(&self) -> RequestRoute {
+    pub fn requests(&self) -> RequestRoute {
         self.requests
     }
 
     /// Whether the queue pair's requests go through memory.
     #[inline]
-    pub(crate) fn is_ring(&self) -> bool {
+    pub fn is_ring(&self) -> bool {
         matches!(self.requests, RequestRoute::Ring(_))
     }
 
     /// Whether requests take the link until the queue pair is connected anew.
     #[inline]
-    pub(crate) fn is_peer_gone(&self) -> bool {
+    pub fn is_peer_gone(&self) -> bool {
         self.requests == RequestRoute::PeerGone
     }
 
     /// Returns the local peer through whose ring requests go, if they do.
     #[inline]
-    pub(crate) fn request_ring(&self) -> Option<LocalPeerId> {
+    pub fn request_ring(&self) -> Option<LocalPeerId> {
         match self.requests {
             RequestRoute::Ring(id) => Some(id),
             RequestRoute::Wire | RequestRoute::PeerGone => None,
@@ -56,12 +56,12 @@ impl QpRoute {
 
     /// Returns the local peer through whose ring responses go, if they do.
     #[inline]
-    pub(crate) fn answer_ring(&self) -> Option<LocalPeerId> {
+    pub fn answer_ring(&self) -> Option<LocalPeerId> {
         self.responses
     }
 
     /// Whether packets go through a ring of this local peer.
-    pub(crate) fn uses(&self, id: LocalPeerId) -> bool {
+    pub fn uses(&self, id: LocalPeerId) -> bool {
         self.requests == RequestRoute::Ring(id) || self.responses == Some(id)
     }
 
@@ -73,7 +73,7 @@ impl QpRoute {
     /// comes late by the link is a copy of one that was handled before. When either process
     /// disconnects, the queue pair's routes begin anew.
     #[inline]
-    pub(crate) fn excludes_link(&self, is_request: bool) -> bool {
+    pub fn excludes_link(&self, is_request: bool) -> bool {
         if is_request { self.responses.is_some() } else { self.is_answered }
     }
 
@@ -81,7 +81,7 @@ impl QpRoute {
     /// if it was a request that came by another route than the one before. The caller chooses the
     /// route of responses then.
     #[inline]
-    pub(crate) fn note_arrival(&mut self, is_request: bool, via: Option<LocalPeerId>) -> bool {
+    pub fn note_arrival(&mut self, is_request: bool, via: Option<LocalPeerId>) -> bool {
         if !is_request {
             self.is_answered = via.is_some_and(|id| self.requests == RequestRoute::Ring(id));
         }
@@ -89,25 +89,27 @@ impl QpRoute {
     }
 
     /// Sends responses through the ring of this local peer from now on, or by the link.
-    pub(crate) fn answer_through(&mut self, ring: Option<LocalPeerId>) {
+    pub fn answer_through(&mut self, ring: Option<LocalPeerId>) {
         self.responses = ring;
     }
 
     /// Sends requests through the ring to this local peer from now on.
-    pub(crate) fn switch_to(&mut self, id: LocalPeerId) {
+    pub fn switch_to(&mut self, id: LocalPeerId) {
         self.requests = RequestRoute::Ring(id);
     }
 
     /// Sends everything by the link until the queue pair is connected anew.
-    pub(crate) fn bar(&mut self) {
+    pub fn bar(&mut self) {
         *self = Self { requests: RequestRoute::PeerGone, ..Self::default() };
     }
 }
 
 /// The route of one packet of UC or UD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DatagramRoute {
+pub enum DatagramRoute {
+    /// By the link.
     Wire,
+    /// Through the ring to this local peer.
     Ring(LocalPeerId),
     /// Through a ring soon. The packet waits until all packets that were sent by the link before it
     /// have arrived.

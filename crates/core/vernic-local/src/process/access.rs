@@ -1,28 +1,32 @@
-//! A local peer, as queue pairs and the key table know it.
+//! A process of this host in two roles: as a grantee that accesses our memory, and as the owner of
+//! memory that we access.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-use vernic_local::PeerProcess;
 use vernic_mem::{Grant, GrantedProcess, Memory, RevocationToken};
+use vernic_proto::Time;
 use vernic_wire::{Qpn, Rkey};
 
-use super::kernel_access::{Admission, KernelAccess};
-use super::messages::{Denial, GrantMessage};
-use crate::config::DirectAccess;
-use crate::counters::{DirectCounts, RevocationCounts};
+use super::PeerProcess;
+use crate::grant_message::{Denial, GrantMessage};
+use crate::kernel_access::{Admission, KernelAccess};
+use crate::rules::AccessRules;
 
-/// A local peer in two roles: as a grantee that accesses our memory, and as the owner of memory
-/// that we access.
+/// Time between two checks whether the connection of a process is open, in nanoseconds. A check
+/// takes 0.2 us, which is 0.2 % of this time.
+const LOOK_NANOS: u64 = 100_000;
+
+/// What is known of access between this process and a local peer.
 #[derive(Debug)]
-pub(crate) struct DirectPeer {
-    pub(crate) local_peer: Arc<PeerProcess>,
+pub(super) struct ProcessAccess {
+    /// Whether access is possible at all.
+    is_possible: bool,
     /// The time of the last check whether the peer's connection is still open, in nanoseconds of
     /// the engine's clock.
-    pub(crate) checked_at: AtomicU64,
+    checked_at: AtomicU64,
     /// Whether the kernel refused to let us copy from or to the peer's memory. After one refusal no
     /// such copy is tried again.
-    pub(crate) is_forbidden: AtomicBool,
+    is_forbidden: AtomicBool,
     /// Whether the peer has sent the file with its revocation words.
     has_words: AtomicBool,
     /// Whether the peer copies the payload of our large SENDs out of our memory; holds a
@@ -35,7 +39,7 @@ pub(crate) struct DirectPeer {
     is_kept_out: AtomicBool,
     /// Number of queue pairs that are connected to the peer.
     qps: AtomicU32,
-    revocations: Arc<RevocationCounts>,
+    rules: AccessRules,
 }
 
 /// Whether a local peer copies the payload of our large SENDs out of our memory.
@@ -59,40 +63,68 @@ impl RendezvousSupport {
     }
 }
 
-impl DirectPeer {
-    pub(crate) fn new(
-        local_peer: Arc<PeerProcess>,
-        counts: &DirectCounts,
-        setting: DirectAccess,
-    ) -> Self {
+impl ProcessAccess {
+    pub(super) fn new(pid: u32, rules: &AccessRules) -> Self {
         Self {
-            kernel_access: KernelAccess::new(local_peer.pid(), setting),
-            is_kept_out: AtomicBool::new(false),
-            qps: AtomicU32::new(0),
-            local_peer,
+            is_possible: rules.setting.is_on() && pid != 0,
             checked_at: AtomicU64::new(0),
             is_forbidden: AtomicBool::new(false),
             has_words: AtomicBool::new(false),
             rendezvous: AtomicU8::new(RendezvousSupport::NotAsked as u8),
-            revocations: counts.revocations().clone(),
+            kernel_access: KernelAccess::new(pid, rules.setting),
+            is_kept_out: AtomicBool::new(false),
+            qps: AtomicU32::new(0),
+            rules: rules.clone(),
         }
+    }
+}
+
+impl PeerProcess {
+    /// Whether the two processes may access each other's memory, if the kernel permits it. Not if
+    /// the setting says no, or if the process has no number in this PID namespace. Such a process
+    /// cannot be identified. It may send packets, as any process of this user may.
+    pub fn may_access(&self) -> bool {
+        self.access.is_possible
+    }
+
+    /// Whether the process still runs. Asks the kernel if the last check is older than
+    /// 100 us.
+    #[inline]
+    pub fn is_there(&self, now: Time) -> bool {
+        let checked_at = Time(self.access.checked_at.load(Ordering::Relaxed));
+        if now.since(checked_at) < LOOK_NANOS {
+            return true;
+        }
+        self.access.checked_at.store(now.nanos(), Ordering::Relaxed);
+        !self.has_hung_up()
+    }
+
+    /// Whether the kernel has refused to let us copy from or to the process's memory.
+    #[inline]
+    pub fn is_forbidden(&self) -> bool {
+        self.access.is_forbidden.load(Ordering::Relaxed)
+    }
+
+    /// Notes that the kernel refuses to let us copy from or to the process's memory.
+    pub fn forbid(&self) {
+        self.access.is_forbidden.store(true, Ordering::Relaxed);
     }
 
     /// Notes that the peer has sent the file with its revocation words.
-    pub(crate) fn note_words(&self) {
-        self.has_words.store(true, Ordering::Relaxed);
+    pub fn note_words(&self) {
+        self.access.has_words.store(true, Ordering::Relaxed);
     }
 
     /// Whether the peer copies the payload of our large SENDs out of our memory.
     #[inline]
-    pub(crate) fn supports_rendezvous(&self) -> bool {
-        self.rendezvous.load(Ordering::Relaxed) == RendezvousSupport::Yes as u8
+    pub fn supports_rendezvous(&self) -> bool {
+        self.access.rendezvous.load(Ordering::Relaxed) == RendezvousSupport::Yes as u8
     }
 
     /// Offers to let the peer copy the payload of our SENDs out of our memory, unless that was
     /// offered before.
     #[inline]
-    pub(crate) fn want_rendezvous(&self, memory: &Memory) {
+    pub fn want_rendezvous(&self, memory: &Memory) {
         use RendezvousSupport::{Busy, NotAsked, Withdrawn};
         if matches!(self.rendezvous(), NotAsked | Withdrawn | Busy) {
             self.offer_rendezvous(memory);
@@ -100,12 +132,12 @@ impl DirectPeer {
     }
 
     fn rendezvous(&self) -> RendezvousSupport {
-        RendezvousSupport::of(self.rendezvous.load(Ordering::Relaxed))
+        RendezvousSupport::of(self.access.rendezvous.load(Ordering::Relaxed))
     }
 
     #[cold]
     fn offer_rendezvous(&self, memory: &Memory) {
-        match self.kernel_access.admit_sends(self.can_copy()) {
+        match self.access.kernel_access.admit_sends(self.can_copy()) {
             Admission::Open | Admission::Try => self.send_rendezvous_offer(memory),
             Admission::Forbidden => self.set_rendezvous(RendezvousSupport::No),
             Admission::Busy => self.set_rendezvous(RendezvousSupport::Busy),
@@ -118,10 +150,7 @@ impl DirectPeer {
             memory.liveness_word().and_then(|liveness| Ok((liveness, memory.revocation_file()?)));
         let next = match words {
             Ok((liveness, file)) => {
-                match self
-                    .local_peer
-                    .send(&GrantMessage::RendezvousOffer { liveness }.emit(), Some(file))
-                {
+                match self.send(&GrantMessage::RendezvousOffer { liveness }.emit(), Some(file)) {
                     Ok(()) => RendezvousSupport::Asked,
                     // The peer takes no message now: the next SEND makes the offer again.
                     Err(_) => RendezvousSupport::NotAsked,
@@ -137,9 +166,9 @@ impl DirectPeer {
     /// taken back if the peer does not.
     fn set_rendezvous(&self, next: RendezvousSupport) {
         use RendezvousSupport::{Asked, Yes};
-        self.rendezvous.store(next as u8, Ordering::Relaxed);
+        self.access.rendezvous.store(next as u8, Ordering::Relaxed);
         if !matches!(next, Asked | Yes) {
-            self.kernel_access.end_sends();
+            self.access.kernel_access.end_sends();
         }
     }
 
@@ -154,12 +183,8 @@ impl DirectPeer {
 
     /// Notes the peer's answer whether it can copy the payload of our SENDs. Returns false if
     /// nothing was offered to the peer.
-    pub(crate) fn note_rendezvous_reply(&self, can: bool) -> bool {
-        tracing::debug!(
-            pid = self.local_peer.pid(),
-            can,
-            "large SENDs to a local peer by one copy"
-        );
+    pub fn note_rendezvous_reply(&self, can: bool) -> bool {
+        tracing::debug!(pid = self.pid(), can, "large SENDs to a local peer by one copy");
         use RendezvousSupport::{Asked, Busy, No, NotAsked, Withdrawn, Yes};
         match self.rendezvous() {
             Asked | Yes => {}
@@ -168,12 +193,12 @@ impl DirectPeer {
             No | Busy => return !can,
             Withdrawn => return true,
         }
-        self.set_rendezvous(match self.kernel_access.refusal() {
+        self.set_rendezvous(match self.access.kernel_access.refusal() {
             _ if can => Yes,
             Some(Admission::Busy) => Busy,
             _ => No,
         });
-        if can && self.qps.load(Ordering::Relaxed) == 0 {
+        if can && self.access.qps.load(Ordering::Relaxed) == 0 {
             self.withdraw_rendezvous();
         }
         true
@@ -182,19 +207,19 @@ impl DirectPeer {
     /// Takes the permission back that SENDs needed, because no queue pair is left to send.
     fn withdraw_rendezvous(&self) {
         // While the peer's answer is awaited, the permission is kept for it to try.
-        if self.supports_rendezvous() && self.kernel_access.end_sends() {
+        if self.supports_rendezvous() && self.access.kernel_access.end_sends() {
             self.set_rendezvous(RendezvousSupport::Withdrawn);
         }
     }
 
     /// Notes that one more queue pair is connected to the peer.
-    pub(super) fn add_qp(&self) {
-        self.qps.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn add_qp(&self) {
+        self.access.qps.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Notes that a queue pair is connected to the peer no more.
-    pub(super) fn remove_qp(&self) {
-        if self.qps.fetch_sub(1, Ordering::Relaxed) == 1 {
+    pub(crate) fn remove_qp(&self) {
+        if self.access.qps.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.withdraw_rendezvous();
         }
     }
@@ -203,9 +228,9 @@ impl DirectPeer {
     ///
     /// # Errors
     /// Why not, for the peer; `None` if the peer is asked to try, and asks for the grant again.
-    pub(crate) fn admit_grant(&self, memory: &Memory, grant: &Grant) -> Result<(), Option<Denial>> {
+    pub fn admit_grant(&self, memory: &Memory, grant: &Grant) -> Result<(), Option<Denial>> {
         let (tokens, is_valid) = ((grant.key, grant.qp), |token| memory.is_valid(token));
-        match self.kernel_access.admit_grant(self.can_copy(), tokens, is_valid) {
+        match self.access.kernel_access.admit_grant(self.can_copy(), tokens, is_valid) {
             Admission::Open => Ok(()),
             Admission::Forbidden => Err(Some(Denial::NotPermitted)),
             Admission::Busy => Err(Some(Denial::Unreachable)),
@@ -217,67 +242,65 @@ impl DirectPeer {
     }
 
     /// Whether the peer has tried to copy from our memory, and Yama keeps it out.
-    pub(crate) fn keeps_out(&self) -> bool {
-        self.can_copy() == Some(false) && self.kernel_access.refusal().is_some()
+    pub fn keeps_out(&self) -> bool {
+        self.can_copy() == Some(false) && self.access.kernel_access.refusal().is_some()
     }
 
     /// Takes all permissions back, because the peer has disconnected.
-    pub(crate) fn end_kernel_access(&self) {
-        self.kernel_access.close();
+    pub fn end_kernel_access(&self) {
+        self.access.kernel_access.close();
     }
 
     /// Notes that Yama keeps us from the peer's memory, as the peer says.
-    pub(crate) fn note_kept_out(&self) {
-        self.is_kept_out.store(true, Ordering::Relaxed);
+    pub fn note_kept_out(&self) {
+        self.access.is_kept_out.store(true, Ordering::Relaxed);
     }
 
     /// Whether Yama keeps us from the peer's memory where that is not mapped, as the peer says.
-    pub(crate) fn is_kept_out(&self) -> bool {
-        self.is_kept_out.load(Ordering::Relaxed)
+    pub fn is_kept_out(&self) -> bool {
+        self.access.is_kept_out.load(Ordering::Relaxed)
     }
 
     /// Sends a grant request to the peer. Does nothing if the peer takes no message now. The caller
     /// repeats the request after a while, which also helps if the file in the answer was lost
     /// because this process had no free descriptor for it.
-    pub(crate) fn ask(&self, asker: Qpn, target: Qpn, rkey: Rkey) {
-        let has_words = self.has_words.load(Ordering::Relaxed);
-        let _ = self
-            .local_peer
-            .send(&GrantMessage::Request { asker, target, rkey, has_words }.emit(), None);
+    pub fn ask(&self, asker: Qpn, target: Qpn, rkey: Rkey) {
+        let has_words = self.access.has_words.load(Ordering::Relaxed);
+        let _ = self.send(&GrantMessage::Request { asker, target, rkey, has_words }.emit(), None);
     }
 }
 
-impl GrantedProcess for DirectPeer {
+impl GrantedProcess for PeerProcess {
     fn access_word(&self) -> u64 {
-        self.local_peer.inside_us().load(Ordering::Acquire)
+        self.inside_us().load(Ordering::Acquire)
     }
 
     fn is_gone(&self) -> bool {
-        self.local_peer.has_hung_up()
+        self.has_hung_up()
     }
 
     fn cut_off(&self) {
         self.end_kernel_access();
-        self.revocations.note_cut_off();
+        self.access.rules.counts.note_cut_off();
         tracing::warn!(
-            pid = self.local_peer.pid(),
+            pid = self.pid(),
             "a process of this host stays inside memory that was taken back: it is granted no more"
         );
     }
 
     fn handle_revocation(&self, is_valid: &dyn Fn(RevocationToken) -> bool) {
-        self.kernel_access.handle_revocation(is_valid);
+        self.access.kernel_access.handle_revocation(is_valid);
     }
 
     fn notify_revoked(&self) -> bool {
-        let Err(error) = self.local_peer.send(&GrantMessage::Revoked.emit(), None) else {
+        let Err(error) = self.send(&GrantMessage::Revoked.emit(), None) else {
             return true;
         };
         if self.is_gone() {
             return true;
         }
-        self.revocations.note_untold();
-        let pid = self.local_peer.pid();
+        self.access.rules.counts.note_untold();
+        let pid = self.pid();
         tracing::debug!(pid, %error, "a process of this host was not told to unmap memory");
         false
     }
