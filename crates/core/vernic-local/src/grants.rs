@@ -8,8 +8,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Weak};
 
 use vernic_mem::{
-    Access, Grant, GrantedProcessId, LivenessWord, Memory, PeerMapping, PeerRange, PeerRegion,
-    PeerRevocationWords, RevocationToken, SharedRange,
+    Access, Grant, GrantedProcessId, LivenessWord, Memory, PeerMapping, PeerRange,
+    PeerRevocationWords, RemoteMemory, RevocationToken, SharedRange,
 };
 use vernic_wire::{Qpn, Rkey};
 
@@ -33,7 +33,7 @@ pub struct Grants {
     /// Ways to access the peer's memory that grants of queue pairs share. Each entry has the
     /// revocation token of the key, and whether the memory may be written. An entry is dropped when
     /// no grant uses it any more.
-    regions: Vec<(RevocationToken, bool, Weak<PeerRegion>)>,
+    regions: Vec<(RevocationToken, bool, Weak<dyn RemoteMemory>)>,
 }
 
 /// What becomes of a grant request.
@@ -192,20 +192,20 @@ impl Grants {
         &mut self,
         offer: &GrantOffer,
         file: Option<OwnedFd>,
-    ) -> Result<Arc<PeerRegion>, Refusal> {
+    ) -> Result<Arc<dyn RemoteMemory>, Refusal> {
         let writable = writes(offer.access);
         self.regions.retain(|(_, _, region)| region.strong_count() != 0);
-        let is_it = |known: &&(RevocationToken, bool, Weak<PeerRegion>)| {
+        let is_it = |known: &&(RevocationToken, bool, Weak<dyn RemoteMemory>)| {
             (known.0, known.1) == (offer.key, writable)
         };
         if let Some(region) = self.regions.iter().find(is_it).and_then(|known| known.2.upgrade()) {
             return Ok(region);
         }
         let pid = self.process.pid();
-        let region = match file.filter(|_| offer.is_mapped) {
+        let region: Arc<dyn RemoteMemory> = match file.filter(|_| offer.is_mapped) {
             Some(file) => {
                 let memory = PeerMapping::map(file.as_fd(), offer.at, offer.len, writable);
-                PeerRegion::Mapped(memory.map_err(|error| {
+                Arc::new(memory.map_err(|error| {
                     tracing::debug!(pid, %error, "memory that was offered is not mapped");
                     Refusal::Unreachable
                 })?)
@@ -216,10 +216,9 @@ impl Grants {
                 let named = i32::try_from(pid).ok().filter(|&pid| pid > 0);
                 let pid = named.ok_or(Refusal::NotPermitted)?;
                 let GrantOffer { at: addr, len, liveness, .. } = *offer;
-                PeerRegion::ByKernel(PeerRange { pid, addr, len, liveness })
+                Arc::new(PeerRange { pid, addr, len, liveness })
             }
         };
-        let region = Arc::new(region);
         self.regions.push((offer.key, writable, Arc::downgrade(&region)));
         Ok(region)
     }

@@ -55,7 +55,7 @@ pub use peers::LocalPeers;
 pub use process::{LocalPeerId, MAX_LOCAL_PEERS, PeerProcess};
 pub use qp_grants::{GrantState, PeerGrant, QpGrants};
 pub use rendezvous::{
-    BYTES_PER_POLL, LIMITS, MAX_PIECES, Rendezvous, RendezvousError, RendezvousRecord, SenderMemory,
+    BYTES_PER_POLL, LIMITS, MAX_PIECES, Rendezvous, RendezvousRecord, SenderMemory,
 };
 pub use ring::{
     MAX_RING_BYTES, MIN_RING_BYTES, MessageHead, PacketBuffer, Record, RingBroken, RingReader,

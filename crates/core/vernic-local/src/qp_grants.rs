@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use vernic_mem::{Access, PeerRegion, PeerRevocationWords};
+use vernic_mem::{Access, PeerRevocationWords, RemoteMemory};
 use vernic_proto::{Direct, DirectOp};
 use vernic_wire::Rkey;
 
@@ -45,7 +45,7 @@ pub struct PeerGrant {
     /// The revocation words of the memory's owner.
     pub words: Arc<PeerRevocationWords>,
     /// The memory.
-    pub region: Arc<PeerRegion>,
+    pub region: Arc<dyn RemoteMemory>,
 }
 
 impl PeerGrant {

@@ -28,8 +28,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::process::PeerProcess;
 use vernic_mem::{
-    LivenessWord, MAX_REVOCATION_WORDS, PeerCopyError, PeerList, PeerPiece, PeerRevocationWords,
-    RevocationToken,
+    LivenessWord, LocalPart, MAX_REVOCATION_WORDS, PeerCopyError, PeerList, PeerPiece,
+    PeerRevocationWords, RemoteMemory, RevocationToken,
 };
 use vernic_proto::RendezvousLimits;
 
@@ -141,15 +141,6 @@ pub struct SenderMemory {
     has_refused: AtomicBool,
 }
 
-/// Why the payload of a SEND was not copied.
-#[derive(Debug)]
-pub enum RendezvousError {
-    /// The bytes could not be copied.
-    Fault(PeerCopyError),
-    /// The sender has revoked the memory: its application may use it for something else again.
-    Withdrawn,
-}
-
 impl SenderMemory {
     /// Returns the peer's memory to copy from; `None` if this process may not read it.
     pub fn new(
@@ -165,22 +156,23 @@ impl SenderMemory {
         Some(Self { process, pid, liveness, words, has_refused: AtomicBool::new(false) })
     }
 
-    /// Runs `copy`, and checks the sender's revocation word before and after it.
-    pub fn pull(
-        &self,
-        record: &RendezvousRecord,
-        copy: impl FnOnce(&PeerList<'_>) -> Result<(), PeerCopyError>,
-    ) -> Result<(), RendezvousError> {
+    /// Copies the payload that `record` names to a part of a message, which has as many bytes.
+    ///
+    /// # Errors
+    /// [`PeerCopyError`]; `Revoked` if the sender has revoked the memory: its application may use
+    /// it for something else again.
+    pub fn pull(&self, record: &RendezvousRecord, to: LocalPart<'_>) -> Result<(), PeerCopyError> {
         // The check before the copy only saves a useless copy; the check after it decides.
         if !self.words.is_valid(record.token) {
-            return Err(RendezvousError::Withdrawn);
+            return Err(PeerCopyError::Revoked);
         }
         let Self { pid, liveness, .. } = *self;
-        let copied = copy(&PeerList { pid, liveness, pieces: record.pieces() });
+        let from = PeerList { pid, liveness, pieces: record.pieces() };
+        let copied = from.read(to, 0, &|| true);
         if !self.words.is_valid_after_read(record.token) {
-            return Err(RendezvousError::Withdrawn);
+            return Err(PeerCopyError::Revoked);
         }
-        copied.map_err(RendezvousError::Fault)
+        copied
     }
 
     /// Notifies the peer that this process cannot read the peer's memory, so that its payload

@@ -30,7 +30,9 @@ use std::iter;
 use std::sync::atomic::AtomicU64;
 
 use vernic_local::{GrantState, PeerGrant, QpGrants, Refusal};
-use vernic_mem::{Memory, PdId, PeerAtomic, PeerCopies, PeerCopyError, PeerRange, PeerRegion};
+use vernic_mem::{
+    Holds, Memory, PdId, PeerAtomic, PeerCopies, PeerCopyError, PeerRange, RemoteMemory,
+};
 use vernic_proto::{After, AtomicOp, Direct, DirectOp, Qp, Time};
 use vernic_wire::{Qpn, Rkey};
 
@@ -160,7 +162,7 @@ fn step(machine: &Qp, host: &mut QpHost<'_>, direct: &Direct, room: u32, now: Ti
         let worth = direct.after == After::OneSided || direct.length >= WORTH_WAITING;
         return if worth { Step::Wait } else { Step::Packets };
     }
-    let by_kernel = matches!(*grant.region, PeerRegion::ByKernel(_));
+    let by_kernel = grant.region.by_kernel().is_some();
     if by_kernel && peer.is_forbidden() {
         // The kernel has refused to access this process with another key, and would refuse this
         // key, too.
@@ -184,7 +186,7 @@ fn step(machine: &Qp, host: &mut QpHost<'_>, direct: &Direct, room: u32, now: Ti
         return refuse(counts, Refusal::Closed);
     };
     let to = (&*grant.region, at + u64::from(direct.done));
-    let done = carry_out((engine.memory(), pd), slots, direct, part, to, || access.is_valid());
+    let done = carry_out((engine.memory(), pd), slots, direct, part, to, &|| access.is_valid());
     drop(access);
     if let Err(fault) = done {
         return refuse(counts, note_fault(grants, own, rkey, &fault));
@@ -248,7 +250,7 @@ fn list(
     inside: &AtomicU64,
     room: u32,
 ) -> Option<Step> {
-    let PeerRegion::ByKernel(range) = &*grant.region else { return None };
+    let range = grant.region.by_kernel()?;
     let second = machine.directs_behind().next()?;
     let next = machine.next_direct().filter(|next| goes_with(&second, next))?;
     let requests = || {
@@ -340,8 +342,8 @@ fn carry_out(
     slots: &mut SendSlots,
     direct: &Direct,
     part: u32,
-    to: (&PeerRegion, u64),
-    holds: impl Fn() -> bool,
+    to: (&dyn RemoteMemory, u64),
+    holds: Holds<'_>,
 ) -> Result<(), PeerCopyError> {
     let (slot, done) = (direct.slot, direct.done);
     match direct.op {

@@ -10,7 +10,6 @@
 //! costs as much as packets of a few KiB, and may fail half-way.
 
 use vernic_local::{GrantState, Refusal};
-use vernic_mem::PeerRegion;
 use vernic_proto::{DirectOp, QpState, Remote, Time};
 use vernic_wire::Qpn;
 
@@ -85,7 +84,7 @@ fn place(
         }
         Some(GrantState::No { .. } | GrantState::Never) => return Placed::Not,
     };
-    if !matches!(*grant.region, PeerRegion::Mapped(_)) {
+    if grant.region.by_kernel().is_some() {
         return Placed::Not;
     }
     let Some(start) = grant.offer.place_write(to.addr, len) else {
@@ -107,7 +106,7 @@ fn place(
         let bytes = &bytes[..bytes.len().min((len - done) as usize)];
         for piece in bytes.chunks(PIECE) {
             let at = start + u64::from(done);
-            is_whole = is_whole && access.is_valid() && grant.region.write(at, piece).is_ok();
+            is_whole = is_whole && access.is_valid() && grant.region.write_bytes(piece, at).is_ok();
             done += piece.len() as u32;
         }
     });
