@@ -36,6 +36,8 @@ pub(super) enum Pair {
     Ucx(Option<Over>, Cow<'static, str>),
     /// libfabric's ping-pong of messages of so many bytes.
     Libfabric(Over, u64),
+    /// sockperf's ping-pong over stream sockets, of messages of so many bytes.
+    Sockperf(Streams, u64),
     /// `vernic bench` with options: the Rust API.
     RustApi(Way, &'static str),
     /// So many connections by `cmtime`, all at once.
@@ -66,6 +68,17 @@ pub(super) enum Crc {
 pub(super) enum Over {
     Tcp,
     SharedMemory,
+    /// Shared memory, with the program's buffers on its heap, as those of perftest are. Else UCX's
+    /// perftest takes a file in shared memory, or huge pages where it gets any.
+    SharedMemoryHeap,
+}
+
+/// What carries the stream sockets of a program that knows TCP alone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Streams {
+    Tcp,
+    /// rsockets, by `librspreload.so`.
+    Rdma,
 }
 
 /// Which interface a loop of calls uses.
@@ -97,8 +110,12 @@ const STARTS: usize = 15;
 const MORE: u32 = 3;
 /// What counts them, and says so among the program's own output.
 const COUNT: &str = "perf stat --log-fd 1 -x, -e instructions:u --";
+/// UCX's names of its ways within a host.
+const SHARED_MEMORY: &str = "posix,cma,self";
 /// Messages that UCX sends before it measures.
 const UCX_WARM_UP: u32 = 100;
+/// Seconds of a measurement of sockperf.
+const SOCKPERF_SECONDS: u32 = 1;
 /// Seconds of a measurement of qperf.
 pub(super) const QPERF_SECONDS: u32 = 1;
 
@@ -131,7 +148,8 @@ impl Over {
     fn ucx(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Tcp => &[("UCX_TLS", "tcp"), ("UCX_NET_DEVICES", "lo")],
-            Self::SharedMemory => &[("UCX_TLS", "posix,cma")],
+            Self::SharedMemory => &[("UCX_TLS", SHARED_MEMORY)],
+            Self::SharedMemoryHeap => &[("UCX_TLS", SHARED_MEMORY), ("UCX_ALLOC_PRIO", "heap")],
         }
     }
 
@@ -139,7 +157,16 @@ impl Over {
     fn provider(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
-            Self::SharedMemory => "shm",
+            Self::SharedMemory | Self::SharedMemoryHeap => "shm",
+        }
+    }
+}
+
+impl Streams {
+    fn run(self, vernic: &str, program: &str) -> Line {
+        match self {
+            Self::Tcp => Line::new(program),
+            Self::Rdma => Line::new(&format!("{vernic} run --rsockets=only -d lo -- {program}")),
         }
     }
 }
@@ -176,7 +203,8 @@ impl Pair {
             _ => ("-p", "-p"),
         };
         let meeting = match self {
-            Self::Cmtime => Server::Cm(port),
+            Self::Cmtime | Self::Sockperf(Streams::Rdma, _) => Server::Cm(port),
+            Self::Sockperf(Streams::Tcp, _) => Server::EndlessTcp(port),
             _ => Server::Tcp(port),
         };
         Ok((server.port(passive, port), client.port(active, port), meeting))
@@ -202,6 +230,9 @@ impl Pair {
             }
             Self::RustApi(way, _) => {
                 Line::new(&format!("{vernic} bench server --once -d lo")).env(way.env())
+            }
+            Self::Sockperf(streams, _) => {
+                streams.run(vernic, &format!("sockperf server --tcp -i {HOST}"))
             }
             Self::Cmtime => Way::SameHost.run(vernic, &format!("cmtime -b {HOST}")),
         };
@@ -246,6 +277,10 @@ impl Pair {
                 let rest = "--rounds 1 --no-baselines --json";
                 Line::new(&format!("{vernic} bench client {HOST} {all} {rest}")).env(way.env())
             }
+            Self::Sockperf(streams, size) => {
+                let options = format!("-m {size} -t {SOCKPERF_SECONDS} --full-rtt -i {HOST}");
+                streams.run(vernic, &format!("sockperf ping-pong --tcp {options}"))
+            }
             Self::Cmtime => Way::SameHost.run(vernic, &format!("cmtime -s {HOST} -c {messages}")),
         };
         line.on(setup.client_core)
@@ -260,6 +295,7 @@ impl Pair {
             Self::Qperf(..) => Some("qperf"),
             Self::Ucx(..) => Some("ucx_perftest"),
             Self::Libfabric(..) => Some("fi_pingpong"),
+            Self::Sockperf(..) => Some("sockperf"),
             Self::RustApi(..) => None,
             Self::Cmtime => Some("cmtime"),
         }
@@ -274,10 +310,12 @@ impl Pair {
             (Self::Perftest(..) | Self::Iwarp(..), Figure::Rate) => output::perftest_rate(printed),
             (Self::Perftest(..) | Self::Iwarp(..), _) => output::perftest_latency(printed),
             (Self::Ucx(..), Figure::Latency) => output::ucx_latency(printed),
+            (Self::Ucx(..), Figure::Rate) => output::ucx_rate(printed),
             (Self::Ucx(..), _) => output::ucx_bandwidth(printed),
             (Self::Qperf(..), Figure::Latency) => output::qperf_latency(printed),
             (Self::Qperf(..), _) => output::qperf_bandwidth(printed),
             (Self::Libfabric(..), _) => output::libfabric_latency(printed),
+            (Self::Sockperf(..), _) => output::sockperf_round_trip(printed),
             (Self::RustApi(..), Figure::Bandwidth) => output::vernic_bench(printed, "gbytes_per_s"),
             (Self::RustApi(..), Figure::Rate) => output::vernic_bench(printed, "mmsg_per_s"),
             (Self::RustApi(..), _) => output::vernic_bench(printed, "latency_us_p50"),
