@@ -419,3 +419,46 @@ fn start_ms(line: &Line) -> Result<f64> {
     }
     median(starts).ok_or_else(|| "no start".into())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setup() -> Setup {
+        Setup {
+            quick: false,
+            vernic: "vernic".into(),
+            post_poll: "post_poll".into(),
+            post_poll_c: Err("no compiler".into()),
+            server_core: None,
+            client_core: None,
+            cores: "any",
+        }
+    }
+
+    #[test]
+    fn stream_sockets_go_over_rdma_alone_and_meet_by_its_connection_manager() {
+        let ends = |streams| Pair::Sockperf(streams, 64).ends(&setup(), 0, Figure::Latency);
+        let (server, client, port) = ends(Streams::Rdma).unwrap();
+        let Server::Cm(port) = port else { panic!("{port:?}") };
+        let around = "vernic run --rsockets=only -d lo -- sockperf";
+        let options = format!("-i 127.0.0.1 -p {port}");
+        assert_eq!(server.text(), format!("{around} server --tcp {options}"));
+        let client_options = format!("--tcp -m 64 -t 1 --full-rtt {options}");
+        assert_eq!(client.text(), format!("{around} ping-pong {client_options}"));
+        let (server, _, port) = ends(Streams::Tcp).unwrap();
+        assert!(matches!(port, Server::EndlessTcp(_)), "{port:?}");
+        assert!(server.text().starts_with("sockperf server --tcp"), "{}", server.text());
+    }
+
+    #[test]
+    fn both_ends_of_ucx_have_the_same_buffers() {
+        let pair = Pair::Ucx(Some(Over::SharedMemoryHeap), "-t tag_bw -s 64".into());
+        let env = "UCX_TLS=posix,cma,self UCX_ALLOC_PRIO=heap ucx_perftest";
+        assert_eq!(pair.server(&setup(), 10).text(), env);
+        assert_eq!(
+            pair.client(&setup(), 10, Figure::Rate).text(),
+            format!("{env} 127.0.0.1 -t tag_bw -s 64 -n 10 -w 100 -f -v")
+        );
+    }
+}
