@@ -10,7 +10,7 @@
 
 use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use vernic_io::Link;
 use vernic_proto::{QpInit, Time};
@@ -20,7 +20,7 @@ use crate::cm::CmShared;
 use crate::device::opened::Device;
 use crate::lane::core::LaneState;
 use crate::qp::machine::Machine;
-use crate::qp::state::QpInner;
+use crate::qp::state::{QpCore, QpInner};
 use crate::streams::{LingeringConnection, Streams};
 
 /// A protocol that carries the work of queue pairs over a network: RoCE or iWARP.
@@ -49,12 +49,14 @@ pub(crate) trait WireProtocol: Send {
     }
 
     /// Sends what was just posted to `qp`, ahead of everything else that is ready: the application
-    /// waits for it.
+    /// waits for it. `core` is the queue pair's; it is unlocked before any other queue pair is
+    /// locked.
     fn transmit_posted(
         &mut self,
         lane: &mut LaneState,
         device: &Device,
         qp: &Arc<QpInner>,
+        core: MutexGuard<'_, QpCore>,
         now: Time,
     );
 
@@ -150,8 +152,14 @@ impl Lane {
 
     /// See [`WireProtocol::transmit_posted`].
     #[inline]
-    pub(crate) fn transmit_posted(&mut self, device: &Device, qp: &Arc<QpInner>, now: Time) {
-        self.protocol.transmit_posted(&mut self.state, device, qp, now);
+    pub(crate) fn transmit_posted(
+        &mut self,
+        device: &Device,
+        qp: &Arc<QpInner>,
+        core: MutexGuard<'_, QpCore>,
+        now: Time,
+    ) {
+        self.protocol.transmit_posted(&mut self.state, device, qp, core, now);
     }
 
     /// See [`WireProtocol::fire_timers`].

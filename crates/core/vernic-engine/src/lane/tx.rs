@@ -5,7 +5,7 @@
 //! short ACK rides as the last segment of the same run; responses go first if the application
 //! sleeps for its completions ([`TurnOrder`]). A full batch is sent and filled again.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use nix::errno::Errno;
 use vernic_io::{Nanos, TxPath, route_hint};
@@ -49,18 +49,19 @@ impl Packets {
         lane: &mut LaneState,
         engine: &Device,
         qp: &Arc<QpInner>,
+        mut core: MutexGuard<'_, QpCore>,
         now: Time,
     ) {
         let (mut alone, mut in_flight) = (false, 0);
         if lane.tx.has_room() {
             lane.rings.begin();
-            let mut core = lock(&qp.core);
             in_flight = core.machine.packets().map_or(0, |machine| machine.requests_in_flight());
             let did = lane.give_turn(engine, qp, &mut core, true, now);
             alone = did == TurnResult::Backpressured || !core.machine.wants_requests();
         } else {
             lane.sched.make_ready(qp);
         }
+        drop(core);
         if !alone {
             self.transmit(lane, engine, now);
             return;
