@@ -21,6 +21,7 @@
 //! | `host.rs`, `host/` | several processes on one host: slots, names, packets handed over |
 //! | `local.rs`, `local/` | local peers: processes of one host that share memory |
 //! | `circle.rs` | words in a circle, for rings and queues in memory |
+//! | `clock.rs` | the time, read from the processor's counter |
 //! | `netdev.rs` | network devices, their addresses, and changes of them |
 //! | `nexthop.rs` | whether the first machine on a route is there |
 //! | `closed.rs` | the link of a device that was closed |
@@ -40,6 +41,7 @@ mod address;
 pub mod batch;
 pub mod capture;
 mod circle;
+mod clock;
 mod closed;
 mod endpoint;
 mod factory;
@@ -69,6 +71,7 @@ pub mod wait;
 
 pub use address::{Address, LocalAddr};
 pub use batch::{Door, Icrc, LinkLimits, RxBatch, RxMeta, RxPacket, TxBatch, TxRun};
+pub use clock::Clock;
 pub use closed::ClosedLink;
 pub use factory::{LinkFactory, LinkSetup, NoLink, UdpFactory};
 pub use host::{HandoverResult, NameError, ServiceName, ServiceScope, Slot, SlotTable};

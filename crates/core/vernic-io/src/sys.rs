@@ -16,6 +16,7 @@ mod message;
 mod packets;
 mod shared;
 mod stream;
+mod ticks;
 mod turns;
 mod unix;
 
@@ -39,6 +40,7 @@ pub(crate) use stream::{
     EpollOp, MAX_PIECES, accept, descriptor_limit, epoll, epoll_ready, epoll_watch, listen,
     peer_addr, recv, recv_pieces, send, send_pieces, shutdown_write, tcp_info, unacknowledged,
 };
+pub(crate) use ticks::ticks;
 pub use turns::ask_for_short_slices;
 pub(crate) use unix::{
     bell, bind_abstract, connect_abstract, recv_abstract, send_abstract, send_with_file,

@@ -12,7 +12,7 @@ use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
 use std::sync::{Arc, MutexGuard};
 
-use vernic_io::Link;
+use vernic_io::{Clock, Link};
 use vernic_proto::{QpInit, Time};
 use vernic_wire::Qpn;
 
@@ -97,6 +97,7 @@ pub(crate) trait WireProtocol: Send {
 
 /// The lane of a device: its state, and the protocol that moves its bytes.
 pub(crate) struct Lane {
+    clock: Clock,
     pub(super) state: LaneState,
     pub(super) protocol: Box<dyn WireProtocol>,
 }
@@ -125,7 +126,14 @@ impl Lane {
         cm: Arc<CmShared>,
         now: Time,
     ) -> Self {
-        Self { state: LaneState::new(device, link, cm, now), protocol }
+        let state = LaneState::new(device, link, cm, now);
+        Self { clock: Clock::default(), state, protocol }
+    }
+
+    /// Returns the clock of the threads that run the lane.
+    #[inline]
+    pub(crate) fn clock(&mut self) -> &mut Clock {
+        &mut self.clock
     }
 
     /// See [`WireProtocol::receive`].

@@ -297,7 +297,7 @@ impl Engine {
     /// Runs `f` with the lane, for a thread of the application that has just taken it.
     #[inline]
     fn run(&self, mut lane: MutexGuard<'_, Lane>, f: impl FnOnce(&mut Lane, Time)) {
-        let now = self.now();
+        let now = self.now_by(lane.clock());
         self.answer_doorbells(&mut lane);
         f(&mut lane, now);
         self.hand_over(&lane, now);
