@@ -25,6 +25,7 @@ use crate::lane::gsi::Gsi;
 use crate::lane::udp_backpressure::{self, UdpBackpressure};
 use crate::local::direct_peers::DirectPeers;
 use crate::local::rings::LocalRings;
+use crate::qp::arrivals::Arrivals;
 use crate::qp::state::{QpCore, QpInner};
 use crate::qp::table::QpTable;
 use crate::qp::xrc::SrqTable;
@@ -56,6 +57,8 @@ pub(crate) struct LaneState {
     pub(super) srqs: SrqTable,
     /// The scheduler: it says which queue pair has its turn next.
     pub(super) sched: Scheduler,
+    /// Completions for the thread that runs the lane.
+    pub(super) arrivals: Arrivals,
     pub(super) udp_backpressure: UdpBackpressure,
     /// Rings that are shared with processes of this host.
     pub(super) rings: LocalRings,
@@ -76,6 +79,7 @@ impl LaneState {
             table: QpTable::new(),
             srqs: SrqTable::default(),
             sched: Scheduler::new(now),
+            arrivals: Arrivals::new(),
             udp_backpressure: UdpBackpressure::new(device.config().pace),
             rings: LocalRings::new(),
             receiver_page: device.slots().receiver_page().cloned(),
@@ -83,6 +87,12 @@ impl LaneState {
             gsi: Gsi::new(cm),
             direct_peers: DirectPeers::default(),
         }
+    }
+
+    /// Returns the completions for the thread that runs the lane.
+    #[inline]
+    pub(crate) fn arrivals(&mut self) -> &mut Arrivals {
+        &mut self.arrivals
     }
 
     /// Returns when the background thread must poll the lane again for its packets though none

@@ -56,6 +56,7 @@ use crate::cm::CmShared;
 use crate::device::opened::{Device, monotonic_ns};
 use crate::lane::protocol::{Lane, WireProtocol};
 use crate::policy::{AfterPoll, TABLE};
+use crate::qp::completions::{CqRing, Wc};
 use crate::qp::state::{QpCore, QpInner};
 use crate::streams::{EXIT_PATIENCE, settle_lingering};
 use crate::support::events::{lock, try_lock};
@@ -209,21 +210,22 @@ impl Engine {
         self.run_inline(|lane, now| lane.transmit(self, now));
     }
 
-    /// Makes progress for a call that polls a completion queue whose ring was empty: see the module
-    /// documentation. `take` takes completions from the ring and returns how many. Returns that
-    /// number.
-    pub(crate) fn poll_inline(&self, mut take: impl FnMut() -> usize) -> usize {
+    /// Makes progress for a call that polls a completion queue whose ring `cq` was empty: see the
+    /// module documentation. Takes completions, oldest first, and returns how many.
+    pub(crate) fn poll_inline<T: From<Wc>>(&self, cq: &CqRing, out: &mut [T]) -> usize {
         let (mut taken, mut after) = (0, AfterPoll::Return);
         let done = self.run_inline(|lane, now| {
             self.policy().called(now);
             lane.transmit(self, now);
+            lane.arrivals().begin(cq, out.len());
             let received = lane.receive(self, now);
+            taken = lane.arrivals().take(out);
             lane.fire_timers(self, now);
-            taken = take();
+            taken += cq.take(&mut out[taken..]);
             after = self.policy().polled(taken != 0 || received != 0, now);
         });
         if !done {
-            taken = take();
+            taken = cq.take(out);
             if taken == 0 {
                 after = self.policy().polled_without_lane(&TABLE);
             }
