@@ -19,6 +19,7 @@
 //! | `tcp.rs` | TCP connections, and the readiness of many: they carry iWARP |
 //! | `icrc.rs` | the ICRC where the Identification cannot be seen |
 //! | `host.rs`, `host/` | several processes on one host: slots, names, packets handed over |
+//! | `clock.rs` | the time, read from the processor's counter |
 //! | `netdev.rs` | network devices, their addresses, and changes of them |
 //! | `nexthop.rs` | whether the first machine on a route is there |
 //! | `closed.rs` | the link of a device that was closed |
@@ -35,6 +36,7 @@
 mod address;
 pub mod batch;
 pub mod capture;
+mod clock;
 mod closed;
 mod endpoint;
 mod factory;
@@ -60,6 +62,7 @@ pub mod wait;
 
 pub use address::{Address, LocalAddr};
 pub use batch::{Door, Icrc, LinkLimits, RxBatch, RxMeta, RxPacket, TxBatch, TxRun};
+pub use clock::Clock;
 pub use closed::ClosedLink;
 pub use factory::{LinkFactory, LinkSetup, NoLink, UdpFactory};
 pub use host::{HandoverResult, NameError, ServiceName, ServiceScope, Slot, SlotTable};

@@ -12,7 +12,7 @@
 //! | `mapping.rs`, `shared.rs`, `circle.rs` | memory that processes share, and copies to and from it |
 //! | `fork.rs` | descriptors that a child of `fork` does not keep |
 //! | `user.rs`, `random.rs` | which user a process belongs to; random numbers |
-//! | `ifaddrs.rs`, `turns.rs` | network interfaces; how long a turn of the scheduler is |
+//! | `ifaddrs.rs`, `turns.rs`, `ticks.rs` | interfaces; how long a turn of the scheduler is; the counter |
 //!
 //! Limits: 32 messages per `sendmmsg`/`recvmmsg`. Nothing here allocates but the list of
 //! interfaces.
@@ -26,6 +26,7 @@ mod packets;
 mod random;
 mod shared;
 mod stream;
+mod ticks;
 mod turns;
 mod unix;
 pub mod user;
@@ -51,6 +52,7 @@ pub use stream::{
     EpollOp, MAX_PIECES, accept, descriptor_limit, epoll, epoll_ready, epoll_watch, listen,
     peer_addr, recv, recv_pieces, send, send_pieces, shutdown_write, tcp_info, unacknowledged,
 };
+pub use ticks::ticks;
 pub use turns::ask_for_short_slices;
 pub use unix::{
     bell, bind_abstract, connect_abstract, recv_abstract, send_abstract, send_with_file,

@@ -12,7 +12,7 @@ use std::time::SystemTime;
 
 use nix::time::{ClockId, clock_gettime};
 use vernic_io::host::SlotTable;
-use vernic_io::{LocalAddr, Origin, TxPath, Waker};
+use vernic_io::{Clock, LocalAddr, Origin, TxPath, Waker};
 use vernic_mem::{Memory, MwHandle};
 use vernic_proto::Time;
 use vernic_wire::{Gid, PortNum, Rkey};
@@ -350,6 +350,12 @@ impl Device {
     #[inline]
     pub(crate) fn now(&self) -> Time {
         Time(monotonic_ns().saturating_sub(self.started_ns))
+    }
+
+    /// Returns the same of the clock of a lane, which is read faster.
+    #[inline]
+    pub(crate) fn now_by(&self, clock: &mut Clock) -> Time {
+        Time(clock.now_ns(monotonic_ns).saturating_sub(self.started_ns))
     }
 
     /// Returns `now` as completions report it: nanoseconds of CLOCK_MONOTONIC.

@@ -94,7 +94,7 @@ impl Lane {
         slots: &SlotTable,
         make: impl FnOnce(Qpn, &dyn WireProtocol) -> Arc<QpInner>,
     ) -> Result<Arc<QpInner>, CreateError> {
-        let Self { state, protocol } = self;
+        let Self { state, protocol, .. } = self;
         let open = state.table.len();
         let qp = state.table.insert(slots, |qpn| make(qpn, protocol.as_ref()));
         let qp = qp.map_err(|source| CreateError::NoQpn { open, source })?;

@@ -24,6 +24,7 @@ use crate::device::opened::Device;
 use crate::lane::groups::Groups;
 use crate::lane::gsi::Gsi;
 use crate::lane::udp_backpressure::{self, UdpBackpressure};
+use crate::qp::arrivals::Arrivals;
 use crate::qp::state::{QpCore, QpInner};
 use crate::qp::table::QpTable;
 use crate::qp::xrc::SrqTable;
@@ -55,6 +56,8 @@ pub(crate) struct LaneState {
     pub(super) srqs: SrqTable,
     /// The scheduler: it says which queue pair has its turn next.
     pub(super) sched: Scheduler,
+    /// Completions for the thread that runs the lane.
+    pub(super) arrivals: Arrivals,
     pub(super) udp_backpressure: UdpBackpressure,
     /// The processes of this host that share memory with this one.
     pub(super) rings: LocalPeers,
@@ -72,12 +75,19 @@ impl LaneState {
             table: QpTable::new(),
             srqs: SrqTable::default(),
             sched: Scheduler::new(now),
+            arrivals: Arrivals::new(),
             udp_backpressure: UdpBackpressure::new(device.config().pace),
             rings: LocalPeers::default(),
             receiver_page: device.slots().receiver_page().cloned(),
             groups: Groups::default(),
             gsi: Gsi::new(cm),
         }
+    }
+
+    /// Returns the completions for the thread that runs the lane.
+    #[inline]
+    pub(crate) fn arrivals(&mut self) -> &mut Arrivals {
+        &mut self.arrivals
     }
 
     /// Returns when the background thread must poll the lane again for its packets though none

@@ -22,6 +22,7 @@ use crate::device::opened::Device;
 use crate::lane::core::LaneState;
 use crate::lane::groups::Groups;
 use crate::lane::packets::Packets;
+use crate::qp::arrivals::Arrivals;
 use crate::qp::source::Sender;
 use crate::qp::state::{QpCore, QpInner};
 use crate::qp::table::QpTable;
@@ -64,7 +65,7 @@ impl Packets {
             return from_rings;
         }
         lane.sched.count_received(count);
-        let LaneState { link, table, srqs, sched, groups, gsi, .. } = lane;
+        let LaneState { link, table, srqs, sched, arrivals, groups, gsi, .. } = lane;
         let (locked, mads, paced, via, sender_memory, pulled) =
             (None, Vec::new(), 0, None, None, 0);
         let mut noted = None;
@@ -75,6 +76,7 @@ impl Packets {
             srqs,
             groups,
             sched,
+            arrivals,
             locked,
             mads,
             paced,
@@ -134,7 +136,7 @@ impl LaneState {
 
     /// Receives up to `bytes` from the ring of one local peer.
     fn receive_ring(&mut self, engine: &Device, index: u16, bytes: u64, now: Time) -> usize {
-        let Self { rings, table, srqs, sched, groups, .. } = self;
+        let Self { rings, table, srqs, sched, arrivals, groups, .. } = self;
         let (mut buffer, mut count, mut total, mut broken) = (rings.take_buffer(), 0, 0, None);
         let Some((reader, via)) = rings.reading(index) else { return 0 };
         let sender_memory = via.sender_memory();
@@ -146,6 +148,7 @@ impl LaneState {
             srqs,
             groups,
             sched,
+            arrivals,
             locked,
             mads,
             paced,
@@ -225,6 +228,7 @@ struct Demux<'a, 'p> {
     srqs: &'a SrqTable,
     groups: &'a Groups,
     sched: &'a mut Scheduler,
+    arrivals: &'a mut Arrivals,
     locked: Option<LockedQp<'a>>,
     /// Packets for QP1: handled when no queue pair is held. Allocates, off the data path.
     mads: Vec<RxPacket<'p>>,
@@ -389,7 +393,7 @@ impl<'a, 'p> Demux<'a, 'p> {
     /// the queue pair wants to send, and to its timer.
     fn unlock(&mut self) {
         let Some(LockedQp { qp, mut core, requests, heard }) = self.locked.take() else { return };
-        qp.settle(self.engine, self.now, &mut core);
+        qp.settle(self.engine, self.now, &mut core, self.arrivals);
         if heard {
             core.side.peer.note_heard(self.now);
         }

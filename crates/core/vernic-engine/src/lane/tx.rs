@@ -5,7 +5,7 @@
 //! short ACK rides as the last segment of the same run; responses go first if the application
 //! sleeps for its completions ([`TurnOrder`]). A full batch is sent and filled again.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use nix::errno::Errno;
 use vernic_io::{Nanos, TxPath, route_hint};
@@ -49,18 +49,22 @@ impl Packets {
         lane: &mut LaneState,
         engine: &Device,
         qp: &Arc<QpInner>,
+        mut core: MutexGuard<'_, QpCore>,
         now: Time,
     ) {
         let (mut alone, mut in_flight) = (false, 0);
         if lane.tx.has_room() {
             lane.rings.begin();
-            let mut core = lock(&qp.core);
+            if lane.send_messages(engine, qp, &mut core, now) {
+                return;
+            }
             in_flight = core.machine.packets().map_or(0, |machine| machine.requests_in_flight());
             let did = lane.give_turn(engine, qp, &mut core, true, now);
             alone = did == TurnResult::Backpressured || !core.machine.wants_requests();
         } else {
             lane.sched.make_ready(qp);
         }
+        drop(core);
         if !alone {
             self.transmit(lane, engine, now);
             return;
@@ -111,6 +115,31 @@ impl LaneState {
             let mut core = lock(&qp.core);
             self.give_turn(engine, &qp, &mut core, false, now);
         }
+    }
+
+    /// Sends what was just posted to a queue pair, and returns true, if that is all that is to be
+    /// done: SENDs through a ring with room, and no packets that wait to go with them.
+    #[inline]
+    fn send_messages(
+        &mut self,
+        engine: &Device,
+        qp: &Arc<QpInner>,
+        core: &mut QpCore,
+        now: Time,
+    ) -> bool {
+        let is_ring = core.side.peer.route().is_ring() && self.tx.is_empty();
+        if !is_ring || core.side.ack.rides() || TurnOrder::of(qp) != TurnOrder::RequestsFirst {
+            return false;
+        }
+        let Self { rings, srqs, .. } = self;
+        let is_done = qp.with_lane_host(engine, Some(srqs), now, core, |machine, host| {
+            let Some(machine) = machine.packets() else { return false };
+            turn::send_messages(machine, host, rings, now)
+        });
+        if is_done {
+            self.sched.after_messages(qp, core);
+        }
+        is_done
     }
 
     /// Gives one queue pair its turn, and does what follows it. A queue pair that was `posted` to
