@@ -245,11 +245,15 @@ fn backpressured(host: &QpHost<'_>) -> TurnResult {
 /// ring as soon as there is a ring and no request is in flight by the link; this function makes
 /// that switch. A queue pair that always has something to send always has something in flight, so
 /// it pauses once, for a round trip. It does not pause where a loss would then go unnoticed
-/// (infinite timeout), or could not be repaired (a retry count of 0).
+/// (infinite timeout), or could not be repaired (a retry count of 0). In other states nothing is
+/// sent, and what was in flight may never be acknowledged.
 #[inline]
 fn switches(machine: &mut Qp, host: &mut QpHost<'_>, sinks: &Sinks<'_>) -> bool {
     let rings = &sinks.rings;
-    if rings.is_empty() || host.side.peer.route().requests() != RequestRoute::Wire {
+    if rings.is_empty()
+        || host.side.peer.route().requests() != RequestRoute::Wire
+        || !matches!(machine.state(), QpState::Rts | QpState::Sqd)
+    {
         return false;
     }
     let Some(path) = host.side.peer.path() else { return false };
