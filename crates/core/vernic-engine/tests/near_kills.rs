@@ -1,6 +1,6 @@
 //! Two processes of one host that send each other messages of all sizes through memory, of which
-//! one is killed at a random moment: whatever the other has on its way ends soon, and what came
-//! before is whole.
+//! one is killed at a random moment: whatever the other has on its way ends soon, what came before
+//! is whole, and no descriptor or file is left.
 //!
 //! `VERNIC_TEST_KILLS` says how many are killed, if it is set.
 
@@ -8,7 +8,9 @@
 
 mod common;
 
+use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -52,7 +54,7 @@ impl Random {
 
 /// One process's half of the traffic.
 struct Traffic {
-    end: End,
+    end: Arc<End>,
     qp: Arc<Qp>,
     random: Random,
     /// What both processes send out of.
@@ -67,8 +69,7 @@ struct Traffic {
 }
 
 impl Traffic {
-    fn new(direct: bool, seed: u64) -> Self {
-        let end = End::with(if direct { direct_config() } else { near_config() });
+    fn new(end: Arc<End>, seed: u64) -> Self {
         let (qp, bytes) = (end.qp(Service::Rc), pattern(SENT as usize, 5));
         end.fill(0, &bytes);
         let random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1);
@@ -142,12 +143,16 @@ impl Traffic {
     }
 }
 
+fn survivor(direct: bool) -> Arc<End> {
+    Arc::new(End::with(if direct { direct_config() } else { near_config() }))
+}
+
 /// Not a test of its own: what the other process runs.
 #[test]
 fn the_other_process() {
     let Ok(role) = std::env::var(ROLE) else { return };
     let (kind, seed) = role.split_once(' ').unwrap();
-    let mut traffic = Traffic::new(kind == "direct", seed.parse().unwrap());
+    let mut traffic = Traffic::new(survivor(kind == "direct"), seed.parse().unwrap());
     println!("> {}", traffic.qp.qpn().value());
     std::io::stdout().flush().unwrap();
     let mut line = String::new();
@@ -163,13 +168,42 @@ fn the_other_process() {
     }
 }
 
+/// What this process has open, and the files in shared memory. UDP sockets are left out: a link
+/// opens more of them with the number of queue pairs, up to a limit.
+fn open_files() -> BTreeMap<String, usize> {
+    let named = |dir: &str| {
+        let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).collect::<Vec<_>>()
+    };
+    let udp: Vec<_> = ["/proc/self/net/udp", "/proc/self/net/udp6"]
+        .map(|path| std::fs::read_to_string(path).unwrap())
+        .iter()
+        .flat_map(|table| table.lines().skip(1))
+        .filter_map(|line| Some(format!("socket:[{}]", line.split_whitespace().nth(9)?)))
+        .collect();
+    let is_udp = |name: &PathBuf| udp.iter().any(|udp| name.as_os_str() == udp.as_str());
+    // The directory that is being read is gone when its own entry is looked up.
+    let open = named("/proc/self/fd").into_iter().filter_map(|fd| std::fs::read_link(fd).ok());
+    let ours = |path: &PathBuf| path.to_string_lossy().contains("vernic");
+    let shared = named("/dev/shm").into_iter().filter(ours);
+    // Sockets and other nameless files have a number, which is another each time.
+    let kind = |name: PathBuf| {
+        name.to_string_lossy().trim_end_matches(|c: char| c.is_ascii_digit() || c == ']').to_owned()
+    };
+    let mut all = BTreeMap::new();
+    open.filter(|name| !is_udp(name))
+        .chain(shared)
+        .map(kind)
+        .for_each(|kind| *all.entry(kind).or_insert(0) += 1);
+    all
+}
+
 /// Kills the other process of a pair. Returns how many messages came before, and how long what was
 /// on its way took to end.
-fn kill(seed: u64) -> (u64, Duration) {
-    let direct = seed.is_multiple_of(2);
+fn kill(end: &Arc<End>, direct: bool, seed: u64) -> (u64, Duration) {
     let mut other =
         Other::start(&format!("{} {}", if direct { "direct" } else { "near" }, seed + 1000));
-    let mut traffic = Traffic::new(direct, seed);
+    let mut traffic = Traffic::new(end.clone(), seed);
     let peer = Qpn::new(other.hear().parse().unwrap());
     other.tell(&traffic.qp.qpn().value().to_string());
     assert_eq!(other.hear(), "connected");
@@ -207,10 +241,26 @@ fn kill(seed: u64) -> (u64, Duration) {
 fn a_process_that_is_killed_while_messages_are_on_their_way_ends_them_all_soon() {
     let kills = std::env::var("VERNIC_TEST_KILLS").map_or(KILLS, |count| count.parse().unwrap());
     let (mut received, mut longest) = (0, Duration::ZERO);
+    let survivors = [survivor(true), survivor(false)];
+    let mut open = BTreeMap::new();
     for seed in 0..kills {
-        let (count, took) = kill(seed);
+        let direct = seed.is_multiple_of(2);
+        let end = &survivors[usize::from(!direct)];
+        let (count, took) = kill(end, direct, seed);
         received += count;
         longest = longest.max(took);
+        // The first deaths leave what a device keeps: its files of revocation words, say.
+        if seed < 4 {
+            open = open_files();
+        }
+        let since = Instant::now();
+        while open_files() != open {
+            let more = open_files();
+            assert!(since.elapsed() < BOUND, "seed {seed}: {more:?} are open, before {open:?}");
+            for end in &survivors {
+                end.context.progress();
+            }
+        }
     }
     println!("{kills} kills, {received} messages before them, the longest end {longest:?}");
     assert_ne!(received, 0);
