@@ -24,9 +24,10 @@ pub fn rendezvous_record(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(emitted)
 }
 
-/// Returns what the head of a message in a ring names.
-pub fn part_of(head: MessageHead, length: u32) -> Option<(Qpn, MessagePart)> {
-    message_head::part_of(head, length)
+/// Returns what the head of a message in a ring names, and its payload, of the bytes behind the
+/// head.
+pub fn part_of(head: MessageHead, bytes: &[u8]) -> Option<(Qpn, MessagePart, &[u8])> {
+    message_head::part_of(head, bytes)
 }
 
 /// Returns the head of a message in a ring.

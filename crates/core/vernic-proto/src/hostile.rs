@@ -132,6 +132,16 @@ fn nonsense_part(random: &mut Random, near: Psn) -> MessagePart {
             Tag::Invalidated(RKEY),
             Tag::Invalidated(Rkey(0)),
         ]),
+        srqn: random.one_of(&[None, Some(SRQN), Some(SRQN), Some(FOREIGN_SRQN)]),
+    }
+}
+
+/// Whether a queue pair of this type may take a part, which names a shared receive queue or not.
+fn takes_part(qp_type: QpType, part: &MessagePart) -> bool {
+    match qp_type {
+        QpType::Rc => part.srqn.is_none(),
+        QpType::XrcTgt => part.srqn.is_some(),
+        QpType::Uc | QpType::Ud | QpType::XrcIni => false,
     }
 }
 
@@ -147,8 +157,10 @@ fn hand_over(
     let len = if part.is_rendezvous { 0 } else { (part.length as usize).min(payload.len()) };
     let len = if is_cut { len / 2 } else { len };
     let disposition = qp.handle_message(now, part, &payload[..len], host);
-    if qp.qp_type() != QpType::Rc {
-        assert_eq!(disposition, Disposition::Drop(DropReason::WrongService));
+    if !takes_part(qp.qp_type(), part) {
+        use DropReason::{BadState, Malformed, WrongService};
+        let reasons = [WrongService, BadState, Malformed].map(Disposition::Drop);
+        assert!(reasons.contains(&disposition), "{disposition:?} {part:?}");
     }
     disposition
 }
@@ -198,7 +210,7 @@ impl Peer {
 
     /// The part of a SEND that a requester of this host would send next, and the peer after it.
     /// `None` in the midst of a message of another kind.
-    fn part(&self, random: &mut Random) -> Option<(MessagePart, Self)> {
+    fn part(&self, random: &mut Random, service: Service) -> Option<(MessagePart, Self)> {
         let (left, starts) = match self.message {
             Some((Kind::Send, left)) => (left, false),
             Some(_) => return None,
@@ -215,6 +227,7 @@ impl Peer {
             ends: !is_cut,
             solicited: !is_cut && random.below(2) == 0,
             tag: if is_cut { Tag::None } else { random.one_of(&[Tag::None, Tag::Imm(3)]) },
+            srqn: (service == Service::Xrc).then_some(SRQN),
         };
         let message = is_cut.then_some((Kind::Send, left - length));
         Some((part, Self { psn: self.psn.add(part.packets()), message }))
@@ -227,8 +240,9 @@ impl Peer {
         qp: &mut Qp,
         (now, host): (Time, &mut TestHost),
     ) -> bool {
-        let is_local = qp.qp_type() == QpType::Rc && random.below(2) == 0;
-        let part = if is_local { self.part(random) } else { None };
+        let takes = matches!(qp.qp_type(), QpType::Rc | QpType::XrcTgt);
+        let is_local = takes && random.below(2) == 0;
+        let part = if is_local { self.part(random, qp.service()) } else { None };
         let (disposition, after) = match part {
             Some((part, after)) => (hand_over(random, qp, (now, host), &part), after),
             None => {
@@ -274,7 +288,8 @@ fn drain(qp: &mut Qp, host: &mut TestHost, now: Time) {
     // A window and all answers fit; what does not stop within is a livelock.
     for _ in 0..20_000 {
         if let Some((part, len)) = qp.poll_message(now, host, &mut buf) {
-            assert_eq!(qp.qp_type(), QpType::Rc);
+            assert!(matches!(qp.qp_type(), QpType::Rc | QpType::XrcIni), "{part:?}");
+            assert_eq!(part.srqn.is_some(), qp.qp_type() == QpType::XrcIni);
             assert!(part.has_fitting_length(PATH_MTU), "{part:?}");
             assert!(part.is_rendezvous || len == part.length as usize, "{part:?}");
             continue;

@@ -1,18 +1,18 @@
 //! Parts of messages, as they travel between two processes of one host.
 //!
-//! Two processes that share a ring need no packets for a SEND of RC: nothing is lost in a ring, and
-//! nothing comes out of it in another order. So a SEND travels as one [`MessagePart`], or as some
-//! if it is long, without headers, checksums and the limits of a congestion window. A part stands
-//! for the packets that would have brought its bytes, and takes their sequence numbers. So the
-//! peer's acknowledgements, its NAKs and a change of the route mean what they always mean, and what
-//! has to be sent again travels in packets.
+//! Two processes that share a ring need no packets for a SEND of RC or XRC: nothing is lost in a
+//! ring, and nothing comes out of it in another order. So a SEND travels as one [`MessagePart`], or
+//! as some if it is long, without headers, checksums and the limits of a congestion window. A part
+//! stands for the packets that would have brought its bytes, and takes their sequence numbers. So
+//! the peer's acknowledgements, its NAKs and a change of the route mean what they always mean, and
+//! what has to be sent again travels in packets.
 
-use vernic_wire::{Mtu, Psn};
+use vernic_wire::{Mtu, Psn, Srqn};
 
 use crate::completion::Tag;
 use crate::segment::packet_count;
 
-/// A part of a SEND of RC, in place of the packets that would bring its bytes.
+/// A part of a SEND of RC or XRC, in place of the packets that would bring its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessagePart {
     /// The sequence number of the first packet that it stands for.
@@ -32,6 +32,8 @@ pub struct MessagePart {
     pub solicited: bool,
     /// Immediate data, or the key to be invalidated. Only of a last part.
     pub tag: Tag,
+    /// The shared receive queue at the peer that it is for. Of XRC alone, and of each part.
+    pub srqn: Option<Srqn>,
 }
 
 impl MessagePart {

@@ -7,7 +7,7 @@
 use vernic_proto::{
     Disposition, DropReason, ErrorClass, MessagePart, RendezvousLimits, SendFlags, SendOp, Tag,
 };
-use vernic_wire::{Mtu, Psn, Rkey};
+use vernic_wire::{Mtu, Psn, Rkey, Service, Srqn};
 
 use crate::content;
 use crate::cover::Count;
@@ -18,6 +18,7 @@ use crate::rng::Rng;
 use crate::side::{Piece, Pulled, SideState};
 use crate::trace;
 use crate::wirecheck::may_start;
+use crate::xrc::srqn;
 
 /// Where the payload of a rendezvous lies, as the simulated host says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,7 +68,7 @@ pub(crate) fn sent(
         may_start(ctx, st, out, number, max_reads);
     }
     let msg = &out.msgs[number];
-    if !fits(part, msg, offset, mtu) {
+    if !fits(st.service, part, msg, offset) || part.mtu != st.mtu {
         fail!(
             ctx,
             "{} sent {part:?} for message {number} {:?} of {} bytes at offset {offset}",
@@ -103,10 +104,13 @@ pub(crate) fn sent(
     let wraps = u64::from(part.psn.value()) + (out.high - seq) > u64::from(Psn::MODULUS);
     ctx.cover.add(Count::PsnWraps, u64::from(wraps));
     ctx.hit(Count::Parts);
+    ctx.cover.add(Count::PartsXrc, u64::from(st.service == Service::Xrc));
 }
 
 /// Whether the part is the piece of the message at `offset`.
-fn fits(part: &MessagePart, msg: &Msg, offset: u32, mtu: u32) -> bool {
+fn fits(service: Service, part: &MessagePart, msg: &Msg, offset: u32) -> bool {
+    let mtu = part.mtu.bytes();
+    let queue = (service == Service::Xrc).then(|| srqn(msg.queue, msg.bad));
     let end = u64::from(offset) + u64::from(part.length);
     let ends = end == u64::from(msg.len);
     let is_whole =
@@ -120,7 +124,7 @@ fn fits(part: &MessagePart, msg: &Msg, offset: u32, mtu: u32) -> bool {
     msg.is_send()
         && is_whole
         && (part.starts, part.ends) == (offset == 0, ends)
-        && (part.tag, part.solicited) == (tag, solicited)
+        && (part.tag, part.solicited, part.srqn) == (tag, solicited, queue)
 }
 
 /// The piece that a part is, if it is the one to be executed now; and its extended sequence number.
@@ -168,11 +172,12 @@ pub(crate) fn garbage(
         ends: rng.percent(50),
         solicited: rng.percent(50),
         tag: Tag::None,
+        srqn: None,
     };
     let mut part = *real.unwrap_or(&random);
     // Without a change it is a copy that comes before the real one.
     for _ in 0..rng.range(0, 4) {
-        match rng.below(8) {
+        match rng.below(9) {
             0 => part.psn = Psn::new(rng.word() as u32 & 0xFF_FFFF),
             1 => part.psn = part.psn.add(rng.below(5) as u32).sub(2),
             2 => {
@@ -182,7 +187,11 @@ pub(crate) fn garbage(
             3 => part.is_rendezvous = !part.is_rendezvous,
             4 => part.starts = !part.starts,
             5 => part.ends = !part.ends,
-            6 => part.mtu = rng.pick(&[Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B4096]),
+            6 => {
+                let other = Srqn::new(rng.word() as u32 & 3);
+                part.srqn = rng.pick(&[None, Some(other)]);
+            }
+            7 => part.mtu = rng.pick(&[Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B4096]),
             _ => {
                 let word = rng.word() as u32;
                 part.tag = rng.pick(&[Tag::None, Tag::Imm(word), Tag::Invalidated(Rkey(word))]);

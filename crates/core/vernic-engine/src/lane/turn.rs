@@ -1,11 +1,12 @@
 //! One queue pair's turn: its machine builds packets, and they are written along their routes.
 
-use vernic_proto::{Qp, QpState, QpType, RendezvousLimits, Time};
+use vernic_proto::{Qp, QpState, RendezvousLimits, Time};
 use vernic_wire::{AckTimeout, Service};
 
 use super::plan::{self, Direct, TurnPart};
 use super::sinks::{Datagrams, PacketSink, Room, Sinks};
 use crate::counters::Counted;
+use crate::local::message_head::{SRQN_BYTES, put_srqn};
 use crate::local::rendezvous::LIMITS;
 use crate::local::rings::{LocalRings, PeerRings, RingOut};
 use crate::local::route::RequestRoute;
@@ -183,7 +184,9 @@ fn write_to_ring(
                 TurnResult::written(written)
             };
         };
-        if let Some((part, len)) = machine.poll_message(now, host, room) {
+        let payload_bytes = room.len() - SRQN_BYTES;
+        if let Some((part, len)) = machine.poll_message(now, host, &mut room[..payload_bytes]) {
+            let len = len + put_srqn(&part, &mut room[len..]);
             ring.push_message(machine.attr().dest_qpn, &part, len);
             bytes += part.length as usize;
         } else if let Some(sent) = machine.poll_request(now, host, room) {
@@ -228,9 +231,7 @@ fn switches(machine: &mut Qp, host: &mut QpHost<'_>, sinks: &Sinks<'_>) -> bool 
     }
     let pid = rings.peer(id).map(PeerRings::pid);
     tracing::debug!(qpn = %host.qp.qpn(), pid, "packets to a local peer go through memory from now on");
-    let is_rc = host.qp.qp_type() == QpType::Rc;
-    let peer = sinks.direct_peers.get(id).filter(|_| is_rc).cloned();
-    host.side.peer.switch_to(id, peer);
+    host.side.peer.switch_to(id, sinks.direct_peers.get(id).cloned());
     false
 }
 

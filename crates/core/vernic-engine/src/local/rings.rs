@@ -23,8 +23,8 @@
 //! are refused (`QpRoute::excludes_link`): the kernel says which process writes to a ring, but any
 //! user of the host may send by the link.
 //!
-//! SENDs of RC travel as messages, without packets ([`MessagePart`]). The receiver copies the
-//! payload of large ones out of the sender's memory (`rendezvous.rs`).
+//! SENDs of RC and XRC travel as messages, without packets ([`MessagePart`]). The receiver copies
+//! the payload of large ones out of the sender's memory (`rendezvous.rs`).
 //!
 //! # When the peer does not read
 //!

@@ -83,7 +83,9 @@ impl QpInner {
         core: &mut QpCore,
         f: impl FnOnce(&mut Machine, &mut QpHost<'_>) -> T,
     ) -> T {
-        self.with_parts(engine, (srqs, rendezvous, true), now, core, f)
+        // What an XRC target receives completes where its shared receive queue has it complete.
+        let gathers = self.receives().cq().is_some();
+        self.with_parts(engine, (srqs, rendezvous, gathers), now, core, f)
     }
 
     /// Ends what [`with_part`](Self::with_part) has left: the completions that were kept go to the

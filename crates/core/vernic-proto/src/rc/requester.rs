@@ -4,6 +4,7 @@
 //! delay, the fence, the spacing of acknowledge requests. The sequence itself is the
 //! [`SendQueue`]'s, shared with the completer.
 
+use vernic_wire::Service;
 use vernic_wire::opcode::Position;
 
 use super::probe::{Probe, Repeat};
@@ -422,6 +423,7 @@ impl Requester {
             ends,
             solicited: ends && entry.wqe.flags.contains(SendFlags::SOLICITED),
             tag: if ends { tag_of(&entry.wqe.op) } else { Tag::None },
+            srqn: entry.wqe.srqn.filter(|_| cx.service == Service::Xrc),
         };
         let packets = part.packets();
         cx.counters.messages_sent += u64::from(ends);

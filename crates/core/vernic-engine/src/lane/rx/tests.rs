@@ -27,6 +27,7 @@ const PART: MessagePart = MessagePart {
     ends: true,
     solicited: false,
     tag: Tag::None,
+    srqn: None,
 };
 
 /// A device that is its own local peer, so that the test writes what the device reads.
@@ -145,7 +146,9 @@ fn heads_that_no_sender_writes_are_malformed() {
     let good = head_of(t.qp.qpn(), &PART);
     let [dest, psn, tag] = good.words;
     let heads = [
+        // Of XRC, without the number of a shared receive queue.
         MessageHead { flags: good.flags | 1 << 9, ..good },
+        MessageHead { flags: good.flags | 1 << 10, ..good },
         MessageHead { flags: good.flags | 1 << 15, ..good },
         // Path MTUs that are none.
         MessageHead { flags: good.flags & 0b11_1111, ..good },
