@@ -102,7 +102,8 @@ fuzz_target!(|data: &[u8]| {
                 let is_taken = match qp_type {
                     QpType::Rc => part.srqn.is_none(),
                     QpType::XrcTgt => part.srqn.is_some(),
-                    QpType::Uc | QpType::Ud | QpType::XrcIni => false,
+                    QpType::Uc => part.srqn.is_none() && !part.is_rendezvous,
+                    QpType::Ud | QpType::XrcIni => false,
                 };
                 if !is_taken {
                     assert!(matches!(disposition, Disposition::Drop(_)), "{disposition:?}");

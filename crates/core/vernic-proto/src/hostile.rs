@@ -141,7 +141,8 @@ fn takes_part(qp_type: QpType, part: &MessagePart) -> bool {
     match qp_type {
         QpType::Rc => part.srqn.is_none(),
         QpType::XrcTgt => part.srqn.is_some(),
-        QpType::Uc | QpType::Ud | QpType::XrcIni => false,
+        QpType::Uc => part.srqn.is_none() && !part.is_rendezvous,
+        QpType::Ud | QpType::XrcIni => false,
     }
 }
 
@@ -158,8 +159,9 @@ fn hand_over(
     let len = if is_cut { len / 2 } else { len };
     let disposition = qp.handle_message(now, part, &payload[..len], host);
     if !takes_part(qp.qp_type(), part) {
-        use DropReason::{BadState, Malformed, WrongService};
-        let reasons = [WrongService, BadState, Malformed].map(Disposition::Drop);
+        use DropReason::{BadState, Malformed, RendezvousRefused, WrongService};
+        let reasons = [WrongService, BadState, Malformed, RendezvousRefused];
+        let reasons = reasons.map(Disposition::Drop);
         assert!(reasons.contains(&disposition), "{disposition:?} {part:?}");
     }
     disposition
@@ -222,7 +224,7 @@ impl Peer {
             psn: self.psn,
             length,
             mtu: PATH_MTU,
-            is_rendezvous: length != 0 && random.below(4) == 0,
+            is_rendezvous: length != 0 && service != Service::Uc && random.below(4) == 0,
             starts,
             ends: !is_cut,
             solicited: !is_cut && random.below(2) == 0,
@@ -240,7 +242,7 @@ impl Peer {
         qp: &mut Qp,
         (now, host): (Time, &mut TestHost),
     ) -> bool {
-        let takes = matches!(qp.qp_type(), QpType::Rc | QpType::XrcTgt);
+        let takes = matches!(qp.qp_type(), QpType::Rc | QpType::XrcTgt | QpType::Uc);
         let is_local = takes && random.below(2) == 0;
         let part = if is_local { self.part(random, qp.service()) } else { None };
         let (disposition, after) = match part {
@@ -288,7 +290,9 @@ fn drain(qp: &mut Qp, host: &mut TestHost, now: Time) {
     // A window and all answers fit; what does not stop within is a livelock.
     for _ in 0..20_000 {
         if let Some((part, len)) = qp.poll_message(now, host, &mut buf) {
-            assert!(matches!(qp.qp_type(), QpType::Rc | QpType::XrcIni), "{part:?}");
+            let sends = matches!(qp.qp_type(), QpType::Rc | QpType::XrcIni | QpType::Uc);
+            assert!(sends, "{part:?}");
+            assert!(!part.is_rendezvous || qp.qp_type() != QpType::Uc, "{part:?}");
             assert_eq!(part.srqn.is_some(), qp.qp_type() == QpType::XrcIni);
             assert!(part.has_fitting_length(PATH_MTU), "{part:?}");
             assert!(part.is_rendezvous || len == part.length as usize, "{part:?}");

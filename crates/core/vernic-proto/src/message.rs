@@ -11,6 +11,7 @@ use vernic_wire::{Mtu, Psn, Srqn};
 
 use crate::completion::Tag;
 use crate::segment::packet_count;
+use crate::wqe::{SendFlags, SendOp, SendWqe};
 
 /// A part of a SEND of RC or XRC, in place of the packets that would bring its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,29 @@ pub struct MessagePart {
 }
 
 impl MessagePart {
+    /// `length` bytes of the SEND `wqe` from `offset` on, which travel with the part, for no shared
+    /// receive queue.
+    #[inline]
+    pub(crate) fn of(wqe: &SendWqe, psn: Psn, (offset, length): (u32, u32), mtu: Mtu) -> Self {
+        let ends = offset + length == wqe.length;
+        let tag = match wqe.op {
+            SendOp::SendImm(imm) if ends => Tag::Imm(imm),
+            SendOp::SendInv(rkey) if ends => Tag::Invalidated(rkey),
+            _ => Tag::None,
+        };
+        Self {
+            psn,
+            length,
+            mtu,
+            is_rendezvous: false,
+            starts: offset == 0,
+            ends,
+            solicited: ends && wqe.flags.contains(SendFlags::SOLICITED),
+            tag,
+            srqn: None,
+        }
+    }
+
     /// The packets that it stands for, and so the sequence numbers that it takes.
     pub(crate) fn packets(&self) -> u32 {
         packet_count(self.length, self.mtu.bytes())
@@ -51,6 +75,13 @@ impl MessagePart {
         let counts_alike = mtu == self.mtu || self.length <= mtu.bytes().min(self.mtu.bytes());
         is_meant && counts_alike
     }
+}
+
+/// Bytes of the next part of a message of which `left` bytes are left, with `room` for its payload.
+/// All packets but the last of the message are full.
+#[inline]
+pub(crate) fn part_length(left: u32, room: usize, mtu: Mtu) -> u32 {
+    if u64::from(left) <= room as u64 { left } else { room as u32 & !(mtu.bytes() - 1) }
 }
 
 /// Which parts of SENDs may be copied by the receiver out of the sender's memory (a rendezvous).
