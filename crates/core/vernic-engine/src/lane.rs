@@ -13,6 +13,7 @@ pub(crate) mod rx;
 pub(crate) mod silence;
 mod sinks;
 pub(crate) mod streams;
+mod to_ring;
 mod turn;
 pub(crate) mod tx;
 pub(crate) mod udp_backpressure;

@@ -1,26 +1,17 @@
 //! One queue pair's turn: its machine builds packets, and they are written along their routes.
 
-use vernic_proto::{Qp, QpState, RendezvousLimits, Time};
+use vernic_proto::{Qp, QpState, Time};
 use vernic_wire::{AckTimeout, Service};
 
-use super::plan::{self, Direct, TurnPart};
+use super::plan::{self, Direct, TURN_BYTES, TURN_PACKETS, TurnPart};
 use super::sinks::{Datagrams, PacketSink, Room, Sinks};
+use super::to_ring::write_to_ring;
 use crate::counters::Counted;
-use crate::local::message_head::{SRQN_BYTES, put_srqn};
-use crate::local::rendezvous::LIMITS;
-use crate::local::rings::{LocalRings, PeerRings, RingOut};
+use crate::local::rings::{LocalRings, PeerRings};
 use crate::local::route::RequestRoute;
 use crate::qp::direct;
 use crate::qp::host::QpHost;
 use crate::sched::TurnResult;
-
-/// Packets of each direction in one turn: one full GSO run.
-const TURN_PACKETS: usize = 64;
-
-/// Bytes of requests after which a turn goes on to the responses: one full GSO run. A batch holds
-/// four such runs, so responses leave within two turns of a queue pair, however many requests it
-/// has.
-const TURN_BYTES: usize = 60 * 1024;
 
 /// Runs the parts of a turn, one after the other.
 pub(super) fn run(
@@ -150,67 +141,6 @@ fn write(
     TurnResult::written(written)
 }
 
-/// Writes requests of RC or XRC to the ring of a local peer: SENDs as parts of messages, the rest
-/// in packets.
-#[inline]
-fn write_to_ring(
-    machine: &mut Qp,
-    host: &mut QpHost<'_>,
-    ring: &mut RingOut<'_>,
-    now: Time,
-) -> TurnResult {
-    if !matches!(machine.state(), QpState::Rts | QpState::Sqd) {
-        // What was posted is flushed, which writes nothing: a full ring is not in its way.
-        machine.poll_request(now, host, &mut []);
-        return TurnResult::Nothing;
-    }
-    machine.set_messages(true);
-    machine.set_rendezvous(rendezvous(machine, host));
-    let (mut written, mut bytes) = (false, 0);
-    for _ in 0..TURN_PACKETS {
-        if bytes >= TURN_BYTES || (written && machine.has_sent_all()) {
-            break;
-        }
-        // A ring that nobody reads any more loses packets, so that retries are used up. Where an
-        // answer is awaited the ACK timer does that by itself.
-        let is_lost = ring.is_given_up() && !machine.has_unacknowledged();
-        if is_lost {
-            machine.set_messages(false);
-        }
-        let Some(room) = ring.room(is_lost) else {
-            return if machine.wants_requests() {
-                backpressured(host)
-            } else {
-                TurnResult::written(written)
-            };
-        };
-        let payload_bytes = room.len() - SRQN_BYTES;
-        if let Some((part, len)) = machine.poll_message(now, host, &mut room[..payload_bytes]) {
-            let len = len + put_srqn(&part, &mut room[len..]);
-            ring.push_message(machine.attr().dest_qpn, &part, len);
-            bytes += part.length as usize;
-        } else if let Some(sent) = machine.poll_request(now, host, room) {
-            let Some(path) = host.side.peer.path() else { break };
-            ring.push(path, sent.len);
-            bytes += sent.len;
-        } else if machine.has_message() {
-            // Local requests were carried out, and a SEND follows them.
-            continue;
-        } else {
-            break;
-        }
-        written = true;
-    }
-    TurnResult::written(written)
-}
-
-/// The receiver has not made room in its ring.
-#[cold]
-fn backpressured(host: &QpHost<'_>) -> TurnResult {
-    host.engine.counts().note(Counted::NearFullTurn);
-    TurnResult::Backpressured
-}
-
 /// Whether requests pause in order to switch from the link to shared memory. Requests go through a
 /// ring as soon as there is a ring and no request is in flight by the link; this function makes
 /// that switch. A queue pair that always has something to send always has something in flight, so
@@ -233,19 +163,6 @@ fn switches(machine: &mut Qp, host: &mut QpHost<'_>, sinks: &Sinks<'_>) -> bool 
     tracing::debug!(qpn = %host.qp.qpn(), pid, "packets to a local peer go through memory from now on");
     host.side.peer.switch_to(id, sinks.direct_peers.get(id).cloned());
     false
-}
-
-/// Returns which payload of SENDs the local peer copies by itself (a rendezvous), if any.
-#[inline]
-fn rendezvous(machine: &Qp, host: &QpHost<'_>) -> Option<RendezvousLimits> {
-    let peer = host.side.peer.grants().peer()?;
-    if peer.supports_rendezvous() {
-        return Some(LIMITS);
-    }
-    if machine.next_send_bytes() >= LIMITS.min_bytes {
-        peer.want_rendezvous(host.engine.memory());
-    }
-    None
 }
 
 /// Carries out requests that need no packets (direct access).
