@@ -13,12 +13,13 @@ use crate::content;
 use crate::cover::Count;
 use crate::ctx::{Ctx, fail};
 use crate::flow::{Flow, Msg};
-use crate::ring::numbers_of;
+use crate::net;
+use crate::ring::{PartRecord, numbers_of};
 use crate::rng::Rng;
 use crate::side::{Piece, Pulled, SideState};
 use crate::trace;
-use crate::wirecheck::may_start;
-use crate::xrc::srqn;
+use crate::wirecheck::{may_start, place_unreliable};
+use crate::xrc::{is_reliable, srqn};
 
 /// Where the payload of a rendezvous lies, as the simulated host says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +47,7 @@ impl Named {
     }
 }
 
-/// A part leaves.
+/// A part leaves; returns which piece of which message it begins with.
 pub(crate) fn sent(
     ctx: &mut Ctx,
     st: &SideState,
@@ -54,19 +55,17 @@ pub(crate) fn sent(
     (part, payload): (&MessagePart, &[u8]),
     limits: Option<RendezvousLimits>,
     max_reads: u32,
-) {
+) -> net::Tag {
     let mtu = st.mtu.bytes();
     let name = trace::part(part, mtu);
-    let seq = out.extend(part.psn, out.high);
-    let found = seq.filter(|&seq| seq == out.high).and_then(|seq| out.holding(seq));
-    let (Some(seq), Some(number)) = (seq, found) else {
-        fail!(ctx, "{} sent {name}: sequence {seq:?}, next is {}", st.label(), out.high);
-        return;
+    let found = if is_reliable(st.service) {
+        place(ctx, st, out, part, max_reads)
+    } else {
+        let numbers = numbers_of(part, mtu) as u32;
+        place_unreliable(ctx, st, out, &name, (part.psn, numbers))
     };
-    let offset = (seq - out.msgs[number].first) as u32 * mtu;
-    if offset == 0 {
-        may_start(ctx, st, out, number, max_reads);
-    }
+    let Some((number, index)) = found else { return net::Tag::default() };
+    let (tag, offset) = (net::Tag { msg: number, index }, index * mtu);
     let msg = &out.msgs[number];
     if !fits(st.service, part, msg, offset) || part.mtu != st.mtu {
         fail!(
@@ -76,7 +75,7 @@ pub(crate) fn sent(
             msg.op,
             msg.len
         );
-        return;
+        return tag;
     }
     let is_right = match limits {
         _ if !part.is_rendezvous => {
@@ -100,11 +99,38 @@ pub(crate) fn sent(
     if ctx.now < out.rnr_until {
         fail!(ctx, "{} sent {name} in the RNR delay that ends at {:?}", st.label(), out.rnr_until);
     }
+    ctx.hit(match st.service {
+        Service::Xrc => Count::PartsXrc,
+        Service::Uc => Count::PartsUc,
+        _ => Count::Parts,
+    });
+    tag
+}
+
+/// RC and XRC: the place follows from the sequence number, which is the next one.
+fn place(
+    ctx: &mut Ctx,
+    st: &SideState,
+    out: &mut Flow,
+    part: &MessagePart,
+    max_reads: u32,
+) -> Option<(usize, u32)> {
+    let mtu = st.mtu.bytes();
+    let seq = out.extend(part.psn, out.high);
+    let found = seq.filter(|&seq| seq == out.high).and_then(|seq| out.holding(seq));
+    let (Some(seq), Some(number)) = (seq, found) else {
+        let name = trace::part(part, mtu);
+        fail!(ctx, "{} sent {name}: sequence {seq:?}, next is {}", st.label(), out.high);
+        return None;
+    };
+    let index = (seq - out.msgs[number].first) as u32;
+    if index == 0 {
+        may_start(ctx, st, out, number, max_reads);
+    }
     out.high = seq + numbers_of(part, mtu);
     let wraps = u64::from(part.psn.value()) + (out.high - seq) > u64::from(Psn::MODULUS);
     ctx.cover.add(Count::PsnWraps, u64::from(wraps));
-    ctx.hit(Count::Parts);
-    ctx.cover.add(Count::PartsXrc, u64::from(st.service == Service::Xrc));
+    Some((number, index))
 }
 
 /// Whether the part is the piece of the message at `offset`.
@@ -127,8 +153,15 @@ fn fits(service: Service, part: &MessagePart, msg: &Msg, offset: u32) -> bool {
         && (part.tag, part.solicited, part.srqn) == (tag, solicited, queue)
 }
 
-/// The piece that a part is, if it is the one to be executed now; and its extended sequence number.
-pub(crate) fn expect(st: &SideState, inn: &Flow, part: &MessagePart) -> (Option<Piece>, u64) {
+/// The piece that a part is, if it is the one to be executed now; and its extended sequence number,
+/// where the service has an order to keep.
+pub(crate) fn expect(st: &SideState, inn: &Flow, record: &PartRecord) -> (Option<Piece>, u64) {
+    let PartRecord { part, tag, .. } = record;
+    if !is_reliable(st.service) {
+        let (offset, first) = (tag.index * st.mtu.bytes(), tag.index == 0);
+        let piece = Piece { msg: tag.msg, offset, len: part.length, first, last: part.ends };
+        return (inn.msgs.get(tag.msg).map(|_| piece), 0);
+    }
     let Some(seq) = inn.extend(part.psn, inn.exec) else { return (None, u64::MAX) };
     let Some(number) = inn.holding(seq).filter(|_| seq == inn.exec) else { return (None, seq) };
     let offset = (seq - inn.msgs[number].first) as u32 * st.mtu.bytes();
