@@ -17,4 +17,5 @@ mod to_ring;
 mod turn;
 pub(crate) mod tx;
 pub(crate) mod udp_backpressure;
+mod unreliable;
 pub(crate) mod watch;

@@ -167,6 +167,59 @@ fn order_holds_while_queue_pairs_change_from_the_wire_to_memory() {
     }
 }
 
+#[test]
+fn sends_of_uc_travel_as_messages_between_their_writes() {
+    for mtu in [Mtu::B256, Mtu::B4096] {
+        let setup = Setup { mtu, ..Setup::default() };
+        let pair = Pair::with(Service::Uc, setup, near_config(), near_config());
+        warm_up(&pair);
+        for len in [0, 1, 48, 49, 4095, 4216, 4217, 8192, 70_001] {
+            let (bytes, before) = (pattern(len as usize, len), near_packets(&pair.a));
+            pair.a.fill(0, &bytes);
+            pair.b.fill(0, &vec![0; len as usize + 1]);
+            let (sent, received) = send(&pair, len);
+            let outcome = (sent.status, received.status, received.byte_len);
+            assert_eq!(outcome, (WcStatus::Success, WcStatus::Success, len), "{mtu:?}");
+            assert!(pair.b.bytes(0, len as usize) == bytes, "{len} bytes, {mtu:?}");
+            // A record has up to 16 packets of the small path MTU.
+            let records = u64::from(len.div_ceil(4096).max(1));
+            assert!(near_packets(&pair.a) - before <= records + 1, "{len} bytes, {mtu:?}");
+        }
+        // A list is seen in its order, with what each message brings beside its bytes.
+        let sges = [pair.a.sge(0, 8)];
+        for wr_id in 1..=3 {
+            let place = pair.b.sge(64 * wr_id, 64);
+            pair.b_qp.post_recv(&[RecvWr { wr_id, sges: &[place] }]).unwrap();
+        }
+        let write = SendOp::WriteImm(pair.b.remote(4096), 6);
+        let list = [
+            wr(1, SendOp::SendImm(5), &sges),
+            wr(2, write, &sges),
+            SendWr {
+                flags: SendFlags::SIGNALED | SendFlags::SOLICITED,
+                ..wr(3, SendOp::Send, &sges)
+            },
+        ];
+        pair.a_qp.post_send(&list).unwrap();
+        let got: Vec<_> = pair.b.wait_beside(3, || pair.a.context.progress());
+        let got: Vec<_> = got.iter().map(|wc| (wc.wr_id, wc.opcode, wc.tag)).collect();
+        let (recv, written) = (WcOpcode::Recv, WcOpcode::RecvWriteImm);
+        assert_eq!(got, [(1, recv, Tag::Imm(5)), (2, written, Tag::Imm(6)), (3, recv, Tag::None)]);
+        pair.a.wait(3);
+        // What finds no receive is dropped, and nobody is told.
+        let drops = |reason: &str| {
+            let counters = pair.b.context.counters();
+            let found = counters.iter().find(|(name, _)| *name == *reason);
+            found.map(|(_, count)| count)
+        };
+        let before = drops("drop_no_receive").unwrap();
+        pair.a_qp.post_send(&[wr(4, SendOp::Send, &sges)]).unwrap();
+        assert_eq!(pair.a.wait(1)[0].status, WcStatus::Success);
+        pair.b.context.progress();
+        assert_eq!(drops("drop_no_receive"), Some(before + 1));
+    }
+}
+
 /// Sends datagrams from `from` to `to`, one by one, until they go through memory.
 fn datagrams(from: &End, to: &End) -> (Arc<Qp>, Arc<Qp>, Arc<Ah>) {
     let (from_qp, to_qp) = (from.qp(Service::Ud), to.qp(Service::Ud));

@@ -1,6 +1,6 @@
 //! Parts of messages, as they travel between two processes of one host.
 //!
-//! Two processes that share a ring need no packets for a SEND of RC or XRC: nothing is lost in a
+//! Two processes that share a ring need no packets for a SEND of a connection: nothing is lost in a
 //! ring, and nothing comes out of it in another order. So a SEND travels as one [`MessagePart`], or
 //! as some if it is long, without headers, checksums and the limits of a congestion window. A part
 //! stands for the packets that would have brought its bytes, and takes their sequence numbers. So
@@ -13,7 +13,7 @@ use crate::completion::Tag;
 use crate::segment::packet_count;
 use crate::wqe::{SendFlags, SendOp, SendWqe};
 
-/// A part of a SEND of RC or XRC, in place of the packets that would bring its bytes.
+/// A part of a SEND of RC, XRC or UC, in place of the packets that would bring its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MessagePart {
     /// The sequence number of the first packet that it stands for.

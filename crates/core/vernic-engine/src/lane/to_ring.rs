@@ -11,8 +11,8 @@ use crate::local::rings::RingOut;
 use crate::qp::host::QpHost;
 use crate::sched::TurnResult;
 
-/// Writes requests of RC or XRC to the ring of a local peer: SENDs as parts of messages, the rest
-/// in packets.
+/// Writes requests of a connection to the ring of a local peer: SENDs as parts of messages, the
+/// rest in packets.
 #[inline]
 pub(super) fn write_to_ring(
     machine: &mut Qp,
@@ -67,7 +67,7 @@ pub(super) fn write_to_ring(
 
 /// The receiver has not made room in its ring.
 #[cold]
-fn backpressured(host: &QpHost<'_>) -> TurnResult {
+pub(super) fn backpressured(host: &QpHost<'_>) -> TurnResult {
     host.engine.counts().note(Counted::NearFullTurn);
     TurnResult::Backpressured
 }

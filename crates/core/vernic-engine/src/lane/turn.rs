@@ -4,9 +4,9 @@ use vernic_proto::{Qp, QpState, Time};
 use vernic_wire::{AckTimeout, Service};
 
 use super::plan::{self, Direct, TURN_BYTES, TURN_PACKETS, TurnPart};
-use super::sinks::{Datagrams, PacketSink, Room, Sinks};
-use super::to_ring::write_to_ring;
-use crate::counters::Counted;
+use super::sinks::{PacketSink, Room, Sinks};
+use super::to_ring::{backpressured, write_to_ring};
+use super::unreliable;
 use crate::local::rings::{LocalRings, PeerRings};
 use crate::local::route::RequestRoute;
 use crate::qp::direct;
@@ -21,11 +21,8 @@ pub(super) fn run(
     parts: &[TurnPart],
     now: Time,
 ) -> TurnResult {
-    if chooses_by_packet(machine) {
-        let mut sink = Datagrams::new(sinks, host.engine, now);
-        let did = write(TurnPart::Requests, machine, host, &mut sink, now);
-        sink.finish();
-        return did;
+    if chooses_by_request(machine) {
+        return unreliable::run(machine, host, sinks, now);
     }
     let switches = switches(machine, host, sinks);
     let mut did = TurnResult::Nothing;
@@ -50,9 +47,9 @@ pub(super) fn run(
     did
 }
 
-/// Whether a queue pair of an unreliable service is in a sending state, so that each packet chooses
-/// its route. Nothing but the lane keeps such a service from overrunning its receivers.
-fn chooses_by_packet(machine: &Qp) -> bool {
+/// Whether a queue pair of an unreliable service is in a sending state, so that each request
+/// chooses its route.
+fn chooses_by_request(machine: &Qp) -> bool {
     matches!(machine.service(), Service::Uc | Service::Ud)
         && matches!(machine.state(), QpState::Rts | QpState::Sqd)
 }
@@ -116,15 +113,11 @@ fn write(
         if bytes >= TURN_BYTES || part == TurnPart::Probe && !machine.is_probing() {
             break;
         }
-        let room = match sink.room(machine, host) {
+        let room = match sink.room() {
             Room::Free(room) => room,
             Room::Batch => break,
-            Room::Receiver if is_wanted(part, machine) => {
-                host.engine.counts().note(Counted::NearFullTurn);
-                return TurnResult::Backpressured;
-            }
-            Room::Later if is_wanted(part, machine) => return TurnResult::Backpressured,
-            Room::Receiver | Room::Later => break,
+            Room::Receiver if is_wanted(part, machine) => return backpressured(host),
+            Room::Receiver => break,
         };
         let sent = match part {
             TurnPart::Requests => machine.poll_request(now, host, room),
@@ -132,7 +125,8 @@ fn write(
             TurnPart::Responses => machine.poll_response(now, host, room),
         };
         let Some(sent) = sent else { break };
-        sink.push(host.side.peer.path(), &sent);
+        let Some(path) = host.side.peer.path() else { break };
+        sink.push(path, sent.len);
         if part == TurnPart::Requests {
             bytes += sent.len;
         }

@@ -23,8 +23,8 @@
 //! are refused (`QpRoute::excludes_link`): the kernel says which process writes to a ring, but any
 //! user of the host may send by the link.
 //!
-//! SENDs of RC and XRC travel as messages, without packets ([`MessagePart`]). The receiver copies
-//! the payload of large ones out of the sender's memory (`rendezvous.rs`).
+//! SENDs of RC, XRC and UC travel as messages, without packets ([`MessagePart`]). The receiver
+//! copies the payload of large ones, but of UC, out of the sender's memory (`rendezvous.rs`).
 //!
 //! # When the peer does not read
 //!
@@ -341,7 +341,7 @@ impl LocalRings {
             return None;
         }
         let id = self.by_slot[usize::from(Slot::of(peer).value())]?;
-        self.peer(id)?.writer.is_some().then_some(id)
+        self.has_writer(id).then_some(id)
     }
 
     /// Returns the route of a packet of UC or UD: the ring to the peer once the switch is done,
@@ -549,30 +549,6 @@ pub(crate) struct RingOut<'a> {
     bytes: u64,
     /// Bytes of the ring that the records take.
     spent: usize,
-}
-
-impl<'a> RingOut<'a> {
-    /// Returns space for one packet, as [`room`](Self::room) does, and whether the packet will be
-    /// lost. The packet is sent by [`push_one`](Self::push_one).
-    pub(crate) fn into_room(mut self) -> Option<(&'a mut [u8], bool)> {
-        let is_lost = self.is_given_up();
-        self.room(is_lost)?;
-        Some((self.staging.room(), self.drops))
-    }
-
-    /// Sends the packet that was written to the space of [`into_room`](Self::into_room), or counts
-    /// it as lost. The peer sees the packet at once.
-    pub(crate) fn push_one(
-        mut self,
-        path: &TxPath,
-        len: usize,
-        is_lost: bool,
-        counters: &Counters,
-    ) {
-        self.drops = is_lost;
-        self.push(path, len);
-        self.finish(counters);
-    }
 }
 
 impl RingOut<'_> {

@@ -1,4 +1,5 @@
-//! SENDs of RC and XRC that travel without packets, to a process of this host ([`MessagePart`]).
+//! SENDs of connections (RC, XRC, UC) that travel without packets, to a process of this host
+//! ([`MessagePart`]).
 //!
 //! The owner says with [`Qp::set_messages`] that the peer is reached through memory that loses
 //! nothing. From then on SENDs that were not sent before leave by [`Qp::poll_message`], in their
@@ -18,8 +19,7 @@ use vernic_wire::Pkey;
 
 impl Qp {
     /// Says whether SENDs leave as parts of messages, until it is said anew. They do not at first,
-    /// and never on other services than RC and XRC. What is sent again leaves in packets all the
-    /// same.
+    /// and never on UD. What is sent again leaves in packets all the same.
     #[inline]
     pub fn set_messages(&mut self, are_sent: bool) {
         each!(&mut self.machine, m => m.set_messages(are_sent));
