@@ -98,8 +98,10 @@ impl QpInner {
         }
     }
 
+    /// Runs `f` as [`with_part`](Self::with_part) does. With `gathers`, the completions of receives
+    /// are kept until the caller calls [`settle`](Self::settle).
     #[inline]
-    fn with_parts<T>(
+    pub(crate) fn with_parts<T>(
         &self,
         engine: &Device,
         (srqs, rendezvous, gathers): (Option<&SrqTable>, Option<Rendezvous<'_>>, bool),
