@@ -258,6 +258,54 @@ fn datagrams_arrive_with_their_header_and_from_whom_they_come() {
 }
 
 #[test]
+fn a_list_of_datagrams_to_several_receivers_arrives_in_order_at_each() {
+    let (a, b, c) = (End::with(near_config()), End::with(near_config()), End::with(near_config()));
+    let (a_qp, b_qp, ah) = datagrams(&a, &b);
+    let (_other_qp, c_qp, _) = datagrams(&b, &c);
+    let b2_qp = b.qp(Service::Ud);
+    bring_up_ud(&b2_qp, QKEY);
+    // Until what goes to the third device takes memory, too.
+    let (start, mut before) = (Instant::now(), 0);
+    while c.context.counters().near_rx_packets == before {
+        before = c.context.counters().near_rx_packets;
+        c_qp.post_recv(&[RecvWr { wr_id: 1, sges: &[c.sge(0, 4136)] }]).unwrap();
+        post_datagram(&a, &a_qp, &ah, c_qp.qpn(), 8);
+        c.wait_beside(1, || a.context.progress());
+        a.wait(1);
+        assert!(start.elapsed() < PATIENCE, "{}", c.context.counters());
+    }
+    let order = [&b_qp, &b_qp, &b2_qp, &c_qp, &c_qp, &b_qp, &c_qp, &b2_qp];
+    for (at, qp) in (0..).zip(order) {
+        let end = if qp.qpn() == c_qp.qpn() { &c } else { &b };
+        let place = end.sge(at * 64, 64);
+        qp.post_recv(&[RecvWr { wr_id: at, sges: &[place] }]).unwrap();
+        a.fill(at as usize * 8, &at.to_ne_bytes());
+    }
+    let sges: Vec<_> = (0..8).map(|at| [a.sge(at * 8, 8)]).collect();
+    let requests: Vec<_> = (0..)
+        .zip(order)
+        .map(|(at, qp)| {
+            let dest = Some(Dest { ah: &ah, qpn: qp.qpn(), qkey: QKEY });
+            SendWr { dest, ..wr(at as u64, SendOp::SendImm(at), &sges[at as usize]) }
+        })
+        .collect();
+    a_qp.post_send(&requests).unwrap();
+    for (end, count) in [(&b, 5), (&c, 3)] {
+        let mut newest = [None; 8];
+        for wc in end.wait_beside(count, || a.context.progress()) {
+            let at = wc.wr_id;
+            assert_eq!((wc.tag, wc.byte_len, wc.src_qpn), (Tag::Imm(at as u32), 48, a_qp.qpn()));
+            assert_eq!(end.bytes(at as usize * 64 + 40, 8), at.to_ne_bytes());
+            // Each queue pair takes its receives in the order of the posts.
+            let queue = order.iter().position(|qp| qp.qpn() == wc.qpn).unwrap();
+            assert!(newest[queue] < Some(at), "{at} after {:?}", newest[queue]);
+            newest[queue] = Some(at);
+        }
+    }
+    a.wait(8);
+}
+
+#[test]
 fn a_device_reaches_itself_through_memory() {
     let end = End::with(near_config());
     let (a_qp, b_qp) = (end.qp(Service::Rc), end.qp(Service::Rc));
