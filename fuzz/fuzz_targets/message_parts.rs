@@ -16,8 +16,8 @@ use libfuzzer_sys::fuzz_target;
 use vernic_engine::fuzzing::{head_of, part_of};
 use vernic_io::local::MessageHead;
 use vernic_proto::{
-    AccessCheck, AccessFault, AttrMask, Disposition, MessagePart, PullFault, Qp,
-    QpAttr, QpState, QpType, RendezvousLimits, RxMeta, Time,
+    AccessCheck, AccessFault, AttrMask, Disposition, MessagePart, PullFault, Qp, QpAttr, QpState,
+    QpType, RendezvousLimits, RxMeta, Time,
 };
 use vernic_wire::{Packet, Psn, Qpn};
 

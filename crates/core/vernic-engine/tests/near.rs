@@ -286,7 +286,7 @@ fn a_list_of_datagrams_to_several_receivers_arrives_in_order_at_each() {
         .zip(order)
         .map(|(at, qp)| {
             let dest = Some(Dest { ah: &ah, qpn: qp.qpn(), qkey: QKEY });
-            SendWr { dest, ..wr(at as u64, SendOp::SendImm(at), &sges[at as usize]) }
+            SendWr { dest, ..wr(u64::from(at), SendOp::SendImm(at), &sges[at as usize]) }
         })
         .collect();
     a_qp.post_send(&requests).unwrap();
