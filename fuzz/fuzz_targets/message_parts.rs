@@ -41,7 +41,7 @@ fn parse(data: &mut &[u8], near: Psn, argument: u8) -> Option<MessagePart> {
     let head = MessageHead { flags, words: [QPN, psn.value(), u32::from(tag)] };
     let length = u32::from_le_bytes([a, b, c, 0]);
     // Behind the payload, a number that XRC may name, or one that cannot be.
-    let mut bytes = vec![0x5A; (length % (MAX_PAYLOAD + 1)) as usize];
+    let mut bytes = vec![0x5A; (length % (MAX_PAYLOAD - 3)) as usize];
     bytes.extend((u32::from(tag) << (argument & 24)).to_ne_bytes());
     let (dest, part, _) = part_of(head, &bytes)?;
     assert_eq!(head_of(dest, &part).flags, flags);
