@@ -13,8 +13,8 @@ mod host;
 use connected::{aim, connect, send};
 use host::FuzzHost;
 use libfuzzer_sys::fuzz_target;
-use vernic_engine::fuzzing::{head_of, part_of};
-use vernic_io::local::MessageHead;
+use vernic_local::MessageHead;
+use vernic_local::{head_of, part_of};
 use vernic_proto::{
     AccessCheck, AccessFault, AttrMask, Disposition, MessagePart, PullFault, Qp, QpAttr, QpState,
     QpType, RendezvousLimits, RxMeta, Time,

@@ -7,6 +7,7 @@ pub(crate) mod growth;
 pub(crate) mod guest;
 mod judged;
 mod machine;
+pub(crate) mod one_host;
 mod page;
 mod programs;
 mod schema;
@@ -66,6 +67,9 @@ pub(crate) fn report(from: Option<&Path>, quick: bool) -> Result {
     let (wire, memory) =
         (format!("VERNIC_SAME_HOST=off {}", bench_command(quick)), memory_command(quick));
     let commands = Commands { wire: &wire, memory: &memory };
+    if let Some(programs) = &report.one_host {
+        one_host::write(&machine, programs)?;
+    }
     let others = page::bars_elsewhere(&page::TABLES.whole()?);
     page::TABLES.write(&page::tables(&report, &machine, &commands, others))?;
     if let Some(programs) = &report.programs {
@@ -91,8 +95,12 @@ fn measure(quick: bool) -> Result<String> {
     let json = wire_bench(quick).limit_min(30).output()?;
     Report::parse(&json)?;
     let memory = run(&memory_command(quick)).limit_min(10).output()?;
-    let programs = programs::measure(quick)?;
-    let whole = with_more(&json, &memory, &programs, &machine::describe())?;
+    let setup = programs::Setup::prepare(quick)?;
+    let machine = machine::describe();
+    let programs = programs::measure(&setup);
+    // Last, since this process then leaves the machine's network.
+    let one_host = programs::one_host::measure(&setup, None);
+    let whole = with_more(&json, &memory, &programs, &one_host, &machine)?;
     let keep = |e| format!("{KEPT}: {e}");
     std::fs::write(root().join(KEPT), &whole).map_err(keep)?;
     println!("the readings are kept in {KEPT}; `cargo xtask bench --from {KEPT}` reads them again");
@@ -105,6 +113,7 @@ fn with_more(
     json: &str,
     memory: &str,
     programs: &programs::Programs,
+    one_host: &programs::Programs,
     machine: &str,
 ) -> Result<String> {
     let wrong = |e| format!("not JSON: {e}");
@@ -112,6 +121,7 @@ fn with_more(
     let mut memory: Value = serde_json::from_str(memory).map_err(wrong)?;
     whole["same_host"] = memory["results"].take();
     whole["programs"] = serde_json::to_value(programs).map_err(wrong)?;
+    whole["one_host"] = serde_json::to_value(one_host).map_err(wrong)?;
     whole["machine"] = machine.into();
     serde_json::to_string_pretty(&whole).map_err(wrong)
 }
@@ -123,19 +133,23 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_read_again() {
-        let programs = serde_json::from_str(
+        let programs: programs::Programs = serde_json::from_str(
             r#"{"cores": "any", "series": [{"name": "iperf3", "command": "iperf3",
                 "unit": "GB/s", "readings": [4.0, 4.5, 5.0], "failure": null}]}"#,
-        );
+        )
+        .unwrap();
         let memory = SAMPLE.replace("\"udp\"", "\"memory\"");
-        let kept = with_more(SAMPLE, &memory, &programs.unwrap(), "a machine").unwrap();
+        let kept = with_more(SAMPLE, &memory, &programs, &programs, "a machine").unwrap();
         let report = Report::parse(&kept).unwrap();
         assert_eq!((report.results.len(), report.same_host.len()), (3, 3));
+        assert_eq!(report.one_host.as_ref().map(|part| part.series.len()), Some(1));
         assert_eq!(report.machine.as_deref(), Some("a machine"));
         let commands = Commands { wire: "a command", memory: "another" };
         let page = page::tables(&report, "a machine", &commands, Vec::new());
         assert!(page.contains("| WRITE | RC | memory | 8 | 4096 | 1 |"), "{page}");
         assert!(page.contains("| iperf3 | 4.50 | 4.00 | 5.00 | GB/s |"), "{page}");
+        let last = kept.rfind("4.5").unwrap();
         assert!(Report::parse(&kept.replacen("4.5", "0.0", 1)).is_err());
+        assert!(Report::parse(&(kept[..last].to_owned() + "0.0" + &kept[last + 3..])).is_err());
     }
 }

@@ -134,6 +134,12 @@ enum Command {
         /// page of its own, a quarter of an hour
         #[arg(long, conflicts_with = "growth")]
         guest: bool,
+        /// Only traffic within one host; a part of the page of its own, some five minutes
+        #[arg(long, conflicts_with_all = ["growth", "guest"])]
+        one_host: bool,
+        /// Rounds of it
+        #[arg(long, requires = "one_host", value_parser = clap::value_parser!(u16).range(1..))]
+        rounds: Option<u16>,
     },
 }
 
@@ -183,6 +189,9 @@ fn main() -> ExitCode {
         Command::Bench { growth: true, .. } => bench::growth::report(),
         Command::Bench { guest: true, from, quick, .. } => {
             bench::guest::report(from.as_deref(), quick)
+        }
+        Command::Bench { one_host: true, from, quick, rounds, .. } => {
+            bench::one_host::report(from.as_deref(), quick, rounds.map(usize::from))
         }
         Command::Bench { from, quick, .. } => bench::report(from.as_deref(), quick),
     };

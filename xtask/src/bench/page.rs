@@ -97,19 +97,22 @@ const BARS_HEAD: &str = "| what | bar | measured | verdict |\n|---|---|---|---|\
 pub(super) fn bars_elsewhere(page: &str) -> Vec<Judged> {
     let parts = page.split("<!-- ").skip(1);
     let others = parts.filter(|part| !part.starts_with("figures:") && part.contains(": begin "));
-    let tables = others.filter_map(|part| part.split_once(BARS_HEAD)).map(|(_, table)| table);
-    tables.flat_map(|table| table.lines().map_while(judged_row)).collect()
+    let heads = [BARS_HEAD, programs::one_host::BARS_HEAD];
+    let tables = others.filter_map(|part| heads.iter().find_map(|head| part.split_once(head)));
+    tables.flat_map(|(_, table)| table.lines().map_while(judged_row)).collect()
 }
 
 fn judged_row(row: &str) -> Option<Judged> {
     let cells: Vec<&str> = row.strip_prefix("| ")?.strip_suffix(" |")?.split(" | ").collect();
-    let [what, bar, measured, verdict] = cells[..] else { return None };
-    Some(Judged {
-        what: what.into(),
-        bar: bar.into(),
-        measured: measured.into(),
-        verdict: verdict.into(),
-    })
+    let (what, bar, measured, verdict) = match cells[..] {
+        [what, bar, measured, verdict] => (what, bar, measured.to_owned(), verdict),
+        [what, bar, measured, "", verdict] => (what, bar, measured.to_owned(), verdict),
+        [what, bar, measured, beside, verdict] => {
+            (what, bar, format!("{measured}; {beside}"), verdict)
+        }
+        _ => return None,
+    };
+    Some(Judged { what: what.into(), bar: bar.into(), measured, verdict: verdict.into() })
 }
 
 #[cfg(test)]
@@ -137,6 +140,13 @@ mod tests {
         let judged = bars_elsewhere(&page);
         let whats: Vec<_> = judged.iter().map(|judged| judged.what.as_str()).collect();
         assert_eq!(whats, ["many queue pairs"]);
+        let head = programs::one_host::BARS_HEAD;
+        let part = format!(
+            "<!-- one host: begin (written) -->\n\n{head}| a | at least 1 x b | 2 us, 1 to 3 | \
+             b 4: 0.50 x | short |\n| c | at least 1 us | 2 us, 1 to 3 |  | reached |\n\n| 1 |\n"
+        );
+        let measured: Vec<_> = bars_elsewhere(&part).into_iter().map(|j| j.measured).collect();
+        assert_eq!(measured, ["2 us, 1 to 3; b 4: 0.50 x", "2 us, 1 to 3"]);
         let commands = Commands { wire: "a command", memory: "another" };
         let report = Report::parse(SAMPLE).unwrap();
         assert!(tables(&report, "a machine", &commands, judged).contains(row));

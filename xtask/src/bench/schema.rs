@@ -1,6 +1,6 @@
 //! The JSON of `vernic bench --json`: one object with `results`, `baselines` and, after a run of
-//! everything, `resources`. `cargo xtask bench` adds `same_host`, `programs` and `machine` before
-//! it keeps it.
+//! everything, `resources`. `cargo xtask bench` adds `same_host`, `programs`, `one_host` and
+//! `machine` before it keeps it.
 //!
 //! The names are a contract with whoever reads the JSON by machine, so an unknown or misspelt field
 //! in an entry is an error here. Fields that do not apply to an entry are left out of it.
@@ -21,6 +21,8 @@ pub(crate) struct Report {
     pub(crate) same_host: Vec<Measured>,
     /// What `cargo xtask bench` adds.
     pub(crate) programs: Option<Programs>,
+    /// Traffic within one host, which has bars of its own; `cargo xtask bench` adds it.
+    pub(crate) one_host: Option<Programs>,
     /// The machine it was measured on, as `cargo xtask bench` describes it.
     pub(crate) machine: Option<String>,
 }
@@ -87,7 +89,7 @@ impl Report {
         for entry in &report.baselines {
             entry.check().map_err(|why| format!("{why} in {entry:?}"))?;
         }
-        if let Some(programs) = &report.programs {
+        for programs in report.programs.iter().chain(&report.one_host) {
             programs.check()?;
         }
         Ok(report)

@@ -14,7 +14,8 @@ mod settings;
 use std::path::PathBuf;
 
 use vernic_io::fault::FaultConfig;
-use vernic_io::local::{MAX_RING_BYTES, MIN_RING_BYTES};
+pub use vernic_local::DirectAccess;
+use vernic_local::{MAX_RING_BYTES, MIN_RING_BYTES};
 use vernic_wire::Mtu;
 
 pub use peers::{PeerRefused, Peers};
@@ -36,27 +37,6 @@ pub enum TransportChoice {
     Iwarp,
     /// Both kinds are listed. A program that names no device gets a RoCE device.
     Both,
-}
-
-/// Whether one-sided requests are carried out in the memory of processes of this host, and what
-/// this process permits for that.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum DirectAccess {
-    /// Requests travel in packets.
-    Off,
-    /// Requests are carried out directly where the kernel permits it.
-    #[default]
-    On,
-    /// As `On`. Where Yama (`ptrace_scope` 1) would refuse, this process names one local peer by
-    /// `PR_SET_PTRACER`, which gives that process all that `ptrace` gives.
-    Ptrace,
-}
-
-impl DirectAccess {
-    /// Whether requests are carried out directly at all.
-    pub fn is_on(self) -> bool {
-        self != Self::Off
-    }
 }
 
 /// One row of the table of settings.

@@ -10,7 +10,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use vernic_io::LinkCounters;
-use vernic_io::local::LocalPeerCounters;
+use vernic_local::{LocalPeerCounters, Written};
 use vernic_proto::cm::CmCounters;
 use vernic_proto::{DropReason, QpCounters};
 
@@ -18,7 +18,7 @@ mod direct;
 mod streams;
 
 pub use direct::DirectCounters;
-pub(crate) use direct::{DirectCounts, Refusal, RevocationCounts};
+pub(crate) use direct::DirectCounts;
 pub use streams::StreamCounters;
 pub(crate) use streams::StreamCounts;
 
@@ -115,6 +115,18 @@ impl Counters {
     #[inline]
     pub(crate) fn note(&self, event: Counted) {
         self.add(event, 1);
+    }
+
+    /// Counts what was written to a ring.
+    #[inline]
+    pub(crate) fn note_written(&self, Written { records, bytes, lost }: Written) {
+        if lost != 0 {
+            self.add(Counted::NearLost, lost);
+        }
+        if records != 0 {
+            self.add(Counted::NearTxPacket, records);
+            self.add(Counted::NearTxByte, bytes);
+        }
     }
 
     /// Counts `n` events.

@@ -35,8 +35,6 @@ pub mod config;
 mod counters;
 mod device;
 mod error;
-#[cfg(fuzzing)]
-pub mod fuzzing;
 pub mod iwarp;
 mod lane;
 mod local;
@@ -93,7 +91,7 @@ pub use verbs::srq::{Srq, SrqInit};
 pub use verbs::status::PORT_COUNTERS;
 pub use verbs::wr::{Dest, PostSendError, SendWr};
 pub use verbs::xrc::{XrcIniInit, Xrcd, XrcdError, XrcdOpen};
-pub use vernic_io::local::ConnectFailure;
+pub use vernic_local::ConnectFailure;
 
 pub use vernic_io::{
     Gate, HopState, LinkCounters, LinkError, LocalAddr, NameError, NextHop,

@@ -2,6 +2,7 @@
 //! to the engine (memory, queues, paths, completions).
 
 pub(crate) mod ack_delay;
+pub(crate) mod arrivals;
 pub(crate) mod cap;
 pub(crate) mod completions;
 pub(crate) mod direct;

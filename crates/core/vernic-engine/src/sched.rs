@@ -295,6 +295,15 @@ impl Scheduler {
         }
     }
 
+    /// Does the part of [`after`](Self::after) that may have to be done when a queue pair has sent
+    /// messages and nothing else, all that was posted. No request is left to be sent, its state and
+    /// responses are what they were, and the destination window does not count messages. So its
+    /// standing stays the same.
+    #[inline]
+    pub(crate) fn after_messages(&mut self, qp: &QpInner, core: &mut QpCore) {
+        self.timers.arm(qp.qpn(), core);
+    }
+
     fn move_to(&mut self, qp: &QpInner, index: u32, then: Standing) {
         let is_attended = matches!(then, Standing::Ready | Standing::Backpressured);
         // If its doorbell was rung meanwhile, the queue pair becomes ready when the doorbells are

@@ -338,7 +338,7 @@ pub enum Door {
 }
 
 /// The properties that all packets of one receive buffer have in common.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RxMeta {
     /// Address of the sender.
     pub src: Address,

@@ -15,8 +15,3 @@ pub fn handoff_head(bytes: &[u8]) -> Option<Vec<u8>> {
     let head: &[u8; HEAD_BYTES] = bytes.first_chunk()?;
     Head::parse(head).map(|head| head.emit().to_vec())
 }
-
-/// Scribbles over a ring and reads it, as the steps say.
-pub fn ring_records(steps: &[u8]) {
-    crate::local::scribble_and_read(steps);
-}

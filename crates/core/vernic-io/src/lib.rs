@@ -19,27 +19,24 @@
 //! | `tcp.rs` | TCP connections, and the readiness of many: they carry iWARP |
 //! | `icrc.rs` | the ICRC where the Identification cannot be seen |
 //! | `host.rs`, `host/` | several processes on one host: slots, names, packets handed over |
-//! | `local.rs`, `local/` | local peers: processes of one host that share memory |
-//! | `circle.rs` | words in a circle, for rings and queues in memory |
+//! | `clock.rs` | the time, read from the processor's counter |
 //! | `netdev.rs` | network devices, their addresses, and changes of them |
 //! | `nexthop.rs` | whether the first machine on a route is there |
 //! | `closed.rs` | the link of a device that was closed |
 //! | `factory.rs` | factories that make links of each kind |
 //! | `capture.rs`, `fault.rs`, `trace.rs` | middlewares: links that wrap a link |
 //! | `status.rs` | reports of a process about its open devices |
-//! | `user.rs` | which user a process belongs to |
 //! | `wait.rs` | sleeping until a link can be read, and being woken |
-//! | `sys/fork.rs` | descriptors that a child of `fork` does not keep |
 //!
-//! Limits: `unsafe` is in `sys.rs` only, which wraps system calls and does nothing else.
+//! Limits: no `unsafe`; system calls are `vernic-sys`'s.
 
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::print_stdout))] // tests say why they skip
 
 mod address;
 pub mod batch;
 pub mod capture;
-mod circle;
+mod clock;
 mod closed;
 mod endpoint;
 mod factory;
@@ -50,25 +47,22 @@ pub mod host;
 mod icrc;
 mod lanes;
 pub mod link;
-pub mod local;
 pub mod netdev;
 mod nexthop;
 mod path;
 mod port_probe;
-mod random;
 pub mod status;
 mod sum;
-mod sys;
 pub mod tcp;
 #[cfg(test)]
 mod testing;
 pub mod trace;
 pub mod udp;
-mod user;
 pub mod wait;
 
 pub use address::{Address, LocalAddr};
 pub use batch::{Door, Icrc, LinkLimits, RxBatch, RxMeta, RxPacket, TxBatch, TxRun};
+pub use clock::Clock;
 pub use closed::ClosedLink;
 pub use factory::{LinkFactory, LinkSetup, NoLink, UdpFactory};
 pub use host::{HandoverResult, NameError, ServiceName, ServiceScope, Slot, SlotTable};
@@ -80,11 +74,9 @@ pub use link::{
 pub use nexthop::{HopState, NextHop};
 pub use path::{MAX_RECEIVER_PAGES, PathId, Peer, ProcessId, ReceiverPageId, TxPath};
 pub use port_probe::PortProbe;
-pub use random::random;
 pub use status::StatusSocket;
-pub use sys::{Gate, Origin};
-pub use sys::{ask_for_short_slices, has_foreign_rights};
 pub use udp::{UdpConfig, UdpLink};
+pub use vernic_sys::{Gate, Origin, ask_for_short_slices, has_foreign_rights, random};
 pub use wait::{Sleeper, Waker, Woken, bell, raise};
 
 /// The UDP destination port of RoCEv2 (IANA name `roce`; IBTA annex A17.9.2).

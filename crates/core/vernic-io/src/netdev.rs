@@ -8,11 +8,11 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
+use vernic_sys::{self as sys, OwnFd};
 use vernic_wire::{Gid, Mtu};
 
 use crate::address::LocalAddr;
 use crate::link::LinkError;
-use crate::sys::{self, OwnFd};
 
 /// Bytes that headers may take of a netdev's MTU before the payload of one packet. They are IPv6
 /// (40), UDP (8), and the longest transport headers with ICRC, rounded up as Linux does: 80.

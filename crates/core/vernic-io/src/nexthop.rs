@@ -13,8 +13,9 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
+use vernic_sys::{self as sys, OwnFd};
+
 use crate::address::LocalAddr;
-use crate::sys::{self, OwnFd};
 
 /// The discard port (RFC 863), to which the datagram that begins a search goes. RoCE devices would
 /// count an empty datagram to their own port as an error.

@@ -12,8 +12,9 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
+use vernic_sys::{self as sys, OwnFd, PollFd};
+
 use crate::address::LocalAddr;
-use crate::sys::{self, OwnFd, PollFd};
 
 /// A datagram that was sent to a UDP port, and the answer to it.
 #[derive(Debug)]

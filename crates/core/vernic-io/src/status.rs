@@ -27,9 +27,9 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
-use crate::random::random;
-use crate::sys::{self, OwnFd};
-use crate::user;
+use vernic_sys::random;
+use vernic_sys::user;
+use vernic_sys::{self as sys, OwnFd};
 
 /// Callers that wait. The kernel refuses more, and they may ask again.
 const BACKLOG: i32 = 64;

@@ -1,7 +1,7 @@
 //! TCP connections, which carry iWARP.
 //!
 //! Owns the sockets, and knows nothing of the bytes that go over them. Called by the engine, under
-//! its lane; nothing here waits. A child of `fork` keeps none of the descriptors (`sys/fork.rs`).
+//! its lane; nothing here waits. A child of `fork` keeps none of the descriptors (`vernic-sys`).
 //!
 //! ```text
 //!   Bound --listen--> Listener --accept--> Connection   one per peer: recv, send, shutdown, reset
@@ -16,6 +16,8 @@
 //! | `connection.rs` | a connection: bytes, and whether the peer is there |
 //! | `readiness.rs` | which of many sockets can be received from or sent to |
 
+use vernic_sys as sys;
+
 mod bound;
 mod connection;
 mod readiness;
@@ -23,8 +25,6 @@ mod readiness;
 pub use bound::{Bound, Listener};
 pub use connection::{Connecting, Connection, MAX_PIECES, Received, Sent, Vitals};
 pub use readiness::{Interest, Readiness, Ready};
-
-use crate::sys;
 
 /// Returns how many descriptors this process may have open: the soft limit, as `ulimit -n` shows
 /// it. The limit is not raised: a program that waits with select(2) breaks over descriptors from

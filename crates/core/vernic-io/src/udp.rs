@@ -33,6 +33,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd as _, RawFd};
 use std::sync::Arc;
 
+use vernic_sys::random;
+
 use crate::address::LocalAddr;
 use crate::batch::{Icrc, LinkLimits};
 use crate::batch::{RxBatch, RxPacket, TxBatch};
@@ -43,7 +45,6 @@ use crate::link::{
     SendReport,
 };
 use crate::path::TxPath;
-use crate::random::random;
 
 pub use crate::endpoint::{arrival, destination_of, local_of, path, receiver_of, sender_of};
 pub use socket::check_route;

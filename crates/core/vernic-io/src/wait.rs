@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use crate::sys::{self, OwnFd};
+use vernic_sys::{self as sys, OwnFd};
 
 /// A handle that wakes a thread which sleeps in [`Sleeper::sleep`]; may be cloned and used from any
 /// thread. It keeps nothing alive: once the sleeper is gone it has no effect.

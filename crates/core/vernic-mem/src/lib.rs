@@ -37,14 +37,14 @@
 //! byte is stored last, with release order. So a reader that sees the last byte (acquire) sees all
 //! the other bytes. An aligned 8-byte word inside the range is stored and loaded whole.
 //!
-//! Writes into the memory of another process ([`Memory::write_peer`]) promise less. Only the last
+//! Writes into the memory of another process ([`RemoteMemory::write`]) promise less. Only the last
 //! word is ordered after the others. Words are whole only if source and destination have the same
 //! offset from a multiple of 8.
 //!
 //! # Memory of other processes
 //!
 //! The owner of a region may grant a process of this host access to it ([`Memory::grant`]). That
-//! process then copies by itself, with [`Memory::write_peer`] and similar calls, until the owner
+//! process then copies by itself, through [`RemoteMemory`], until the owner
 //! revokes the key. Every change of a key revokes it. Module `revocation` describes the protocol.
 //!
 //! Limits: 16,776,191 keys, 2^47 bytes per region, [`u32::MAX`] protection domains over a lifetime.
@@ -81,7 +81,7 @@ pub use error::{
 pub use grant::{Grant, GrantError};
 pub use memory::Memory;
 pub use pd::PdId;
-pub use peer::{PeerAtomic, PeerCopies, PeerCopyError, PeerRegion};
+pub use peer::{Holds, LocalPart, PeerAtomic, PeerCopies, PeerCopyError, RemoteMemory};
 pub use racy::{
     HostBuffer, InlineData, LivenessWord, PeerList, PeerMapping, PeerPiece, PeerRange,
     PtracePermit, RacySlice, RacySliceMut, SharedRange, asks_traced_process, permitted_ptracer,

@@ -1,20 +1,20 @@
 //! Copies between registered memory of this process and granted memory of another process.
 //!
 //! The local side is checked as for all other accesses. The owner of the remote side checked it
-//! when it granted access, and this module checks the bounds of the grant ([`PeerRegion`]). The
-//! caller makes sure that the grant is still valid: it has begun an access
+//! when it granted access, and the implementations of [`RemoteMemory`] check the bounds of the
+//! grant. The caller makes sure that the grant is still valid: it has begun an access
 //! ([`PeerRevocationWords::begin_access`](crate::PeerRevocationWords::begin_access)).
 
+mod by_kernel;
 mod copies;
 
+use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::data::{CheckedAddress, list_too_short, refuse};
-use crate::racy::Batch;
 use crate::{
-    Access, AccessError, Check, Memory, PdId, PeerList, PeerMapping, PeerPiece, PeerRange,
-    SgCursor, Sge,
+    Access, AccessError, Check, Memory, PdId, PeerMapping, PeerPiece, PeerRange, SgCursor, Sge,
 };
 
 pub use copies::PeerCopies;
@@ -26,15 +26,6 @@ const BOUNCE: usize = 4096;
 /// Bytes of mapped memory that are copied between two checks of the revocation words, some 2 us. A
 /// process that was stopped while copying may still write that much when it continues.
 const PIECE: u64 = 16 << 10;
-
-/// A granted region of another process. Offsets count from the first byte of the grant.
-#[derive(Debug)]
-pub enum PeerRegion {
-    /// The region is mapped in this process.
-    Mapped(PeerMapping),
-    /// The kernel copies between the two processes.
-    ByKernel(PeerRange),
-}
 
 /// Why a copy failed.
 #[derive(Debug)]
@@ -86,30 +77,38 @@ fn outside() -> PeerCopyError {
     PeerCopyError::Peer(io::Error::from_raw_os_error(libc::EINVAL))
 }
 
-impl PeerRegion {
+/// Memory of another process of this host, which this process was granted. Offsets count from the
+/// first byte of the grant.
+///
+/// `holds` says whether the grant is still valid
+/// ([`PeerAccess::is_valid`](crate::PeerAccess::is_valid)). It is called before each 16 KiB that
+/// are written to mapped memory, after each 16 KiB that are read from it, and before each system
+/// call.
+pub trait RemoteMemory: fmt::Debug + Send + Sync {
+    /// Copies a part of a message to offset `at`: an RDMA WRITE, or a part of one. The last aligned
+    /// word is stored last.
+    ///
+    /// # Errors
+    /// [`PeerCopyError`]; a part may have been copied.
+    fn write(&self, from: LocalPart<'_>, at: u64, holds: Holds<'_>) -> Result<(), PeerCopyError>;
+
     /// Copies private bytes of this process to offset `at`. The last aligned word is stored last.
     ///
     /// # Errors
     /// [`PeerCopyError::Peer`].
-    pub fn write(&self, at: u64, bytes: &[u8]) -> Result<(), PeerCopyError> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        match self {
-            Self::Mapped(memory) => {
-                memory.region(true).and_then(|r| r.store(at, bytes)).ok_or_else(outside)
-            }
-            Self::ByKernel(peer) => {
-                let mut batch = Batch::<true>::new();
-                batch.push_bytes(bytes);
-                batch.write_to(peer, at).map_err(PeerCopyError::Peer)
-            }
-        }
-    }
+    fn write_bytes(&self, bytes: &[u8], at: u64) -> Result<(), PeerCopyError>;
+
+    /// Copies from offset `at` to a part of a message: an RDMA READ, a part of one, or the payload
+    /// of a SEND that its receiver copies. The other process may change the bytes meanwhile.
+    ///
+    /// # Errors
+    /// [`PeerCopyError`]; a part may have been copied.
+    fn read(&self, to: LocalPart<'_>, at: u64, holds: Holds<'_>) -> Result<(), PeerCopyError>;
 
     /// Whether [`atomic`](Self::atomic) works at offset `at`.
-    pub fn has_word(&self, at: u64) -> bool {
-        matches!(self, Self::Mapped(memory) if memory.with_word(at, |_| ()).is_some())
+    fn has_word(&self, at: u64) -> bool {
+        let _ = at;
+        false
     }
 
     /// Runs an atomic operation on the word at offset `at` and returns its old value. Only mapped
@@ -118,123 +117,107 @@ impl PeerRegion {
     /// # Errors
     /// [`PeerCopyError::Peer`]: the memory is not mapped, or the word is out of bounds or not
     /// aligned.
-    pub fn atomic(&self, at: u64, op: PeerAtomic) -> Result<u64, PeerCopyError> {
-        match self {
-            Self::Mapped(memory) => memory.with_word(at, |word| op.run(word)),
-            Self::ByKernel(_) => None,
-        }
-        .ok_or_else(outside)
+    fn atomic(&self, at: u64, op: PeerAtomic) -> Result<u64, PeerCopyError> {
+        let _ = (at, op);
+        Err(outside())
+    }
+
+    /// Returns the range of addresses that the kernel copies from or to; `None` if the memory is
+    /// mapped in this process.
+    fn by_kernel(&self) -> Option<&PeerRange> {
+        None
     }
 }
 
+/// Says whether a grant is still valid.
+pub type Holds<'a> = &'a dyn Fn() -> bool;
+
+impl RemoteMemory for PeerMapping {
+    fn write(&self, from: LocalPart<'_>, at: u64, holds: Holds<'_>) -> Result<(), PeerCopyError> {
+        let to = self.region(true).ok_or_else(outside)?;
+        let mut at = at;
+        from.each_piece(Access::empty(), |checked, n| {
+            if !holds() {
+                return Err(PeerCopyError::Revoked);
+            }
+            if !to.contains(at, n) {
+                return Err(outside());
+            }
+            if checked.region.transfer(checked.offset, to, at, n).is_none() {
+                bounce(checked, n, |done, bytes| to.store(at + done, bytes).ok_or_else(outside))?;
+            }
+            at += n;
+            Ok(())
+        })
+    }
+
+    fn write_bytes(&self, bytes: &[u8], at: u64) -> Result<(), PeerCopyError> {
+        self.region(true).and_then(|to| to.store(at, bytes)).ok_or_else(outside)
+    }
+
+    fn read(&self, to: LocalPart<'_>, at: u64, holds: Holds<'_>) -> Result<(), PeerCopyError> {
+        let from = self.region(false).ok_or_else(outside)?;
+        let mut at = at;
+        to.each_piece(Access::LOCAL_WRITE, |checked, n| {
+            if !from.contains(at, n) {
+                return Err(outside());
+            }
+            if from.transfer(at, checked.region, checked.offset, n).is_none() {
+                fill(checked, n, |done, bytes| from.load(at + done, bytes).ok_or_else(outside))?;
+            }
+            at += n;
+            // The check comes after the copy. If it succeeds, all bytes that were read belonged to
+            // the grant.
+            if holds() { Ok(()) } else { Err(PeerCopyError::Revoked) }
+        })
+    }
+
+    fn has_word(&self, at: u64) -> bool {
+        self.with_word(at, |_| ()).is_some()
+    }
+
+    fn atomic(&self, at: u64, op: PeerAtomic) -> Result<u64, PeerCopyError> {
+        self.with_word(at, |word| op.run(word)).ok_or_else(outside)
+    }
+}
+
+/// A part of a message in registered memory of this process. It is checked as it is copied, so
+/// **the calling thread keeps its lane until the copy is done**.
+#[derive(Debug)]
+pub struct LocalPart<'a> {
+    memory: &'a Memory,
+    pd: PdId,
+    sges: &'a [Sge],
+    cursor: &'a mut SgCursor,
+    offset: u64,
+    left: u64,
+}
+
 impl Memory {
-    /// Copies a part of a message to offset `at` of the remote region: an RDMA WRITE, or a part of
-    /// one. The part is the `len` bytes from byte `offset` on of the message that `sges` describes.
-    /// `holds` returns whether the grant is still valid
-    /// ([`PeerAccess::is_valid`](crate::PeerAccess::is_valid)). It is called before each 16 KiB of
-    /// mapped memory, and before each system call.
-    ///
-    /// # Errors
-    /// [`PeerCopyError`]; a part may have been copied.
-    #[expect(clippy::too_many_arguments, reason = "as read_local, and where to")]
-    pub fn write_peer(
-        &self,
+    /// Returns a part of a message for a copy from or to [`RemoteMemory`]: the `len` bytes from
+    /// byte `offset` on of the message that `sges` describes.
+    pub fn part<'a>(
+        &'a self,
         pd: PdId,
-        sges: &[Sge],
-        cursor: &mut SgCursor,
+        sges: &'a [Sge],
+        cursor: &'a mut SgCursor,
         offset: u64,
         len: u64,
-        (to, at): (&PeerRegion, u64),
-        holds: impl Fn() -> bool,
-    ) -> Result<(), PeerCopyError> {
-        let pieces = Pieces { memory: self, pd, sges, cursor, offset, left: len };
-        match to {
-            PeerRegion::Mapped(memory) => {
-                let to = memory.region(true).ok_or_else(outside)?;
-                let mut at = at;
-                pieces.each_part(Access::empty(), |checked, n| {
-                    if !holds() {
-                        return Err(PeerCopyError::Revoked);
-                    }
-                    if !to.contains(at, n) {
-                        return Err(outside());
-                    }
-                    if checked.region.transfer(checked.offset, to, at, n).is_none() {
-                        bounce(checked, n, |done, bytes| {
-                            to.store(at + done, bytes).ok_or_else(outside)
-                        })?;
-                    }
-                    at += n;
-                    Ok(())
-                })
-            }
-            PeerRegion::ByKernel(peer) => write_process(pieces, peer, at, holds),
-        }
+    ) -> LocalPart<'a> {
+        LocalPart { memory: self, pd, sges, cursor, offset, left: len }
     }
+}
 
-    /// Copies from offset `at` of the remote region to a part of a message: an RDMA READ, or a part
-    /// of one. The part is the `len` bytes from byte `offset` on of the message that `sges`
-    /// describes. `holds` is as for [`write_peer`](Self::write_peer).
+impl LocalPart<'_> {
+    /// Finds the addresses of the part in this process, for another process to copy. Fills `pieces`
+    /// from its start, and returns how many it filled. `None` if `pieces` is too short, or if the
+    /// bytes have no fixed address: those of the null region or the whole address space.
     ///
     /// # Errors
-    /// [`PeerCopyError`]; a part may have been copied.
-    #[expect(clippy::too_many_arguments, reason = "as write_local, and where from")]
-    pub fn read_peer(
-        &self,
-        pd: PdId,
-        sges: &[Sge],
-        cursor: &mut SgCursor,
-        offset: u64,
-        len: u64,
-        (from, at): (&PeerRegion, u64),
-        holds: impl Fn() -> bool,
-    ) -> Result<(), PeerCopyError> {
-        let pieces = Pieces { memory: self, pd, sges, cursor, offset, left: len };
-        match from {
-            PeerRegion::Mapped(memory) => {
-                let from = memory.region(false).ok_or_else(outside)?;
-                let mut at = at;
-                pieces.each_part(Access::LOCAL_WRITE, |checked, n| {
-                    if !from.contains(at, n) {
-                        return Err(outside());
-                    }
-                    if from.transfer(at, checked.region, checked.offset, n).is_none() {
-                        fill(checked, n, |done, bytes| {
-                            from.load(at + done, bytes).ok_or_else(outside)
-                        })?;
-                    }
-                    at += n;
-                    // The check comes after the copy. If it succeeds, all bytes that were read
-                    // belonged to the grant.
-                    if holds() { Ok(()) } else { Err(PeerCopyError::Revoked) }
-                })
-            }
-            PeerRegion::ByKernel(peer) => {
-                read_process(pieces, at, holds, |batch, at| batch.read_from(peer, at))
-            }
-        }
-    }
-
-    /// Finds the addresses of a part of a message in this process, for another process to copy
-    /// ([`pull`](Self::pull)). The part is the `len` bytes from byte `offset` on of the message
-    /// that `sges` describes. Fills `pieces` from its start, and returns how many it filled. `None`
-    /// if `pieces` is too short, or if the bytes have no fixed address: those of the null region or
-    /// the whole address space.
-    ///
-    /// # Errors
-    /// As for [`read_local`](Self::read_local).
-    pub fn locate(
-        &self,
-        pd: PdId,
-        sges: &[Sge],
-        cursor: &mut SgCursor,
-        offset: u64,
-        len: u64,
-        pieces: &mut [PeerPiece],
-    ) -> Result<Option<usize>, AccessError> {
+    /// As for [`Memory::read_local`].
+    pub fn locate(self, pieces: &mut [PeerPiece]) -> Result<Option<usize>, AccessError> {
         let (mut count, mut all) = (0, true);
-        let list = Pieces { memory: self, pd, sges, cursor, offset, left: len };
-        let named = list.each(Access::empty(), |checked, n| {
+        let named = self.each(Access::empty(), |checked, n| {
             let part = checked.region.part(checked.offset, n);
             match (part, pieces.get_mut(count), u32::try_from(n)) {
                 (Some(part), Some(piece), Ok(len)) => {
@@ -252,48 +235,24 @@ impl Memory {
         }
     }
 
-    /// Copies all bytes of a list of another process's memory to the message that `sges` describes,
-    /// from byte `offset` on. The other process may have changed the bytes meanwhile. The caller
-    /// checks that after the copy, with `is_valid_after_read` of
-    /// [`PeerRevocationWords`](crate::PeerRevocationWords).
+    /// Runs an atomic operation on the word at offset `at` of remote memory. Stores the word's old
+    /// value in the part, which has 8 bytes. The part is checked before the operation runs, so that
+    /// storing the result cannot fail.
     ///
     /// # Errors
-    /// [`PeerCopyError`]; a part may have been copied.
-    pub fn pull(
-        &self,
-        pd: PdId,
-        sges: &[Sge],
-        cursor: &mut SgCursor,
-        offset: u64,
-        from: &PeerList<'_>,
-    ) -> Result<(), PeerCopyError> {
-        let left = from.pieces.iter().map(|piece| u64::from(piece.len)).sum();
-        let pieces = Pieces { memory: self, pd, sges, cursor, offset, left };
-        read_process(pieces, 0, || true, |batch, at| batch.read_list(from, at))
-    }
-
-    /// Runs an atomic operation on the word at offset `at` of the remote region. Stores the word's
-    /// old value in the first 8 bytes of the message that `sges` describes. The list is checked
-    /// before the operation runs, so that storing the result cannot fail. As for every access,
-    /// **the calling thread keeps its lane until the call returns**.
-    ///
-    /// # Errors
-    /// [`PeerCopyError`], as for [`write_local`](Self::write_local) and [`PeerRegion::atomic`]. A
-    /// list in the region over the whole address space is also refused, because only the store
-    /// itself would show whether its memory is mapped. Nothing has happened then.
-    pub fn atomic_peer(
-        &self,
-        pd: PdId,
-        sges: &[Sge],
-        cursor: &mut SgCursor,
-        (on, at): (&PeerRegion, u64),
+    /// [`PeerCopyError`], as for [`Memory::write_local`] and [`RemoteMemory::atomic`]. A part in
+    /// the region over the whole address space is also refused, because only the store itself
+    /// would show whether its memory is mapped. Nothing has happened then.
+    pub fn fetch(
+        self,
+        on: &dyn RemoteMemory,
+        at: u64,
         op: PeerAtomic,
     ) -> Result<(), PeerCopyError> {
         // Each piece has at least one byte, so 8 bytes lie in at most 8 pieces.
         let mut sink = [None; 8];
         let mut places = sink.iter_mut();
-        let pieces = Pieces { memory: self, pd, sges, cursor, offset: 0, left: 8 };
-        pieces.each(Access::LOCAL_WRITE, |checked, n| {
+        self.each(Access::LOCAL_WRITE, |checked, n| {
             if checked.region.is_address_space() {
                 return Err(unmapped(checked, 0, n as usize));
             }
@@ -313,19 +272,7 @@ impl Memory {
         }
         Ok(())
     }
-}
 
-/// The pieces of registered memory that hold a part of a message.
-struct Pieces<'a> {
-    memory: &'a Memory,
-    pd: PdId,
-    sges: &'a [Sge],
-    cursor: &'a mut SgCursor,
-    offset: u64,
-    left: u64,
-}
-
-impl Pieces<'_> {
     /// Checks each piece, and calls `f` with its address and length.
     #[inline]
     fn each(
@@ -351,12 +298,10 @@ impl Pieces<'_> {
         }
         Ok(())
     }
-}
 
-impl Pieces<'_> {
     /// Does the same as [`each`](Self::each), but cuts pieces to at most [`PIECE`] bytes.
     #[inline]
-    fn each_part(
+    fn each_piece(
         self,
         needs: Access,
         mut f: impl FnMut(CheckedAddress, u64) -> Result<(), PeerCopyError>,
@@ -416,78 +361,6 @@ fn fill(
 #[cold]
 fn unmapped(checked: CheckedAddress, done: u64, len: usize) -> PeerCopyError {
     refuse(Check::Unmapped, 0, checked.offset + done, len as u64).into()
-}
-
-fn write_process(
-    pieces: Pieces<'_>,
-    peer: &PeerRange,
-    mut at: u64,
-    holds: impl Fn() -> bool,
-) -> Result<(), PeerCopyError> {
-    let mut batch = Batch::<true>::new();
-    let flush = |batch: &mut Batch<'_, true>, at: &mut u64| -> Result<(), PeerCopyError> {
-        let bytes = batch.bytes() as u64;
-        if bytes > 0 {
-            if !holds() {
-                return Err(PeerCopyError::Revoked);
-            }
-            batch.write_to(peer, *at).map_err(PeerCopyError::Peer)?;
-            *at += bytes;
-        }
-        Ok(())
-    };
-    pieces.each(Access::empty(), |checked, n| {
-        if batch.is_full() {
-            flush(&mut batch, &mut at)?;
-        }
-        if batch.push_region(checked.region, checked.offset, n).is_none() {
-            flush(&mut batch, &mut at)?;
-            bounce(checked, n, |_, bytes| {
-                let mut one = Batch::<true>::new();
-                one.push_bytes(bytes);
-                flush(&mut one, &mut at)
-            })?;
-        }
-        Ok(())
-    })?;
-    flush(&mut batch, &mut at)
-}
-
-/// Copies remote memory to local pieces, in batches. `read` fills a batch from a given offset of
-/// the remote memory; `at` is the offset of the first batch.
-fn read_process(
-    pieces: Pieces<'_>,
-    mut at: u64,
-    holds: impl Fn() -> bool,
-    read: impl Fn(&mut Batch<'_, false>, u64) -> io::Result<()>,
-) -> Result<(), PeerCopyError> {
-    let mut batch = Batch::<false>::new();
-    let flush = |batch: &mut Batch<'_, false>, at: &mut u64| -> Result<(), PeerCopyError> {
-        let bytes = batch.bytes() as u64;
-        if bytes > 0 {
-            if !holds() {
-                return Err(PeerCopyError::Revoked);
-            }
-            read(batch, *at).map_err(PeerCopyError::Peer)?;
-            *at += bytes;
-        }
-        Ok(())
-    };
-    pieces.each(Access::LOCAL_WRITE, |checked, n| {
-        if batch.is_full() {
-            flush(&mut batch, &mut at)?;
-        }
-        if batch.push_region(checked.region, checked.offset, n).is_none() {
-            flush(&mut batch, &mut at)?;
-            fill(checked, n, |_, bytes| {
-                let mut one = Batch::<false>::new();
-                one.push_bytes(bytes);
-                flush(&mut one, &mut at)
-            })?;
-        }
-        Ok(())
-    })?;
-    flush(&mut batch, &mut at)
 }
 
 #[cfg(test)]

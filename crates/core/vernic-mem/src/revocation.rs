@@ -47,7 +47,7 @@
 //! # The revocation word of a send queue
 //!
 //! A process on the same host may copy the bytes of SENDs out of this process's memory
-//! ([`Memory::locate`](crate::Memory::locate)) into a receive buffer, and then complete the
+//! ([`LocalPart::locate`](crate::LocalPart::locate)) into a receive buffer, and then complete the
 //! receive. The owner does not wait for such copies. Each message carries a token of the queue
 //! pair's send queue ([`Memory::send_token`](crate::Memory::send_token)), and the reader checks it
 //! *after* the copy.

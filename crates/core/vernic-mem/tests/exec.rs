@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::ptr::NonNull;
 
 use vernic_mem::{
-    Access, LivenessWord, Memory, PdId, PeerCopyError, PeerRange, PeerRegion, SgCursor, Sge,
+    Access, LivenessWord, Memory, PdId, PeerCopyError, PeerRange, RemoteMemory, SgCursor, Sge,
 };
 
 /// Environment variable that selects the role of the other process: before exec, or after it.
@@ -101,8 +101,8 @@ impl Drop for Other {
 }
 
 /// Reads 8 bytes at the start of the other process's memory.
-fn read(memory: &Memory, pd: PdId, to: &Sge, from: &PeerRegion) -> Result<(), PeerCopyError> {
-    memory.read_peer(pd, &[*to], &mut SgCursor::default(), 0, 8, (from, 0), || true)
+fn read(memory: &Memory, pd: PdId, to: &Sge, from: &PeerRange) -> Result<(), PeerCopyError> {
+    from.read(memory.part(pd, &[*to], &mut SgCursor::default(), 0, 8), 0, &|| true)
 }
 
 #[test]
@@ -111,8 +111,7 @@ fn what_a_process_has_become_by_exec_is_neither_written_nor_read() {
     let (addr, value) = other.hear();
     let pid = other.child.id() as i32;
     let liveness = LivenessWord { addr, value };
-    let reach =
-        PeerRegion::ByKernel(PeerRange { pid, addr: ADDR as u64, len: LEN as u64, liveness });
+    let reach = PeerRange { pid, addr: ADDR as u64, len: LEN as u64, liveness };
     let memory = Memory::new();
     let pd = memory.alloc_pd();
     let buffer = vernic_mem::HostBuffer::private(8).unwrap();
@@ -125,13 +124,13 @@ fn what_a_process_has_become_by_exec_is_neither_written_nor_read() {
         buffer.read_at(0, &mut bytes).unwrap();
         bytes
     };
-    reach.write(8, &[7; 8]).unwrap();
+    reach.write_bytes(&[7; 8], 8).unwrap();
     read(&memory, pd, &sge, &reach).unwrap();
     assert_eq!(bytes(), [1; 8]);
     other.go_on();
     // The new program has the same process id, and memory at the same address.
     assert_ne!(other.hear(), (addr, value));
-    let written = reach.write(0, &[7; 8]);
+    let written = reach.write_bytes(&[7; 8], 0);
     assert!(
         matches!(&written, Err(PeerCopyError::Peer(e)) if e.raw_os_error() == Some(libc::EFAULT)),
         "{written:?}"

@@ -1,6 +1,6 @@
 //! Two processes of one host: requests and responses through rings beside the lossy network.
 //!
-//! Owns the routes, under the engine's rules (`vernic-engine`, `local/rings.rs`): requests go over
+//! Owns the routes, under the engine's rules (`vernic-local`, `peers.rs`): requests go over
 //! to a ring when there is one and nothing is unacknowledged by the network, and pause for that;
 //! responses take the route of the last request; what comes late by the network is refused. Beyond
 //! these rules a ring may be lost at any moment, and both sides go on by the network.

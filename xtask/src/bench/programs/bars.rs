@@ -5,7 +5,7 @@ use super::series::Programs;
 use super::table::{IPERF3, MEMCPY, PASSIVE, START, UCX_CMA, UCX_POSIX, UCX_TAG};
 
 /// What a figure is held against.
-enum Bar {
+pub(super) enum Bar {
     /// At least this many times another entry of the same rounds.
     Faster(f64, &'static str),
     /// At most this many times another entry of the same rounds.
@@ -57,39 +57,70 @@ pub(crate) fn judge(programs: &Programs) -> Vec<Judged> {
     ROWS.iter().map(|(name, bar)| bar.judge(name, programs)).collect()
 }
 
+/// A bar, and what was measured for it.
+pub(super) struct Weighed {
+    /// The bar in words.
+    pub(super) bar: String,
+    /// The median and its unit.
+    pub(super) measured: Option<String>,
+    /// What it is held against, where that is another entry, and the ratio.
+    pub(super) compared: Option<String>,
+    /// Whether it is reached; none if there is nothing to judge.
+    pub(super) is_reached: Option<bool>,
+}
+
+impl Weighed {
+    pub(super) fn verdict(&self) -> &'static str {
+        match self.is_reached {
+            Some(true) => "reached",
+            Some(false) => "short",
+            None => "not measured",
+        }
+    }
+}
+
 impl Bar {
     fn judge(&self, name: &str, programs: &Programs) -> Judged {
+        let weighed = self.weigh(name, programs);
+        let verdict = weighed.verdict().into();
+        let Weighed { bar, measured, compared, is_reached } = weighed;
+        let parts = measured.into_iter().chain(compared).collect::<Vec<_>>();
+        let measured = if is_reached.is_some() { parts.join(", ") } else { "-".into() };
+        Judged { what: name.into(), bar, measured, verdict }
+    }
+
+    /// The entry that it compares with.
+    pub(super) fn reference(&self) -> Option<&'static str> {
+        match self {
+            Self::Faster(_, reference) | Self::Cost(_, reference) => Some(reference),
+            Self::AtLeast(_) | Self::Within(_) | Self::Below(_) => None,
+        }
+    }
+
+    pub(super) fn weigh(&self, name: &str, programs: &Programs) -> Weighed {
         let unit = programs.unit(name);
         let figure = programs.median(name);
-        let compared = |reference: &str| {
-            let ratio = programs.ratio(name, reference)?;
-            let (figure, other) = (number(figure), number(programs.median(reference)));
-            Some((format!("{figure} {unit}, {reference} {other}: {ratio:.2} x"), ratio))
+        let ratio = self.reference().and_then(|reference| programs.ratio(name, reference));
+        let (bar, is_reached) = match self {
+            Self::Faster(least, reference) => {
+                (format!("at least {least} x {reference}"), ratio.map(|ratio| ratio >= *least))
+            }
+            Self::Cost(most, reference) => {
+                (format!("at most {most} x {reference}"), ratio.map(|ratio| ratio <= *most))
+            }
+            Self::AtLeast(least) => {
+                (format!("at least {least} {unit}"), figure.map(|figure| figure >= *least))
+            }
+            Self::Within(most) => {
+                (format!("at most {most} {unit}"), figure.map(|figure| figure <= *most))
+            }
+            Self::Below(bar) => (format!("below {bar} {unit}"), figure.map(|f| f < *bar)),
         };
-        let alone = |is_reached: fn(&f64, &f64) -> bool, bar: &f64| {
-            figure.map(|figure| {
-                (format!("{} {unit}", number(Some(figure))), is_reached(&figure, bar))
-            })
-        };
-        let (bar, judged) = match self {
-            Self::Faster(least, reference) => (
-                format!("at least {least} x {reference}"),
-                compared(reference).map(|(text, ratio)| (text, ratio >= *least)),
-            ),
-            Self::Cost(most, reference) => (
-                format!("at most {most} x {reference}"),
-                compared(reference).map(|(text, ratio)| (text, ratio <= *most)),
-            ),
-            Self::AtLeast(least) => (format!("at least {least} {unit}"), alone(f64::ge, least)),
-            Self::Within(most) => (format!("at most {most} {unit}"), alone(f64::le, most)),
-            Self::Below(bar) => (format!("below {bar} {unit}"), alone(f64::lt, bar)),
-        };
-        let (measured, verdict) = match judged {
-            Some((measured, true)) => (measured, "reached"),
-            Some((measured, false)) => (measured, "short"),
-            None => ("-".into(), "not measured"),
-        };
-        Judged { what: name.into(), bar, measured, verdict: verdict.into() }
+        let compared = self.reference().zip(ratio).map(|(reference, ratio)| {
+            format!("{reference} {}: {ratio:.2} x", number(programs.median(reference)))
+        });
+        let measured = figure.map(|figure| format!("{} {unit}", number(Some(figure))));
+        Weighed { bar, measured, compared, is_reached }
     }
 }
 
@@ -103,10 +134,7 @@ mod tests {
     fn every_bar_is_about_entries_that_are_measured() {
         for (name, bar) in ROWS {
             let known = |name: &str| ENTRIES.iter().any(|entry| entry.name == name);
-            assert!(known(name), "{name}");
-            if let Bar::Faster(_, reference) | Bar::Cost(_, reference) = bar {
-                assert!(known(reference), "{name}");
-            }
+            assert!(known(name) && bar.reference().is_none_or(known), "{name}");
         }
     }
 
@@ -135,5 +163,7 @@ mod tests {
             let judged = bar.judge(name, &programs);
             assert_eq!((judged.bar.as_str(), judged.verdict.as_str()), (bar_text, verdict));
         }
+        let judged = Bar::Faster(2.1, IPERF3).judge("a", &programs);
+        assert_eq!(judged.measured, "8.40 GB/s, iperf3 4.00: 2.10 x");
     }
 }

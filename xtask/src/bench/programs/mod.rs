@@ -17,11 +17,15 @@
 //! | `chart` | what `sweep` measured, drawn |
 //! | `series`, `median` | the readings of all rounds: the JSON, medians, ratios |
 //! | `bars` | the figures this project means to reach |
+//! | `one_host` | what goes on within one host: its entries and bars, and their table |
+//! | `namespace` | a network of this measurement's own |
 //! | `page` | the tables of BENCHMARKS.md |
 
 mod bars;
 mod chart;
 mod median;
+mod namespace;
+pub(super) mod one_host;
 mod output;
 mod page;
 mod pair;
@@ -35,13 +39,14 @@ mod work;
 pub(crate) use bars::judge;
 pub(crate) use page::tables;
 pub(crate) use series::{Programs, Series};
+pub(crate) use setup::Setup;
 
 pub(super) use output::perftest_latency;
 pub(crate) use output::perftest_low_bandwidth;
 
 use crate::Result;
-use setup::Setup;
 use table::ENTRIES;
+use work::Entry;
 
 /// Rounds of a whole run: an odd number, so that a median is a reading.
 const ROUNDS: usize = 7;
@@ -57,18 +62,32 @@ fn again<T>(mut measure: impl FnMut() -> Result<T>) -> Result<T> {
     })
 }
 
-/// Measures everything, in rounds. What cannot be measured here says why in its series; an error
-/// means that nothing can.
-pub(crate) fn measure(quick: bool) -> Result<Programs> {
-    let setup = Setup::prepare(quick)?;
-    let mut series: Vec<Series> = ENTRIES.iter().map(|entry| entry.begin(&setup)).collect();
-    let rounds = if quick { QUICK_ROUNDS } else { ROUNDS };
+/// How many rounds there are if nobody says.
+fn rounds(setup: &Setup) -> usize {
+    if setup.quick { QUICK_ROUNDS } else { ROUNDS }
+}
+
+/// Measures everything, in rounds. What cannot be measured here says why in its series.
+pub(crate) fn measure(setup: &Setup) -> Programs {
+    let series = in_rounds(ENTRIES, setup, rounds(setup));
+    let curves = sweep::measure(setup);
+    Programs { cores: setup.cores.to_owned(), series, curves }
+}
+
+/// Every entry once in each round; every other round backwards, so that none always comes after the
+/// same one.
+fn in_rounds(entries: &[Entry], setup: &Setup, rounds: usize) -> Vec<Series> {
+    let mut series: Vec<Series> = entries.iter().map(|entry| entry.begin(setup)).collect();
     for round in 1..=rounds {
-        for (entry, series) in ENTRIES.iter().zip(&mut series) {
+        let mut pairs: Vec<_> = entries.iter().zip(&mut series).collect();
+        if round % 2 == 0 {
+            pairs.reverse();
+        }
+        for (entry, series) in pairs {
             if series.failure.is_some() {
                 continue;
             }
-            match again(|| entry.measure(&setup)) {
+            match again(|| entry.measure(setup)) {
                 Ok(reading) => {
                     println!(
                         "round {round} of {rounds}: {}: {reading:.3} {}",
@@ -84,8 +103,7 @@ pub(crate) fn measure(quick: bool) -> Result<Programs> {
             }
         }
     }
-    let curves = sweep::measure(&setup);
-    Ok(Programs { cores: setup.cores.to_owned(), series, curves })
+    series
 }
 
 #[cfg(test)]

@@ -75,6 +75,11 @@ pub(super) fn ucx_latency(text: &str) -> Result<f64> {
     above_zero(ucx(text, "50.0_percentile_lat")?)
 }
 
+/// Messages over the whole of a `ucx_perftest -f -v`, in M msg/s.
+pub(super) fn ucx_rate(text: &str) -> Result<f64> {
+    above_zero(ucx(text, "overall_mr")? / 1e6)
+}
+
 fn ucx(text: &str, heading: &str) -> Result<f64> {
     let missing = || format!("ucx_perftest printed no column {heading}:\n{text}");
     let mut lines = text.lines().skip_while(|line| !line.starts_with("iterations,"));
@@ -108,6 +113,19 @@ pub(super) fn libfabric_latency(text: &str) -> Result<f64> {
     let column = headings.split_whitespace().position(|h| h == "usec/xfer").ok_or_else(missing)?;
     let value = lines.next().and_then(|line| line.split_whitespace().nth(column));
     above_zero(number(value.ok_or_else(missing)?)?)
+}
+
+/// Median round trip of a `sockperf ping-pong --full-rtt`, in microseconds.
+pub(super) fn sockperf_round_trip(text: &str) -> Result<f64> {
+    // Without the option it prints half of a round trip, and calls that a latency.
+    if !text.contains("Summary: Round trip is") {
+        return Err(format!("sockperf told of no round trip:\n{text}"));
+    }
+    let value = text.lines().find_map(|line| {
+        let (name, value) = line.split_once("percentile 50.000")?.1.split_once('=')?;
+        name.trim().is_empty().then_some(value.trim())
+    });
+    above_zero(number(value.ok_or_else(|| format!("sockperf printed no median:\n{text}"))?)?)
 }
 
 /// One figure of the only result of `vernic bench --json`.
@@ -212,6 +230,12 @@ connect      :       67.59      55.67     726.00      69.97
 disconnect   :       13.43       8.24     202.00      13.43
 destroy      :        1.03       0.01       0.00       1.03
 ";
+    /// sockperf 3.7.
+    const SOCKPERF: &str = "\
+sockperf: \x1b[2;35m====> avg-rtt=132.876 (std-dev=718.226)\x1b[0m
+sockperf: Summary: Round trip is 132.876 usec
+sockperf: ---> percentile 50.000 =   41.638
+";
     /// perf 6.1.
     const PERF: &str =
         "# started on Sat Nov 21 22:00:00 2026\n\n519130128,,instructions:u,149573372,100.00,,\n";
@@ -225,6 +249,8 @@ destroy      :        1.03       0.01       0.00       1.03
         assert_eq!(perftest_latency(LATENCY), Ok(12.47));
         assert_eq!(ucx_latency(UCX), Ok(5.111));
         assert_eq!(ucx_bandwidth(UCX), Ok(0.11 * 1.048_576 / 1e3));
+        assert_eq!(ucx_rate(UCX), Ok(0.015056));
+        assert_eq!(sockperf_round_trip(SOCKPERF), Ok(41.638));
         assert_eq!(qperf_latency(QPERF), Ok(6.017));
         assert_eq!(qperf_bandwidth("tcp_bw:\n    bw  =  2500000000 bytes/sec\n"), Ok(2.5));
         assert_eq!(libfabric_latency(LIBFABRIC), Ok(28.48));
@@ -250,6 +276,9 @@ destroy      :        1.03       0.01       0.00       1.03
         assert!(qperf_bandwidth(QPERF).is_err());
         assert!(libfabric_latency(&LIBFABRIC.replace("usec/", "msec/")).is_err());
         assert!(ucx_latency(&UCX.replace("50.0_", "99.0_")).is_err());
+        assert!(ucx_rate(&UCX.replace("overall_mr", "mr")).is_err());
+        assert!(sockperf_round_trip(&SOCKPERF.replace("Round trip", "Latency")).is_err());
+        assert!(sockperf_round_trip(&SOCKPERF.replace("50.000", "99.000")).is_err());
         assert!(cmtime(&CMTIME.replace("us / conn", "ms / conn")).is_err());
         assert!(cmtime(&CMTIME.replace("create qp", "create cq")).is_err());
         assert!(vernic_bench(r#"{"results": [{"gbytes_per_s": 1.0}]}"#, "mmsg_per_s").is_err());

@@ -7,6 +7,7 @@ use super::chart;
 use super::series::{Programs, Series};
 use super::sweep::{Chart, Curve, Point};
 use super::table::ENTRIES;
+use super::work::Entry;
 
 /// The same work through libibverbs and through the Rust API. All but the loops of calls are two
 /// programs, each with a loop of its own around the calls, so their ratios tell more than the C
@@ -29,11 +30,7 @@ pub(crate) fn tables(programs: &Programs) -> String {
          medians of the rounds' ratios. The ends: {}.\n\n",
         programs.cores
     );
-    page += "| what | median | lowest | highest | unit | beside | command |\n";
-    page += "|---|--:|--:|--:|---|---|---|\n";
-    for series in &programs.series {
-        let _ = writeln!(page, "{}", row(programs, series));
-    }
+    page += &readings_table(programs, ENTRIES);
     page += "\n### The C ABI beside the Rust API\n\n";
     page += "| libibverbs | Rust API | unit | libibverbs by Rust API |\n|---|---|---|--:|\n";
     for (c, rust) in COMPARED {
@@ -45,6 +42,18 @@ pub(crate) fn tables(programs: &Programs) -> String {
     }
     page += &cpu_table(&programs.curves);
     page
+}
+
+/// The figures of all rounds; `entries` know what each stands beside.
+pub(super) fn readings_table(programs: &Programs, entries: &[Entry]) -> String {
+    let mut table = "| what | median | lowest | highest | unit | beside | command |\n".to_owned();
+    table += "|---|--:|--:|--:|---|---|---|\n";
+    for series in &programs.series {
+        let entry = entries.iter().find(|entry| entry.name == series.name);
+        let beside = entry.and_then(|entry| entry.beside);
+        let _ = writeln!(table, "{}", row(programs, series, beside));
+    }
+    table
 }
 
 /// A chart, and the figures behind it; nothing where nothing was measured.
@@ -96,23 +105,21 @@ fn cpu_table(curves: &[Curve]) -> String {
 }
 
 /// Text that does not end a table's cell.
-fn cell(text: &str) -> String {
+pub(super) fn cell(text: &str) -> String {
     text.replace('|', "/").replace('\n', " ")
 }
 
-fn row(programs: &Programs, series: &Series) -> String {
+fn row(programs: &Programs, series: &Series, reference: Option<&str>) -> String {
     let Series { name, unit, command, .. } = series;
     let command = if command.is_empty() { String::new() } else { format!("`{command}`") };
     if let Some(why) = &series.failure {
         let why = cell(why);
         return format!("| {name} | | | | {unit} | not measured: {why} | {command} |");
     }
-    let reference = ENTRIES.iter().find(|entry| entry.name == name).and_then(|entry| entry.beside);
     let beside = reference.and_then(|reference| {
         Some(format!("{:.2} x {reference}", programs.ratio(name, reference)?))
     });
-    let extreme = |pick: fn(f64, f64) -> f64| number(series.readings.iter().copied().reduce(pick));
-    let (lowest, highest) = (extreme(f64::min), extreme(f64::max));
+    let [lowest, highest] = programs.extremes(name).map(number);
     let (median, beside) = (number(programs.median(name)), beside.unwrap_or_default());
     format!("| {name} | {median} | {lowest} | {highest} | {unit} | {beside} | {command} |")
 }

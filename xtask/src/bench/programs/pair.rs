@@ -34,6 +34,8 @@ const RDMA_PS_TCP: u16 = 0x106;
 pub(super) enum Server {
     /// It listens on this TCP port, and ends after its client.
     Tcp(u16),
+    /// A server at this TCP port that never ends by itself.
+    EndlessTcp(u16),
     /// It listens on this port through the connection manager, and never ends by itself.
     Cm(u16),
 }
@@ -229,7 +231,7 @@ pub(super) fn run(server: &Line, client: &Line, at: Server) -> Result<Ran> {
         (Ok((printed, client_cpu)), Server::Tcp(_)) => {
             server.finish(PATIENCE).map(|(_, server_cpu)| Ran { printed, server_cpu, client_cpu })
         }
-        (Ok((printed, client_cpu)), Server::Cm(_)) => {
+        (Ok((printed, client_cpu)), Server::EndlessTcp(_) | Server::Cm(_)) => {
             Ok(Ran { printed, server_cpu: server.cpu()?, client_cpu })
         }
         (Err(why), _) => Err(why + " | " + &server.failure("server")),
@@ -265,7 +267,7 @@ impl Server {
     /// Whether it can be connected to.
     fn is_there(self) -> bool {
         match self {
-            Self::Tcp(port) => {
+            Self::Tcp(port) | Self::EndlessTcp(port) => {
                 let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(fs::read_to_string);
                 tables.iter().flatten().any(|table| has_listener(table, port))
             }

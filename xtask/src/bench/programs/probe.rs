@@ -12,6 +12,7 @@ use std::time::Instant;
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
+use super::median::median;
 use super::setup::Setup;
 use crate::Result;
 
@@ -24,8 +25,10 @@ pub(super) enum Probe {
     Memcpy(usize),
 }
 
-/// Words there and back of a measurement.
+/// Words there and back of a measurement, and of those that are timed together: their median, like
+/// those of the programs, has nothing of the moments in which a core was another's.
 const ROUND_TRIPS: u32 = 200_000;
+const TIMED_TOGETHER: u32 = 100;
 /// Bytes that are copied in one.
 const COPIED: usize = 4 << 30;
 /// Bytes of a page.
@@ -66,17 +69,22 @@ fn core_to_core(one: u32, other: u32, round_trips: u32) -> Result<f64> {
         let asks = on(Some(one), || {
             // The other thread may fail to get to its core, and then says nothing.
             while !is(&back, u32::MAX) && !answers.is_finished() {}
-            let began = Instant::now();
+            let (mut times, mut began) = (Vec::new(), Instant::now());
             for number in 1..=round_trips {
                 there.0.store(number, Ordering::Release);
                 while !is(&back, number) && !answers.is_finished() {}
+                if number % TIMED_TOGETHER == 0 {
+                    let us = began.elapsed().as_secs_f64() * 1e6;
+                    times.push(us / f64::from(2 * TIMED_TOGETHER));
+                    began = Instant::now();
+                }
             }
-            began.elapsed().as_secs_f64() * 1e6 / f64::from(2 * round_trips)
+            times
         });
         // Who asks may have failed to get to its core.
         there.0.store(NOBODY_ASKS, Ordering::Release);
         answers.join().map_err(|_| "a thread panicked")??;
-        asks
+        median(asks?).ok_or_else(|| "no word was timed".into())
     })
 }
 
@@ -129,7 +137,7 @@ mod tests {
     #[test]
     fn a_core_that_is_not_there_is_an_error() {
         assert!(on(Some(1000), || ()).unwrap_err().contains("core 1000"));
-        assert!(core_to_core(0, 1000, 10).is_err());
-        assert!(core_to_core(1000, 0, 10).is_err());
+        assert!(core_to_core(0, 1000, 1000).is_err());
+        assert!(core_to_core(1000, 0, 1000).is_err());
     }
 }

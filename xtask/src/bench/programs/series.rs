@@ -62,6 +62,11 @@ impl Programs {
         self.series.iter().find(|series| series.name == name).map_or("", |s| &s.unit)
     }
 
+    /// Why an entry was not measured, or not in every round.
+    pub(in crate::bench) fn failure(&self, name: &str) -> Option<&str> {
+        self.series.iter().find(|series| series.name == name)?.failure.as_deref()
+    }
+
     /// The readings of an entry; empty if it was not measured.
     pub(in crate::bench) fn readings(&self, name: &str) -> &[f64] {
         self.series.iter().find(|series| series.name == name).map_or(&[], |s| &s.readings)
@@ -70,6 +75,12 @@ impl Programs {
     /// The median over the rounds.
     pub(in crate::bench) fn median(&self, name: &str) -> Option<f64> {
         median(self.readings(name).to_vec())
+    }
+
+    /// The lowest and the highest of all rounds.
+    pub(in crate::bench) fn extremes(&self, name: &str) -> [Option<f64>; 2] {
+        let extreme = |pick: fn(f64, f64) -> f64| self.readings(name).iter().copied().reduce(pick);
+        [extreme(f64::min), extreme(f64::max)]
     }
 
     /// The median of the ratios that the rounds gave: `name` by `reference`. A disturbance that

@@ -12,6 +12,8 @@ const PACKAGES: &[(&str, &str)] = &[
     ("ucx_perftest", "ucx-utils"),
     ("qperf", "qperf"),
     ("fi_pingpong", "libfabric-bin"),
+    ("sockperf", "sockperf"),
+    ("ip", "iproute2"),
     ("taskset", "util-linux"),
     ("cc", "gcc"),
 ];
@@ -23,7 +25,7 @@ const LIST: u32 = 16;
 
 /// Our own programs, built, and how to run things.
 #[derive(Debug)]
-pub(super) struct Setup {
+pub(crate) struct Setup {
     pub(super) quick: bool,
     /// The `vernic` command, its libraries beside it.
     pub(super) vernic: String,
@@ -40,7 +42,7 @@ pub(super) struct Setup {
 
 impl Setup {
     /// Installs what is missing, as far as that is possible, and builds.
-    pub(super) fn prepare(quick: bool) -> Result<Self> {
+    pub(crate) fn prepare(quick: bool) -> Result<Self> {
         install();
         let packages =
             ["vernic-cli", "vernic-abi", "vernic-paths", "vernic-providers", "vernic-rspreload"];

@@ -1,6 +1,6 @@
 //! What is measured, with which options.
 //!
-//! Rounds go through the table from top to bottom, so what is compared stands together.
+//! Rounds go through the table from top to bottom, and back, so what is compared stands together.
 
 use std::borrow::Cow;
 
@@ -73,7 +73,7 @@ const fn wire(line: &'static str) -> Work {
     perftest(Way::Wire, line)
 }
 
-const fn perftest(way: Way, line: &'static str) -> Work {
+pub(super) const fn perftest(way: Way, line: &'static str) -> Work {
     Work::Pair(Pair::Perftest(way, Cow::Borrowed(line)))
 }
 
@@ -81,7 +81,7 @@ const fn iwarp(line: &'static str, crc: Crc) -> Work {
     Work::Pair(Pair::Iwarp(Cow::Borrowed(line), crc))
 }
 
-const fn ucx(over: Option<Over>, test: &'static str) -> Work {
+pub(super) const fn ucx(over: Option<Over>, test: &'static str) -> Work {
     Work::Pair(Pair::Ucx(over, Cow::Borrowed(test)))
 }
 
@@ -89,7 +89,7 @@ const fn rust(way: Way, options: &'static str) -> Work {
     Work::Pair(Pair::RustApi(way, options))
 }
 
-const fn entry(
+pub(super) const fn entry(
     name: &'static str,
     work: Work,
     figure: Figure,

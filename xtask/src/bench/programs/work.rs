@@ -36,6 +36,8 @@ pub(super) enum Pair {
     Ucx(Option<Over>, Cow<'static, str>),
     /// libfabric's ping-pong of messages of so many bytes.
     Libfabric(Over, u64),
+    /// sockperf's ping-pong over stream sockets, of messages of so many bytes.
+    Sockperf(Streams, u64),
     /// `vernic bench` with options: the Rust API.
     RustApi(Way, &'static str),
     /// So many connections by `cmtime`, all at once.
@@ -66,6 +68,17 @@ pub(super) enum Crc {
 pub(super) enum Over {
     Tcp,
     SharedMemory,
+    /// Shared memory, with the program's buffers on its heap, as those of perftest are. Else UCX's
+    /// perftest takes a file in shared memory, or huge pages where it gets any.
+    SharedMemoryHeap,
+}
+
+/// What carries the stream sockets of a program that knows TCP alone.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Streams {
+    Tcp,
+    /// rsockets, by `librspreload.so`.
+    Rdma,
 }
 
 /// Which interface a loop of calls uses.
@@ -97,8 +110,12 @@ const STARTS: usize = 15;
 const MORE: u32 = 3;
 /// What counts them, and says so among the program's own output.
 const COUNT: &str = "perf stat --log-fd 1 -x, -e instructions:u --";
+/// UCX's names of its ways within a host.
+const SHARED_MEMORY: &str = "posix,cma,self";
 /// Messages that UCX sends before it measures.
 const UCX_WARM_UP: u32 = 100;
+/// Seconds of a measurement of sockperf.
+const SOCKPERF_SECONDS: u32 = 1;
 /// Seconds of a measurement of qperf.
 pub(super) const QPERF_SECONDS: u32 = 1;
 
@@ -131,7 +148,8 @@ impl Over {
     fn ucx(self) -> &'static [(&'static str, &'static str)] {
         match self {
             Self::Tcp => &[("UCX_TLS", "tcp"), ("UCX_NET_DEVICES", "lo")],
-            Self::SharedMemory => &[("UCX_TLS", "posix,cma")],
+            Self::SharedMemory => &[("UCX_TLS", SHARED_MEMORY)],
+            Self::SharedMemoryHeap => &[("UCX_TLS", SHARED_MEMORY), ("UCX_ALLOC_PRIO", "heap")],
         }
     }
 
@@ -139,7 +157,16 @@ impl Over {
     fn provider(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
-            Self::SharedMemory => "shm",
+            Self::SharedMemory | Self::SharedMemoryHeap => "shm",
+        }
+    }
+}
+
+impl Streams {
+    fn run(self, vernic: &str, program: &str) -> Line {
+        match self {
+            Self::Tcp => Line::new(program),
+            Self::Rdma => Line::new(&format!("{vernic} run --rsockets=only -d lo -- {program}")),
         }
     }
 }
@@ -176,7 +203,8 @@ impl Pair {
             _ => ("-p", "-p"),
         };
         let meeting = match self {
-            Self::Cmtime => Server::Cm(port),
+            Self::Cmtime | Self::Sockperf(Streams::Rdma, _) => Server::Cm(port),
+            Self::Sockperf(Streams::Tcp, _) => Server::EndlessTcp(port),
             _ => Server::Tcp(port),
         };
         Ok((server.port(passive, port), client.port(active, port), meeting))
@@ -202,6 +230,9 @@ impl Pair {
             }
             Self::RustApi(way, _) => {
                 Line::new(&format!("{vernic} bench server --once -d lo")).env(way.env())
+            }
+            Self::Sockperf(streams, _) => {
+                streams.run(vernic, &format!("sockperf server --tcp -i {HOST}"))
             }
             Self::Cmtime => Way::SameHost.run(vernic, &format!("cmtime -b {HOST}")),
         };
@@ -246,6 +277,10 @@ impl Pair {
                 let rest = "--rounds 1 --no-baselines --json";
                 Line::new(&format!("{vernic} bench client {HOST} {all} {rest}")).env(way.env())
             }
+            Self::Sockperf(streams, size) => {
+                let options = format!("-m {size} -t {SOCKPERF_SECONDS} --full-rtt -i {HOST}");
+                streams.run(vernic, &format!("sockperf ping-pong --tcp {options}"))
+            }
             Self::Cmtime => Way::SameHost.run(vernic, &format!("cmtime -s {HOST} -c {messages}")),
         };
         line.on(setup.client_core)
@@ -260,6 +295,7 @@ impl Pair {
             Self::Qperf(..) => Some("qperf"),
             Self::Ucx(..) => Some("ucx_perftest"),
             Self::Libfabric(..) => Some("fi_pingpong"),
+            Self::Sockperf(..) => Some("sockperf"),
             Self::RustApi(..) => None,
             Self::Cmtime => Some("cmtime"),
         }
@@ -274,10 +310,12 @@ impl Pair {
             (Self::Perftest(..) | Self::Iwarp(..), Figure::Rate) => output::perftest_rate(printed),
             (Self::Perftest(..) | Self::Iwarp(..), _) => output::perftest_latency(printed),
             (Self::Ucx(..), Figure::Latency) => output::ucx_latency(printed),
+            (Self::Ucx(..), Figure::Rate) => output::ucx_rate(printed),
             (Self::Ucx(..), _) => output::ucx_bandwidth(printed),
             (Self::Qperf(..), Figure::Latency) => output::qperf_latency(printed),
             (Self::Qperf(..), _) => output::qperf_bandwidth(printed),
             (Self::Libfabric(..), _) => output::libfabric_latency(printed),
+            (Self::Sockperf(..), _) => output::sockperf_round_trip(printed),
             (Self::RustApi(..), Figure::Bandwidth) => output::vernic_bench(printed, "gbytes_per_s"),
             (Self::RustApi(..), Figure::Rate) => output::vernic_bench(printed, "mmsg_per_s"),
             (Self::RustApi(..), _) => output::vernic_bench(printed, "latency_us_p50"),
@@ -380,4 +418,47 @@ fn start_ms(line: &Line) -> Result<f64> {
         }
     }
     median(starts).ok_or_else(|| "no start".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setup() -> Setup {
+        Setup {
+            quick: false,
+            vernic: "vernic".into(),
+            post_poll: "post_poll".into(),
+            post_poll_c: Err("no compiler".into()),
+            server_core: None,
+            client_core: None,
+            cores: "any",
+        }
+    }
+
+    #[test]
+    fn stream_sockets_go_over_rdma_alone_and_meet_by_its_connection_manager() {
+        let ends = |streams| Pair::Sockperf(streams, 64).ends(&setup(), 0, Figure::Latency);
+        let (server, client, port) = ends(Streams::Rdma).unwrap();
+        let Server::Cm(port) = port else { panic!("{port:?}") };
+        let around = "vernic run --rsockets=only -d lo -- sockperf";
+        let options = format!("-i 127.0.0.1 -p {port}");
+        assert_eq!(server.text(), format!("{around} server --tcp {options}"));
+        let client_options = format!("--tcp -m 64 -t 1 --full-rtt {options}");
+        assert_eq!(client.text(), format!("{around} ping-pong {client_options}"));
+        let (server, _, port) = ends(Streams::Tcp).unwrap();
+        assert!(matches!(port, Server::EndlessTcp(_)), "{port:?}");
+        assert!(server.text().starts_with("sockperf server --tcp"), "{}", server.text());
+    }
+
+    #[test]
+    fn both_ends_of_ucx_have_the_same_buffers() {
+        let pair = Pair::Ucx(Some(Over::SharedMemoryHeap), "-t tag_bw -s 64".into());
+        let env = "UCX_TLS=posix,cma,self UCX_ALLOC_PRIO=heap ucx_perftest";
+        assert_eq!(pair.server(&setup(), 10).text(), env);
+        assert_eq!(
+            pair.client(&setup(), 10, Figure::Rate).text(),
+            format!("{env} 127.0.0.1 -t tag_bw -s 64 -n 10 -w 100 -f -v")
+        );
+    }
 }

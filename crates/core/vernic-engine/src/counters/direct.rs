@@ -2,28 +2,11 @@
 //! and the grants for them.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
+use vernic_local::{Refusal, RevocationCounts};
 use vernic_proto::DirectOp;
 
 use super::Count;
-
-/// The reason why a one-sided request took packets although its peer is a process of this host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
-    /// The peer has not granted access, or not yet.
-    NoGrant,
-    /// The grant does not cover the range or the operation.
-    Range,
-    /// The peer has revoked the grant, by clearing a revocation word.
-    Closed,
-    /// The kernel does not permit this process to access the memory of the peer's process.
-    NotPermitted,
-    /// The peer's process or its memory is gone.
-    Unreachable,
-    /// The request's local buffers cannot be accessed.
-    Local,
-}
 
 /// The counters of direct access while the device is open. [`DirectCounters`] has their meanings.
 #[derive(Debug, Default)]
@@ -38,25 +21,6 @@ pub(crate) struct DirectCounts {
     kept_out: Count,
     bad_messages: Count,
     revocations: Arc<RevocationCounts>,
-}
-
-/// The live counters of what goes wrong when access is revoked. Any thread adds to them.
-#[derive(Debug, Default)]
-pub(crate) struct RevocationCounts {
-    cut_off: AtomicU64,
-    ends_untold: AtomicU64,
-}
-
-impl RevocationCounts {
-    /// Counts a process that did not leave our memory in time.
-    pub(crate) fn note_cut_off(&self) {
-        self.cut_off.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// Counts a revocation that could not be reported to a process.
-    pub(crate) fn note_untold(&self) {
-        self.ends_untold.fetch_add(1, Ordering::Relaxed);
-    }
 }
 
 /// The totals of direct access: requests that were carried out in the memory of processes of this
@@ -191,8 +155,8 @@ impl DirectCounts {
             denied: self.denied.value(),
             kept_out: self.kept_out.value(),
             bad_messages: self.bad_messages.value(),
-            cut_off: self.revocations.cut_off.load(Ordering::Relaxed),
-            ends_untold: self.revocations.ends_untold.load(Ordering::Relaxed),
+            cut_off: self.revocations.cut_off(),
+            ends_untold: self.revocations.untold(),
         }
     }
 }

@@ -6,8 +6,9 @@
 use std::sync::Arc;
 
 use vernic_io::host::{ReceiverPage, Slot, SlotError, SlotTable};
-use vernic_io::local::LocalPeerId;
 use vernic_io::{ClosedLink, Link, LinkError, LocalAddr};
+use vernic_local::LocalPeerId;
+use vernic_local::LocalPeers;
 use vernic_mem::Memory;
 use vernic_proto::congestion::Congestion;
 use vernic_proto::{AttrMask, QpAttr, QpState, QpType, Time};
@@ -18,7 +19,6 @@ use crate::error::{CreateError, McastError};
 use crate::lane::core::LaneState;
 use crate::lane::protocol::{Lane, WireProtocol};
 use crate::lane::udp_backpressure::UdpBackpressure;
-use crate::local::rings::LocalRings;
 use crate::qp::state::QpInner;
 use crate::qp::table::QpTable;
 use crate::qp::xrc::XrcSrq;
@@ -94,7 +94,7 @@ impl Lane {
         slots: &SlotTable,
         make: impl FnOnce(Qpn, &dyn WireProtocol) -> Arc<QpInner>,
     ) -> Result<Arc<QpInner>, CreateError> {
-        let Self { state, protocol } = self;
+        let Self { state, protocol, .. } = self;
         let open = state.table.len();
         let qp = state.table.insert(slots, |qpn| make(qpn, protocol.as_ref()));
         let qp = qp.map_err(|source| CreateError::NoQpn { open, source })?;
@@ -183,7 +183,7 @@ impl LaneState {
 impl LaneState {
     /// Returns the rings of local peers, to be asked.
     #[inline]
-    pub(crate) fn rings(&self) -> &LocalRings {
+    pub(crate) fn rings(&self) -> &LocalPeers {
         &self.rings
     }
 
@@ -199,10 +199,10 @@ impl LaneState {
     }
 
     /// Ends access to and from local peers, and returns their rings, which the caller drops.
-    pub(crate) fn leave_neighbours(&mut self, memory: &Memory) -> LocalRings {
-        self.direct_peers.close(memory);
+    pub(crate) fn leave_neighbours(&mut self, memory: &Memory) -> LocalPeers {
+        self.rings.close(memory);
         self.table.iter().for_each(|qp| lock(&qp.core).side.peer.end_grants());
-        std::mem::replace(&mut self.rings, LocalRings::new())
+        std::mem::take(&mut self.rings)
     }
 }
 
@@ -255,7 +255,7 @@ impl LaneState {
         &mut self.sched
     }
 
-    pub(crate) fn rings_mut(&mut self) -> &mut LocalRings {
+    pub(crate) fn rings_mut(&mut self) -> &mut LocalPeers {
         &mut self.rings
     }
 

@@ -16,6 +16,7 @@ use std::sync::Arc;
 
 use vernic_io::host::ReceiverPage;
 use vernic_io::{Link, Nanos, TxLanes};
+use vernic_local::LocalPeers;
 use vernic_proto::Time;
 
 use crate::cm::CmShared;
@@ -23,8 +24,7 @@ use crate::device::opened::Device;
 use crate::lane::groups::Groups;
 use crate::lane::gsi::Gsi;
 use crate::lane::udp_backpressure::{self, UdpBackpressure};
-use crate::local::direct_peers::DirectPeers;
-use crate::local::rings::LocalRings;
+use crate::qp::arrivals::Arrivals;
 use crate::qp::state::{QpCore, QpInner};
 use crate::qp::table::QpTable;
 use crate::qp::xrc::SrqTable;
@@ -56,16 +56,15 @@ pub(crate) struct LaneState {
     pub(super) srqs: SrqTable,
     /// The scheduler: it says which queue pair has its turn next.
     pub(super) sched: Scheduler,
+    /// Completions for the thread that runs the lane.
+    pub(super) arrivals: Arrivals,
     pub(super) udp_backpressure: UdpBackpressure,
-    /// Rings that are shared with processes of this host.
-    pub(super) rings: LocalRings,
+    /// The processes of this host that share memory with this one.
+    pub(super) rings: LocalPeers,
     /// The receiver page of this process, which says how much is in flight to it.
     pub(super) receiver_page: Option<Arc<ReceiverPage>>,
     pub(super) groups: Groups,
     pub(super) gsi: Gsi,
-    /// Local peers that access memory of this process without packets, or whose memory this process
-    /// so accesses.
-    pub(super) direct_peers: DirectPeers,
 }
 
 impl LaneState {
@@ -76,13 +75,19 @@ impl LaneState {
             table: QpTable::new(),
             srqs: SrqTable::default(),
             sched: Scheduler::new(now),
+            arrivals: Arrivals::new(),
             udp_backpressure: UdpBackpressure::new(device.config().pace),
-            rings: LocalRings::new(),
+            rings: LocalPeers::default(),
             receiver_page: device.slots().receiver_page().cloned(),
             groups: Groups::default(),
             gsi: Gsi::new(cm),
-            direct_peers: DirectPeers::default(),
         }
+    }
+
+    /// Returns the completions for the thread that runs the lane.
+    #[inline]
+    pub(crate) fn arrivals(&mut self) -> &mut Arrivals {
+        &mut self.arrivals
     }
 
     /// Returns when the background thread must poll the lane again for its packets though none
@@ -119,7 +124,7 @@ impl LaneState {
         device: &Device,
         event: Event,
         now: Time,
-        mut expired: impl FnMut(&mut LocalRings, &mut Scheduler, &Arc<QpInner>, &mut QpCore),
+        mut expired: impl FnMut(&mut LocalPeers, &mut Scheduler, &Arc<QpInner>, &mut QpCore),
     ) {
         let Self { sched, table, rings, .. } = self;
         if !sched.has_timer(now) {

@@ -7,20 +7,19 @@
 //! (`vernic_mem::Memory::grant`). A grant ends with its revocation words: the key's is cleared when
 //! the key changes or dies, the queue pair's when the queue pair leaves those states.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
-use vernic_io::local::LocalPeerId;
-use vernic_mem::{Access, Grant, GrantError, LivenessWord, RevocationToken, SharedRange};
+use vernic_local::{
+    Denial, GrantAnswer, GrantMessage, GrantOffer, GrantState, Grants, LocalPeer, LocalPeerId,
+    Refusal,
+};
+use vernic_mem::{Access, Grant, GrantError};
 use vernic_proto::QpType;
 use vernic_wire::{Qpn, Rkey};
 
 use crate::config::DirectAccess;
-use crate::counters::Refusal;
 use crate::device::opened::Device;
 use crate::lane::core::LaneState;
-use crate::local::direct_peers::writes;
-use crate::local::grants::{GrantState, PeerGrant};
-use crate::local::messages::{Denial, GrantMessage, GrantOffer};
 use crate::qp::state::{QpCore, QpInner, takes_requests};
 use crate::support::events::lock;
 
@@ -39,15 +38,23 @@ impl LaneState {
         }
         let understood = match GrantMessage::parse(bytes) {
             Some(GrantMessage::Request { asker, target, rkey, has_words }) => {
-                let answer = self.decide_grant(engine, from, (asker, target), rkey, has_words);
-                self.answer_grant_request(engine, from, (asker, rkey), answer)
+                let decision = self.decide_grant(engine, from, (asker, target), rkey, has_words);
+                let Some(grants) = self.grants_of(from) else { return };
+                match grants.answer(engine.memory(), (asker, rkey), decision) {
+                    GrantAnswer::Tries => {}
+                    answer => engine.counts().direct.note_answer(answer == GrantAnswer::Granted),
+                }
+                true
             }
-            Some(GrantMessage::RevocationFile) => self.take_words(from, file),
+            Some(GrantMessage::RevocationFile) => {
+                let (grants, file) = (self.grants_of(from), file);
+                grants.zip(file).is_some_and(|(grants, file)| grants.take_words(file))
+            }
             // Either the grant has ended already, which an earlier message said, or the file of
             // revocation words was lost. The file is asked for with the key, when the key is asked
             // for again.
             Some(GrantMessage::Offer { asker, offer, .. })
-                if !self.is_token_valid(from, offer.key) =>
+                if !self.grants_of(from).is_some_and(|grants| grants.is_valid(offer.key)) =>
             {
                 self.is_asked_by(from, asker)
             }
@@ -65,7 +72,8 @@ impl LaneState {
             }
             Some(GrantMessage::Revoked) => self.drop_revoked(from),
             Some(GrantMessage::RendezvousOffer { liveness }) => {
-                self.accept_rendezvous(from, liveness, file)
+                let grants = self.grants_of(from);
+                grants.is_some_and(|grants| grants.accept_rendezvous(liveness, file))
             }
             Some(GrantMessage::RendezvousReply { can }) => {
                 self.note_rendezvous_reply(engine, from, can)
@@ -77,6 +85,11 @@ impl LaneState {
         }
     }
 
+    /// Returns the grants of a local peer, if memory accesses are possible with it.
+    fn grants_of(&mut self, peer: LocalPeerId) -> Option<&mut Grants> {
+        self.rings.accessible(peer).map(LocalPeer::grants_mut)
+    }
+
     /// Decides whether the peer that asks may have access; returns what is granted.
     fn decide_grant(
         &mut self,
@@ -86,8 +99,8 @@ impl LaneState {
         rkey: Rkey,
         has_words: bool,
     ) -> Result<(Grant, Access), Denial> {
-        let entry = self.direct_peers.find(from).ok_or(Denial::NotConnected)?;
-        let grantee = entry.add_grantee(engine.memory(), has_words).ok_or(Denial::Unreachable)?;
+        let grants = self.grants_of(from).ok_or(Denial::NotConnected)?;
+        let grantee = grants.add_grantee(engine.memory(), has_words).ok_or(Denial::Unreachable)?;
         let qp = self.table.find(target).ok_or(Denial::NotConnected)?;
         let mut core = lock(&qp.core);
         let QpCore { machine, side } = &mut *core;
@@ -124,85 +137,13 @@ impl LaneState {
         if access.is_empty() { Err(Denial::Refused) } else { Ok((grant, access)) }
     }
 
-    fn answer_grant_request(
-        &mut self,
-        engine: &Device,
-        from: LocalPeerId,
-        (asker, rkey): (Qpn, Rkey),
-        answer: Result<(Grant, Access), Denial>,
-    ) -> bool {
-        let Some(entry) = self.direct_peers.find(from) else { return false };
-        let local_peer = entry.local_peer();
-        let counts = &engine.counts().direct;
-        let answer = answer.map_err(Some).and_then(|(grant, access)| {
-            let (grant, file) = file_for(grant, access);
-            if grant.share.is_none() {
-                entry.peer().admit_grant(engine.memory(), &grant)?;
-            }
-            Ok((grant, access, file))
-        });
-        let answer = match answer {
-            Ok(offer) => Ok(offer),
-            Err(Some(why)) => Err(why),
-            // The peer tries whether it may copy, and asks again.
-            Err(None) => return true,
-        };
-        counts.note_answer(answer.is_ok());
-        let sent = match &answer {
-            Ok((grant, access, read_only)) => {
-                let writable = || grant.share.as_ref().map(SharedRange::file);
-                let file = read_only.as_ref().map(AsFd::as_fd).or_else(writable);
-                let offer = offer_of(grant, *access);
-                local_peer.send(&GrantMessage::Offer { asker, rkey, offer }.emit(), file)
-            }
-            Err(why) => {
-                local_peer.send(&GrantMessage::Deny { asker, rkey, why: *why }.emit(), None)
-            }
-        };
-        if let Err(error) = sent {
-            // The peer asks again after a while.
-            tracing::debug!(pid = local_peer.pid(), %error, "a process of this host does not listen");
-        }
-        true
-    }
-
-    /// Takes the file of a local peer's revocation words.
-    fn take_words(&mut self, from: LocalPeerId, file: Option<OwnedFd>) -> bool {
-        let (Some(entry), Some(file)) = (self.direct_peers.find(from), file) else { return false };
-        entry.take_words(file)
-    }
-
-    /// Handles a local peer's offer of its memory for rendezvous: answers whether that memory can
-    /// be read.
-    fn accept_rendezvous(
-        &mut self,
-        from: LocalPeerId,
-        liveness: LivenessWord,
-        file: Option<OwnedFd>,
-    ) -> bool {
-        // Without a descriptor for the file there are no revocation words, and the answer is no.
-        let is_lost = file.is_none();
-        if !self.take_words(from, file) && !is_lost {
-            return false;
-        }
-        let Some(entry) = self.direct_peers.find(from) else { return false };
-        let can = entry.accept_rendezvous(liveness);
-        if let Err(error) =
-            entry.local_peer().send(&GrantMessage::RendezvousReply { can }.emit(), None)
-        {
-            // The peer waits for the answer, and sends packets meanwhile.
-            let pid = entry.local_peer().pid();
-            tracing::debug!(pid, %error, "a process of this host does not listen");
-        }
-        true
-    }
-
     /// Takes a local peer's answer whether it can read our memory. Says once what keeps peers out,
     /// and what to do.
     fn note_rendezvous_reply(&mut self, engine: &Device, from: LocalPeerId, can: bool) -> bool {
-        let Some(peer) = self.direct_peers.get(from) else { return false };
-        let (pid, kept_out) = (peer.local_peer.pid(), peer.keeps_out());
-        tracing::debug!(neighbour = %from, can, "large SENDs by one copy");
+        let Some(peer) = self.rings.accessible(from).map(|peer| peer.process()) else {
+            return false;
+        };
+        let (pid, kept_out) = (peer.pid(), peer.keeps_out());
         let is_expected = peer.note_rendezvous_reply(can);
         if !kept_out && peer.keeps_out() && engine.counts().direct.note_kept_out() {
             log_kept_out(pid, engine.config().direct);
@@ -222,26 +163,22 @@ impl LaneState {
             // The key was asked for twice.
             return self.is_asked_by(from, asker);
         }
-        let Some(peer) = self.direct_peers.get(from) else { return false };
-        let pid = peer.local_peer.pid();
+        let Some(peer) = self.rings.accessible(from).map(|peer| peer.process()) else {
+            return false;
+        };
+        let pid = peer.pid();
         tracing::debug!(qpn = %asker, %rkey, pid, "Yama keeps this process out: requests with this key take packets");
         peer.note_kept_out();
         engine.counts().direct.note_refusal(Refusal::NotPermitted);
         true
     }
 
-    /// Whether a local peer's revocation word still has the token's value.
-    fn is_token_valid(&mut self, from: LocalPeerId, token: RevocationToken) -> bool {
-        let words = self.direct_peers.find(from).and_then(|entry| entry.words());
-        words.is_some_and(|words| words.is_valid(token))
-    }
-
     /// Gives up access to regions of a local peer that have ended, and their mapping with the last
     /// grant. Returns false if the peer never granted any. Looks at queue pairs only if there is
     /// access to give up.
     fn drop_revoked(&mut self, from: LocalPeerId) -> bool {
-        let Some(entry) = self.direct_peers.find(from) else { return false };
-        match entry.has_revoked_region() {
+        let Some(grants) = self.grants_of(from) else { return false };
+        match grants.has_revoked_region() {
             None => return false,
             Some(false) => return true,
             Some(true) => {}
@@ -249,7 +186,7 @@ impl LaneState {
         for qp in self.table.iter() {
             let mut core = lock(&qp.core);
             let grants = core.side.peer.grants_mut();
-            if grants.peer().is_some_and(|peer| peer.local_peer.id() == from) {
+            if grants.peer().is_some_and(|peer| peer.id() == from) {
                 grants.drop_revoked();
             }
         }
@@ -265,13 +202,8 @@ impl LaneState {
         offer: &GrantOffer,
         file: Option<OwnedFd>,
     ) -> Option<GrantState> {
-        let entry = self.direct_peers.find(from)?;
-        let words = entry.words()?.clone();
-        if offer.is_mapped && file.is_none() {
-            return None;
-        }
-        Some(match entry.region_of(offer, file) {
-            Ok(region) => GrantState::Granted(PeerGrant { offer: *offer, words, region }),
+        Some(match self.grants_of(from)?.accept_offer(offer, file)? {
+            Ok(grant) => GrantState::Granted(grant),
             Err(why) => {
                 engine.counts().direct.note_refusal(why);
                 GrantState::Never
@@ -291,14 +223,14 @@ impl LaneState {
         let Some(qp) = self.table.find(asker) else { return false };
         let mut core = lock(&qp.core);
         let grants = core.side.peer.grants_mut();
-        let connected = grants.peer().is_some_and(|peer| peer.local_peer.id() == from);
+        let connected = grants.peer().is_some_and(|peer| peer.id() == from);
         connected && answer.is_some_and(|answer| grants.answer(rkey, answer))
     }
 
     fn is_asked_by(&self, from: LocalPeerId, asker: Qpn) -> bool {
         let Some(qp) = self.table.find(asker) else { return false };
         let core = lock(&qp.core);
-        core.side.peer.grants().peer().is_some_and(|peer| peer.local_peer.id() == from)
+        core.side.peer.grants().peer().is_some_and(|peer| peer.id() == from)
     }
 }
 
@@ -328,33 +260,4 @@ fn rights_of(qp: &QpInner, access: u32) -> Access {
         _ => Access::empty(),
     };
     Access::from_bits_truncate(access) & service
-}
-
-/// Returns a grant, and the file to hand over for it: a read-only descriptor for a peer that may
-/// only read. Where no such descriptor can be had, the memory is not shared by file.
-fn file_for(grant: Grant, access: Access) -> (Grant, Option<OwnedFd>) {
-    let Some(share) = grant.share.as_ref().filter(|_| !writes(access)) else {
-        return (grant, None);
-    };
-    match share.file_to_read() {
-        Ok(file) => (grant, Some(file)),
-        Err(error) => {
-            tracing::debug!(%error, "memory that may only be read is not shared by file");
-            (Grant { share: None, ..grant }, None)
-        }
-    }
-}
-
-fn offer_of(grant: &Grant, access: Access) -> GrantOffer {
-    let at = grant.share.as_ref().map_or(grant.base, SharedRange::offset);
-    GrantOffer {
-        iova: grant.iova,
-        len: grant.len,
-        access,
-        key: grant.key,
-        qp: grant.qp,
-        is_mapped: grant.share.is_some(),
-        at,
-        liveness: grant.liveness,
-    }
 }

@@ -1,14 +1,14 @@
 //! Handles what happens to local peers: they connect, send messages, and go.
 
 use vernic_io::host::Slot;
-use vernic_io::local::{Event, LocalPeerId};
+use vernic_local::LocalPeer;
+use vernic_local::{Event, LocalPeerId};
 use vernic_proto::Time;
 use vernic_wire::{Qpn, Service};
 
 use crate::device::opened::Device;
 use crate::lane::core::LaneState;
 use crate::lane::watch::fail_peerless_qp;
-use crate::local::rings::PeerRings;
 use crate::qp::state::QpSide;
 use crate::sched::Event as QpEvent;
 use crate::support::events::lock;
@@ -16,17 +16,10 @@ use crate::support::events::lock;
 impl LaneState {
     pub(crate) fn handle_local_peer(&mut self, engine: &Device, event: Event, now: Time) {
         match event {
-            Event::Connected { local_peer, reader } => {
-                let pid = local_peer.pid();
+            Event::Connected { process, reader } => {
+                let pid = process.pid();
                 tracing::debug!(pid, "shares memory with a process of this host: a local peer");
-                // A pid of 0 means that the peer's process has no number in this PID namespace, so
-                // it cannot be identified. Such a peer may send packets, as any process of this
-                // user may, but not access memory.
-                let setting = engine.config().direct;
-                if setting.is_on() && pid != 0 {
-                    self.direct_peers.add(&engine.counts().direct, local_peer.clone(), setting);
-                }
-                self.rings.connect(local_peer, reader);
+                self.rings.connect(process, reader);
             }
             Event::Ready { from, writer } => {
                 self.rings.set_writer(from, writer);
@@ -44,8 +37,7 @@ impl LaneState {
         // Bounded: the peer no longer writes. A process that writes all the same is cut off after
         // one ring's worth.
         self.receive_rest(engine, id, now);
-        self.direct_peers.remove(engine.memory(), id);
-        let Some(peer) = self.rings.disconnect(id) else { return };
+        let Some(peer) = self.rings.disconnect(id, engine.memory()) else { return };
         let pid = peer.pid();
         let mut failed = 0;
         let Self { table, srqs, sched, .. } = self;
@@ -82,7 +74,7 @@ impl LaneState {
 
 /// Whether a connected queue pair is connected to the local peer `id`, and not to another process
 /// that has since taken one of its slots.
-fn leads_to(side: &QpSide, dest: Qpn, id: LocalPeerId, peer: &PeerRings) -> bool {
+fn leads_to(side: &QpSide, dest: Qpn, id: LocalPeerId, peer: &LocalPeer) -> bool {
     side.peer.route().uses(id)
         || side.peer.pid() == Some(peer.pid()) && peer.slots().contains(&Slot::of(dest))
 }

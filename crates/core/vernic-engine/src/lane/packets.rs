@@ -4,7 +4,7 @@
 //! `rx.rs`, sending in `tx.rs`.
 
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use vernic_io::{Nanos, RxBatch};
 use vernic_proto::{QpInit, Time};
@@ -14,7 +14,7 @@ use crate::lane::core::LaneState;
 use crate::lane::protocol::WireProtocol;
 use crate::lane::silence::ReportedSilent;
 use crate::qp::machine::Machine;
-use crate::qp::state::QpInner;
+use crate::qp::state::{QpCore, QpInner};
 use crate::sched::Event;
 use crate::streams::LingeringConnection;
 
@@ -64,9 +64,10 @@ impl WireProtocol for Packets {
         lane: &mut LaneState,
         device: &Device,
         qp: &Arc<QpInner>,
+        core: MutexGuard<'_, QpCore>,
         now: Time,
     ) {
-        self.send_posted(lane, device, qp, now);
+        self.send_posted(lane, device, qp, core, now);
     }
 
     fn fire_timers(&mut self, lane: &mut LaneState, device: &Device, now: Time) {

@@ -10,9 +10,9 @@
 
 use std::ops::{Deref, DerefMut};
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
-use vernic_io::Link;
+use vernic_io::{Clock, Link};
 use vernic_proto::{QpInit, Time};
 use vernic_wire::Qpn;
 
@@ -20,7 +20,7 @@ use crate::cm::CmShared;
 use crate::device::opened::Device;
 use crate::lane::core::LaneState;
 use crate::qp::machine::Machine;
-use crate::qp::state::QpInner;
+use crate::qp::state::{QpCore, QpInner};
 use crate::streams::{LingeringConnection, Streams};
 
 /// A protocol that carries the work of queue pairs over a network: RoCE or iWARP.
@@ -49,12 +49,14 @@ pub(crate) trait WireProtocol: Send {
     }
 
     /// Sends what was just posted to `qp`, ahead of everything else that is ready: the application
-    /// waits for it.
+    /// waits for it. `core` is the queue pair's; it is unlocked before any other queue pair is
+    /// locked.
     fn transmit_posted(
         &mut self,
         lane: &mut LaneState,
         device: &Device,
         qp: &Arc<QpInner>,
+        core: MutexGuard<'_, QpCore>,
         now: Time,
     );
 
@@ -95,6 +97,7 @@ pub(crate) trait WireProtocol: Send {
 
 /// The lane of a device: its state, and the protocol that moves its bytes.
 pub(crate) struct Lane {
+    clock: Clock,
     pub(super) state: LaneState,
     pub(super) protocol: Box<dyn WireProtocol>,
 }
@@ -123,7 +126,14 @@ impl Lane {
         cm: Arc<CmShared>,
         now: Time,
     ) -> Self {
-        Self { state: LaneState::new(device, link, cm, now), protocol }
+        let state = LaneState::new(device, link, cm, now);
+        Self { clock: Clock::default(), state, protocol }
+    }
+
+    /// Returns the clock of the threads that run the lane.
+    #[inline]
+    pub(crate) fn clock(&mut self) -> &mut Clock {
+        &mut self.clock
     }
 
     /// See [`WireProtocol::receive`].
@@ -150,8 +160,14 @@ impl Lane {
 
     /// See [`WireProtocol::transmit_posted`].
     #[inline]
-    pub(crate) fn transmit_posted(&mut self, device: &Device, qp: &Arc<QpInner>, now: Time) {
-        self.protocol.transmit_posted(&mut self.state, device, qp, now);
+    pub(crate) fn transmit_posted(
+        &mut self,
+        device: &Device,
+        qp: &Arc<QpInner>,
+        core: MutexGuard<'_, QpCore>,
+        now: Time,
+    ) {
+        self.protocol.transmit_posted(&mut self.state, device, qp, core, now);
     }
 
     /// See [`WireProtocol::fire_timers`].

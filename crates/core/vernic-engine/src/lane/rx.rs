@@ -10,8 +10,9 @@ use std::sync::{Arc, MutexGuard};
 
 use vernic_io::host::Lookup;
 use vernic_io::host::ReceiverPage;
-use vernic_io::local::{LocalPeerId, MAX_RING_BYTES, Record, rx_packet};
 use vernic_io::{Address, Door, Icrc, Nanos, RxPacket};
+use vernic_local::{BYTES_PER_POLL, RingSource, SenderMemory};
+use vernic_local::{LocalPeerId, MAX_RING_BYTES, Record, rx_packet};
 use vernic_proto::{Disposition, DropReason, RxMeta, Time};
 use vernic_wire::{Packet, Qpn, Service};
 
@@ -21,8 +22,7 @@ use crate::device::opened::Device;
 use crate::lane::core::LaneState;
 use crate::lane::groups::Groups;
 use crate::lane::packets::Packets;
-use crate::local::rendezvous::{BYTES_PER_POLL, SenderMemory};
-use crate::local::rings::RingSource;
+use crate::qp::arrivals::Arrivals;
 use crate::qp::source::Sender;
 use crate::qp::state::{QpCore, QpInner};
 use crate::qp::table::QpTable;
@@ -65,7 +65,7 @@ impl Packets {
             return from_rings;
         }
         lane.sched.count_received(count);
-        let LaneState { link, table, srqs, sched, groups, gsi, .. } = lane;
+        let LaneState { link, table, srqs, sched, arrivals, groups, gsi, .. } = lane;
         let (locked, mads, paced, via, sender_memory, pulled) =
             (None, Vec::new(), 0, None, None, 0);
         let mut noted = None;
@@ -76,6 +76,7 @@ impl Packets {
             srqs,
             groups,
             sched,
+            arrivals,
             locked,
             mads,
             paced,
@@ -135,10 +136,10 @@ impl LaneState {
 
     /// Receives up to `bytes` from the ring of one local peer.
     fn receive_ring(&mut self, engine: &Device, index: u16, bytes: u64, now: Time) -> usize {
-        let Self { rings, direct_peers, table, srqs, sched, groups, .. } = self;
+        let Self { rings, table, srqs, sched, arrivals, groups, .. } = self;
         let (mut buffer, mut count, mut total, mut broken) = (rings.take_buffer(), 0, 0, None);
         let Some((reader, via)) = rings.reading(index) else { return 0 };
-        let sender_memory = direct_peers.sender_memory(via.id());
+        let sender_memory = via.sender_memory();
         let (locked, mads, paced, via, pulled) = (None, Vec::new(), 0, Some(via), 0);
         let mut demux = Demux {
             engine,
@@ -147,6 +148,7 @@ impl LaneState {
             srqs,
             groups,
             sched,
+            arrivals,
             locked,
             mads,
             paced,
@@ -226,6 +228,7 @@ struct Demux<'a, 'p> {
     srqs: &'a SrqTable,
     groups: &'a Groups,
     sched: &'a mut Scheduler,
+    arrivals: &'a mut Arrivals,
     locked: Option<LockedQp<'a>>,
     /// Packets for QP1: handled when no queue pair is held. Allocates, off the data path.
     mads: Vec<RxPacket<'p>>,
@@ -393,7 +396,7 @@ impl<'a, 'p> Demux<'a, 'p> {
     /// the queue pair wants to send, and to its timer.
     fn unlock(&mut self) {
         let Some(LockedQp { qp, mut core, requests, heard }) = self.locked.take() else { return };
-        qp.settle(self.engine, self.now, &mut core);
+        qp.settle(self.engine, self.now, &mut core, self.arrivals);
         if heard {
             core.side.peer.note_heard(self.now);
         }

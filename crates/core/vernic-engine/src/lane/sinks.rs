@@ -2,17 +2,15 @@
 //! a local peer.
 
 use vernic_io::{TxBatch, TxLanes, TxPath};
+use vernic_local::{LocalPeers, RingOut};
 
 use crate::lane::udp_backpressure::UdpBackpressure;
-use crate::local::direct_peers::DirectPeers;
-use crate::local::rings::{LocalRings, RingOut};
 
 /// All sinks of a lane.
 pub(super) struct Sinks<'a> {
     pub(super) tx: &'a mut TxLanes,
     pub(super) udp_backpressure: &'a mut UdpBackpressure,
-    pub(super) rings: &'a mut LocalRings,
-    pub(super) direct_peers: &'a DirectPeers,
+    pub(super) rings: &'a mut LocalPeers,
 }
 
 /// Space for a packet.

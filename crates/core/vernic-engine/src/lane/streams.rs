@@ -1,7 +1,7 @@
 //! iWARP as a wire protocol: the TCP connections of the lane, and how they come to it.
 
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use vernic_io::tcp::Connection;
 use vernic_proto::iwarp::{self, Agreed};
@@ -12,7 +12,7 @@ use crate::device::opened::Device;
 use crate::lane::core::LaneState;
 use crate::lane::protocol::{Lane, WireProtocol};
 use crate::qp::machine::Machine;
-use crate::qp::state::QpInner;
+use crate::qp::state::{QpCore, QpInner};
 use crate::sched::Event;
 use crate::streams::{
     BindStreamError, HELD_NANOS, LingeringConnection, PendingStartup, StreamTerms, Streams,
@@ -40,8 +40,10 @@ impl WireProtocol for Streams {
         lane: &mut LaneState,
         device: &Device,
         qp: &Arc<QpInner>,
+        core: MutexGuard<'_, QpCore>,
         now: Time,
     ) {
+        drop(core);
         lane.sched.make_ready(qp);
         self.transmit_ready(device, &mut lane.sched, now);
     }
@@ -97,7 +99,7 @@ impl Lane {
         terms: StreamTerms<'_>,
         rest: &[u8],
     ) -> Result<(), (BindStreamError, Option<Connection>)> {
-        let Self { state, protocol } = self;
+        let Self { state, protocol, .. } = self;
         let Some(streams) = protocol.streams() else {
             return Err((BindStreamError::Gone, Some(connection)));
         };

@@ -1,15 +1,49 @@
 //! Requests of a queue pair to the ring of a local peer: SENDs as parts of messages, the rest in
 //! packets.
 
+use vernic_local::{LIMITS, LocalPeers, RingOut};
 use vernic_proto::{Qp, QpState, RendezvousLimits, Time};
 
 use super::plan::{TURN_BYTES, TURN_PACKETS};
 use crate::counters::Counted;
-use crate::local::message_head::{SRQN_BYTES, put_srqn};
-use crate::local::rendezvous::LIMITS;
-use crate::local::rings::RingOut;
 use crate::qp::host::QpHost;
 use crate::sched::TurnResult;
+
+/// Sends what was posted, if it is SENDs that go through a ring with room for them: then a turn has
+/// nothing else to see to. Returns whether something was sent, and all that was posted; the rest is
+/// left to a turn.
+#[inline]
+pub(super) fn send_messages(
+    machine: &mut Qp,
+    host: &mut QpHost<'_>,
+    rings: &mut LocalPeers,
+    now: Time,
+) -> bool {
+    let ring = host.side.peer.route().request_ring();
+    let Some(mut ring) = ring.and_then(|id| rings.out(id, now)) else { return false };
+    begin_messages(machine, host);
+    let (mut is_done, mut bytes) = (false, 0);
+    for _ in 0..TURN_PACKETS {
+        let Some(room) = ring.room(false) else { break };
+        let Some((part, len)) = machine.poll_message(now, host, room) else { break };
+        ring.push_message(machine.attr().dest_qpn, &part, len);
+        bytes += part.length as usize;
+        is_done = machine.has_sent_all();
+        if bytes >= TURN_BYTES || is_done {
+            break;
+        }
+    }
+    host.engine.counts().note_written(ring.finish());
+    is_done
+}
+
+/// Tells the machine that its SENDs leave as parts of messages, and of which the peer copies the
+/// payload.
+#[inline]
+fn begin_messages(machine: &mut Qp, host: &QpHost<'_>) {
+    machine.set_messages(true);
+    machine.set_rendezvous(rendezvous(machine, host));
+}
 
 /// Writes requests of a connection to the ring of a local peer: SENDs as parts of messages, the
 /// rest in packets.
@@ -25,8 +59,7 @@ pub(super) fn write_to_ring(
         machine.poll_request(now, host, &mut []);
         return TurnResult::Nothing;
     }
-    machine.set_messages(true);
-    machine.set_rendezvous(rendezvous(machine, host));
+    begin_messages(machine, host);
     let (mut written, mut bytes) = (false, 0);
     for _ in 0..TURN_PACKETS {
         if bytes >= TURN_BYTES || (written && machine.has_sent_all()) {
@@ -45,9 +78,7 @@ pub(super) fn write_to_ring(
                 TurnResult::written(written)
             };
         };
-        let payload_bytes = room.len() - SRQN_BYTES;
-        if let Some((part, len)) = machine.poll_message(now, host, &mut room[..payload_bytes]) {
-            let len = len + put_srqn(&part, &mut room[len..]);
+        if let Some((part, len)) = machine.poll_message(now, host, room) {
             ring.push_message(machine.attr().dest_qpn, &part, len);
             bytes += part.length as usize;
         } else if let Some(sent) = machine.poll_request(now, host, room) {

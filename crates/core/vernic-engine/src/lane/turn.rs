@@ -1,5 +1,6 @@
 //! One queue pair's turn: its machine builds packets, and they are written along their routes.
 
+use vernic_local::{LocalPeer, LocalPeers, RequestRoute};
 use vernic_proto::{Qp, QpState, Time};
 use vernic_wire::{AckTimeout, Service};
 
@@ -7,8 +8,6 @@ use super::plan::{self, Direct, TURN_BYTES, TURN_PACKETS, TurnPart};
 use super::sinks::{PacketSink, Room, Sinks};
 use super::to_ring::{backpressured, write_to_ring};
 use super::unreliable;
-use crate::local::rings::{LocalRings, PeerRings};
-use crate::local::route::RequestRoute;
 use crate::qp::direct;
 use crate::qp::host::QpHost;
 use crate::sched::TurnResult;
@@ -85,7 +84,7 @@ fn along_route(
             TurnPart::Requests => write_to_ring(machine, host, &mut ring, now),
             TurnPart::Probe | TurnPart::Responses => write(part, machine, host, &mut ring, now),
         };
-        ring.finish(host.engine.counts());
+        host.engine.counts().note_written(ring.finish());
         return did;
     }
     if part == TurnPart::Requests {
@@ -139,11 +138,15 @@ fn write(
 /// ring as soon as there is a ring and no request is in flight by the link; this function makes
 /// that switch. A queue pair that always has something to send always has something in flight, so
 /// it pauses once, for a round trip. It does not pause where a loss would then go unnoticed
-/// (infinite timeout), or could not be repaired (a retry count of 0).
+/// (infinite timeout), or could not be repaired (a retry count of 0). In other states nothing is
+/// sent, and what was in flight may never be acknowledged.
 #[inline]
 fn switches(machine: &mut Qp, host: &mut QpHost<'_>, sinks: &Sinks<'_>) -> bool {
     let rings = &sinks.rings;
-    if rings.is_empty() || host.side.peer.route().requests() != RequestRoute::Wire {
+    if rings.is_empty()
+        || host.side.peer.route().requests() != RequestRoute::Wire
+        || !matches!(machine.state(), QpState::Rts | QpState::Sqd)
+    {
         return false;
     }
     let Some(path) = host.side.peer.path() else { return false };
@@ -153,15 +156,17 @@ fn switches(machine: &mut Qp, host: &mut QpHost<'_>, sinks: &Sinks<'_>) -> bool 
         let is_repaired = attr.timeout != AckTimeout::INFINITE && attr.retry_cnt != 0;
         return is_repaired && !machine.is_repeating();
     }
-    let pid = rings.peer(id).map(PeerRings::pid);
+    let pid = rings.peer(id).map(LocalPeer::pid);
     tracing::debug!(qpn = %host.qp.qpn(), pid, "packets to a local peer go through memory from now on");
-    host.side.peer.switch_to(id, sinks.direct_peers.get(id).cloned());
+    let process = rings.peer(id).map(LocalPeer::process);
+    let peer = process.filter(|process| process.may_access()).cloned();
+    host.side.peer.switch_to(id, peer);
     false
 }
 
 /// Carries out requests that need no packets (direct access).
 #[inline]
-fn directly(machine: &mut Qp, host: &mut QpHost<'_>, rings: &mut LocalRings, now: Time) -> Direct {
+fn directly(machine: &mut Qp, host: &mut QpHost<'_>, rings: &mut LocalPeers, now: Time) -> Direct {
     let (turn, bytes) = direct::turn(machine, host, now);
     rings.spend(bytes as usize);
     match turn {

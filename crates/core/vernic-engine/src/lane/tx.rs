@@ -5,7 +5,7 @@
 //! short ACK rides as the last segment of the same run; responses go first if the application
 //! sleeps for its completions ([`TurnOrder`]). A full batch is sent and filled again.
 
-use std::sync::Arc;
+use std::sync::{Arc, MutexGuard};
 
 use nix::errno::Errno;
 use vernic_io::{Nanos, TxPath, route_hint};
@@ -13,7 +13,7 @@ use vernic_proto::Time;
 
 use super::plan::{self, TurnOrder};
 use super::sinks::Sinks;
-use super::turn;
+use super::{to_ring, turn};
 use crate::device::opened::Device;
 use crate::lane::core::{BATCHES_PER_CALL, LaneState};
 use crate::lane::packets::Packets;
@@ -49,18 +49,22 @@ impl Packets {
         lane: &mut LaneState,
         engine: &Device,
         qp: &Arc<QpInner>,
+        mut core: MutexGuard<'_, QpCore>,
         now: Time,
     ) {
         let (mut alone, mut in_flight) = (false, 0);
         if lane.tx.has_room() {
             lane.rings.begin();
-            let mut core = lock(&qp.core);
+            if lane.send_messages(engine, qp, &mut core, now) {
+                return;
+            }
             in_flight = core.machine.packets().map_or(0, |machine| machine.requests_in_flight());
             let did = lane.give_turn(engine, qp, &mut core, true, now);
             alone = did == TurnResult::Backpressured || !core.machine.wants_requests();
         } else {
             lane.sched.make_ready(qp);
         }
+        drop(core);
         if !alone {
             self.transmit(lane, engine, now);
             return;
@@ -113,6 +117,31 @@ impl LaneState {
         }
     }
 
+    /// Sends what was just posted to a queue pair, and returns true, if that is all that is to be
+    /// done: SENDs through a ring with room, and no packets that wait to go with them.
+    #[inline]
+    fn send_messages(
+        &mut self,
+        engine: &Device,
+        qp: &Arc<QpInner>,
+        core: &mut QpCore,
+        now: Time,
+    ) -> bool {
+        let is_ring = core.side.peer.route().is_ring() && self.tx.is_empty();
+        if !is_ring || core.side.ack.rides() || TurnOrder::of(qp) != TurnOrder::RequestsFirst {
+            return false;
+        }
+        let Self { rings, srqs, .. } = self;
+        let is_done = qp.with_lane_host(engine, Some(srqs), now, core, |machine, host| {
+            let Some(machine) = machine.packets() else { return false };
+            to_ring::send_messages(machine, host, rings, now)
+        });
+        if is_done {
+            self.sched.after_messages(qp, core);
+        }
+        is_done
+    }
+
     /// Gives one queue pair its turn, and does what follows it. A queue pair that was `posted` to
     /// is sure to have done something, and writes responses only where they are due.
     #[inline]
@@ -132,10 +161,10 @@ impl LaneState {
             };
         let admitted = self.sched.admits(qp, core, now);
         let parts = plan::parts(order, admitted, posted && !rides);
-        let Self { tx, udp_backpressure, rings, direct_peers, srqs, .. } = self;
+        let Self { tx, udp_backpressure, rings, srqs, .. } = self;
         let did = qp.with_lane_host(engine, Some(srqs), now, core, |machine, host| {
             let Some(machine) = machine.packets() else { return TurnResult::Nothing };
-            let mut sinks = Sinks { tx, udp_backpressure, rings, direct_peers };
+            let mut sinks = Sinks { tx, udp_backpressure, rings };
             turn::run(machine, host, &mut sinks, parts, now)
         });
         let did = if posted && did == TurnResult::Nothing { TurnResult::Wrote } else { did };

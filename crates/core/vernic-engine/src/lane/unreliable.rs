@@ -8,7 +8,7 @@
 
 use vernic_io::TxPath;
 use vernic_io::host::Slot;
-use vernic_io::local::LocalPeerId;
+use vernic_local::{DatagramRoute, LocalPeerId, RingOut};
 use vernic_proto::{Qp, Time};
 use vernic_wire::{Qpn, Service};
 
@@ -17,8 +17,6 @@ use super::sinks::Sinks;
 use super::to_ring::{backpressured, write_to_ring};
 use crate::device::opened::Device;
 use crate::lane::udp_backpressure::Reservation;
-use crate::local::rings::RingOut;
-use crate::local::route::DatagramRoute;
 use crate::qp::host::QpHost;
 use crate::sched::TurnResult;
 
@@ -126,7 +124,7 @@ impl Turn<'_, '_> {
             self.packets = 0;
             write_to_ring(machine, host, &mut ring, self.now)
         };
-        ring.finish(self.device.counts());
+        self.device.counts().note_written(ring.finish());
         did
     }
 

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vernic_io::host::{Slot, SlotTable};
-use vernic_io::local::{ConnectFailure, LocalPeerCounters, LocalPeers, SleepFlag};
+use vernic_local::{AccessRules, ConnectFailure, Connections, LocalPeerCounters, SleepFlag};
 
 use crate::config::Config;
+use crate::counters::DirectCounts;
 use crate::support::events::{lock, try_lock};
 
 /// Largest number of processes of this host that wait to be connected as local peers: one for each
@@ -20,7 +21,7 @@ pub(crate) const MAX_WANTED: usize = 1 << Slot::BITS;
 #[derive(Debug)]
 pub(crate) struct LocalControl {
     /// The local peers; `None` once the device is closed.
-    pub(crate) peers: Mutex<Option<LocalPeers>>,
+    pub(crate) peers: Mutex<Option<Connections>>,
     /// The counters of all local connections, kept when the device was closed.
     pub(crate) past: Mutex<LocalPeerCounters>,
     raw_fd: RawFd,
@@ -34,12 +35,18 @@ pub(crate) struct LocalControl {
 impl LocalControl {
     /// Sets up the listening side of a device's local connections. Returns `None` if the settings
     /// or the system do not allow shared memory: packets then go by UDP.
-    pub(crate) fn new(config: &Config, slots: &Arc<SlotTable>) -> Option<Self> {
+    pub(crate) fn new(
+        config: &Config,
+        slots: &Arc<SlotTable>,
+        counts: &DirectCounts,
+    ) -> Option<Self> {
         if !config.shares_memory() {
             return None;
         }
-        let peers =
-            LocalPeers::new(slots.clone(), config.ring_bytes).inspect_err(log_unshared).ok()?;
+        let rules = AccessRules { setting: config.direct, counts: counts.revocations().clone() };
+        let peers = Connections::new(slots.clone(), config.ring_bytes, rules)
+            .inspect_err(log_unshared)
+            .ok()?;
         let (raw_fd, sleep_flag) = (peers.raw_fd(), peers.sleep_flag());
         let (peers, past) = (Mutex::new(Some(peers)), Mutex::default());
         let (wanted, rung) = (Mutex::default(), AtomicBool::new(false));
@@ -60,14 +67,14 @@ impl LocalControl {
 
     pub(crate) fn counters(&self) -> LocalPeerCounters {
         let peers = lock(&self.peers);
-        peers.as_ref().map_or_else(|| *lock(&self.past), LocalPeers::counters)
+        peers.as_ref().map_or_else(|| *lock(&self.past), Connections::counters)
     }
 
     /// Returns the same as [`counters`](Self::counters) without waiting; `None` if another thread
     /// has one of the two locks.
     pub(crate) fn try_counters(&self) -> Option<LocalPeerCounters> {
         let (peers, past) = (try_lock(&self.peers)?, try_lock(&self.past)?);
-        Some(peers.as_ref().map_or(*past, LocalPeers::counters))
+        Some(peers.as_ref().map_or(*past, Connections::counters))
     }
 
     /// Returns the reason why no memory is shared with the process that has this slot; `None` if no

@@ -277,7 +277,7 @@ impl Background {
 
     /// Announces to the local peers that this thread will sleep, so that they wake it when they
     /// send. Returns false, and takes the announcement back, if a peer has sent something
-    /// meanwhile. `vernic_io::local` has the peer's half of the proof that no packet is missed.
+    /// meanwhile. `vernic_local` has the peer's half of the proof that no packet is missed.
     fn may_sleep(&self, lane: &Lane) -> bool {
         let Some(local) = &self.engine.local() else { return true };
         local.sleep_flag().announce();

@@ -56,7 +56,8 @@ use crate::cm::CmShared;
 use crate::device::opened::{Device, monotonic_ns};
 use crate::lane::protocol::{Lane, WireProtocol};
 use crate::policy::{AfterPoll, TABLE};
-use crate::qp::state::QpInner;
+use crate::qp::completions::{CqRing, Wc};
+use crate::qp::state::{QpCore, QpInner};
 use crate::streams::{EXIT_PATIENCE, settle_lingering};
 use crate::support::events::{lock, try_lock};
 
@@ -138,8 +139,20 @@ impl Engine {
     /// Sends what was posted to `qp`: on this thread if the lane is free, otherwise on the thread
     /// that holds the lane.
     pub(crate) fn kick(&self, qp: &Arc<QpInner>) {
-        if !self.run_inline(|lane, now| lane.transmit_posted(self, qp, now)) {
-            self.ring(qp);
+        self.kick_locked(qp, lock(&qp.core));
+    }
+
+    /// Sends as [`kick`](Self::kick) does, for a thread that has locked the queue pair to post: one
+    /// lock is enough for the post and the turn. The lane comes before the queue pair in the lock
+    /// order, but it is only tried here, so this thread waits for nobody.
+    #[inline]
+    pub(crate) fn kick_locked(&self, qp: &Arc<QpInner>, core: MutexGuard<'_, QpCore>) {
+        match self.try_lane() {
+            Some(lane) => self.run(lane, |lane, now| lane.transmit_posted(self, qp, core, now)),
+            None => {
+                drop(core);
+                self.ring(qp);
+            }
         }
     }
 
@@ -197,21 +210,22 @@ impl Engine {
         self.run_inline(|lane, now| lane.transmit(self, now));
     }
 
-    /// Makes progress for a call that polls a completion queue whose ring was empty: see the module
-    /// documentation. `take` takes completions from the ring and returns how many. Returns that
-    /// number.
-    pub(crate) fn poll_inline(&self, mut take: impl FnMut() -> usize) -> usize {
+    /// Makes progress for a call that polls a completion queue whose ring `cq` was empty: see the
+    /// module documentation. Takes completions, oldest first, and returns how many.
+    pub(crate) fn poll_inline<T: From<Wc>>(&self, cq: &CqRing, out: &mut [T]) -> usize {
         let (mut taken, mut after) = (0, AfterPoll::Return);
         let done = self.run_inline(|lane, now| {
             self.policy().called(now);
             lane.transmit(self, now);
+            lane.arrivals().begin(cq, out.len());
             let received = lane.receive(self, now);
+            taken = lane.arrivals().take(out);
             lane.fire_timers(self, now);
-            taken = take();
+            taken += cq.take(&mut out[taken..]);
             after = self.policy().polled(taken != 0 || received != 0, now);
         });
         if !done {
-            taken = take();
+            taken = cq.take(out);
             if taken == 0 {
                 after = self.policy().polled_without_lane(&TABLE);
             }
@@ -277,14 +291,20 @@ impl Engine {
     /// Runs `f` with the lane, for a thread of the application. Returns false, and does not run
     /// `f`, if the lane is taken.
     fn run_inline(&self, f: impl FnOnce(&mut Lane, Time)) -> bool {
-        let Some(mut lane) = self.try_lane() else { return false };
-        let now = self.now();
+        let Some(lane) = self.try_lane() else { return false };
+        self.run(lane, f);
+        true
+    }
+
+    /// Runs `f` with the lane, for a thread of the application that has just taken it.
+    #[inline]
+    fn run(&self, mut lane: MutexGuard<'_, Lane>, f: impl FnOnce(&mut Lane, Time)) {
+        let now = self.now_by(lane.clock());
         self.answer_doorbells(&mut lane);
         f(&mut lane, now);
         self.hand_over(&lane, now);
         drop(lane);
         self.after_release();
-        true
     }
 
     /// Runs `f` while the calling thread, a thread of the application, holds the lane. Does not run

@@ -11,7 +11,7 @@
 use std::sync::atomic::Ordering;
 
 use vernic_io::Nanos;
-use vernic_io::local::LocalPeers;
+use vernic_local::Connections;
 use vernic_proto::Time;
 
 use crate::local::control::LocalControl;
@@ -85,7 +85,7 @@ impl Engine {
         true
     }
 
-    fn leave(&self, local: &LocalControl, peers: Option<LocalPeers>) {
+    fn leave(&self, local: &LocalControl, peers: Option<Connections>) {
         if let Some(mut peers) = peers {
             peers.close(&mut Vec::new());
             *lock(&local.past) = peers.counters();

@@ -21,22 +21,23 @@
 //! gave the grant. In mapped memory this does no harm: only the file that the process shared is
 //! touched. Where the kernel copies, the same system call also reads a random word that no other
 //! program has at that address (`vernic_mem::LivenessWord`). So it is enough to check every
-//! [`LOOK_NANOS`] that the connection of the process is open. A request to a process that died
+//! 100 us that the connection of the process is open. A request to a process that died
 //! since the last check may complete with success, as on a wire where the process dies just after
 //! its last ACK.
 
 use std::io;
 use std::iter;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 
-use vernic_mem::{Memory, PdId, PeerAtomic, PeerCopies, PeerCopyError, PeerRange, PeerRegion};
+use vernic_local::{GrantState, PeerGrant, QpGrants, Refusal};
+use vernic_mem::{
+    Holds, Memory, PdId, PeerAtomic, PeerCopies, PeerCopyError, PeerRange, RemoteMemory,
+};
 use vernic_proto::{After, AtomicOp, Direct, DirectOp, Qp, Time};
 use vernic_wire::{Qpn, Rkey};
 
-use crate::counters::{DirectCounts, Refusal};
+use crate::counters::DirectCounts;
 use crate::device::opened::Device;
-use crate::local::direct_peer::DirectPeer;
-use crate::local::grants::{GrantState, PeerGrant, QpGrants};
 use crate::qp::host::QpHost;
 use crate::qp::send_slots::{SendSlots, Stored};
 
@@ -64,10 +65,6 @@ const PIECE_COST: u32 = 512;
 /// packets itself. The wait is one round trip. A copy of this length saves more than nine tenths of
 /// what packets would cost.
 const WORTH_WAITING: u32 = 16 << 10;
-
-/// Time between two checks whether the connection of a process is open, in nanoseconds. A check
-/// takes 0.2 us, which is 0.2 % of this time.
-const LOOK_NANOS: u64 = 100_000;
 
 /// What is left to do after a queue pair's turn to carry out requests directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,17 +162,17 @@ fn step(machine: &Qp, host: &mut QpHost<'_>, direct: &Direct, room: u32, now: Ti
         let worth = direct.after == After::OneSided || direct.length >= WORTH_WAITING;
         return if worth { Step::Wait } else { Step::Packets };
     }
-    let by_kernel = matches!(*grant.region, PeerRegion::ByKernel(_));
-    if by_kernel && peer.is_forbidden.load(Ordering::Relaxed) {
+    let by_kernel = grant.region.by_kernel().is_some();
+    if by_kernel && peer.is_forbidden() {
         // The kernel has refused to access this process with another key, and would refuse this
         // key, too.
         grants.end(rkey, true);
         return refuse(counts, Refusal::NotPermitted);
     }
-    if !is_there(peer, now) {
+    if !peer.is_there(now) {
         return refuse(counts, Refusal::Unreachable);
     }
-    let inside = peer.local_peer.inside();
+    let inside = peer.inside();
     if by_kernel
         && direct.done == 0
         && let Some(done) = list(machine, slots, (engine, pd), grant, inside, room)
@@ -189,7 +186,7 @@ fn step(machine: &Qp, host: &mut QpHost<'_>, direct: &Direct, room: u32, now: Ti
         return refuse(counts, Refusal::Closed);
     };
     let to = (&*grant.region, at + u64::from(direct.done));
-    let done = carry_out((engine.memory(), pd), slots, direct, part, to, || access.is_valid());
+    let done = carry_out((engine.memory(), pd), slots, direct, part, to, &|| access.is_valid());
     drop(access);
     if let Err(fault) = done {
         return refuse(counts, note_fault(grants, own, rkey, &fault));
@@ -253,7 +250,7 @@ fn list(
     inside: &AtomicU64,
     room: u32,
 ) -> Option<Step> {
-    let PeerRegion::ByKernel(range) = &*grant.region else { return None };
+    let range = grant.region.by_kernel()?;
     let second = machine.directs_behind().next()?;
     let next = machine.next_direct().filter(|next| goes_with(&second, next))?;
     let requests = || {
@@ -325,26 +322,16 @@ fn note_fault(grants: &mut QpGrants, own: Qpn, rkey: Rkey, fault: &PeerCopyError
         Refusal::Closed => grants.end(rkey, false),
         _ => {
             if let Some(peer) = grants.peer() {
-                let pid = peer.local_peer.pid();
+                let pid = peer.pid();
                 tracing::debug!(qpn = %own, %rkey, pid, ?fault, "requests with this key take packets");
-                peer.is_forbidden.fetch_or(why == Refusal::NotPermitted, Ordering::Relaxed);
+                if why == Refusal::NotPermitted {
+                    peer.forbid();
+                }
             }
             grants.end(rkey, true);
         }
     }
     why
-}
-
-/// Whether the process that gave the grant still runs. Asks the kernel if the last check is older
-/// than [`LOOK_NANOS`].
-#[inline]
-pub(crate) fn is_there(peer: &DirectPeer, now: Time) -> bool {
-    let checked_at = Time(peer.checked_at.load(Ordering::Relaxed));
-    if now.since(checked_at) < LOOK_NANOS {
-        return true;
-    }
-    peer.checked_at.store(now.nanos(), Ordering::Relaxed);
-    !peer.local_peer.has_hung_up()
 }
 
 /// Copies the part, or carries out the atomic, and stops when `holds` says that the grant was
@@ -355,8 +342,8 @@ fn carry_out(
     slots: &mut SendSlots,
     direct: &Direct,
     part: u32,
-    to: (&PeerRegion, u64),
-    holds: impl Fn() -> bool,
+    to: (&dyn RemoteMemory, u64),
+    holds: Holds<'_>,
 ) -> Result<(), PeerCopyError> {
     let (slot, done) = (direct.slot, direct.done);
     match direct.op {

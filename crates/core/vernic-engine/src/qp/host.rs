@@ -5,6 +5,7 @@
 //! queue pair's lock. Nothing blocks, except for the short locks of the queues where completions
 //! and events are added.
 
+use vernic_local::Rendezvous;
 use vernic_mem::{
     Access, AccessError, Bind, BindError, Check, InvalidateError, PdId, PeerCopyError,
 };
@@ -17,7 +18,6 @@ use vernic_wire::{Qpn, Rkey, Srqn};
 use crate::counters::Counted;
 use crate::device::opened::Device;
 use crate::device::opened::window_index;
-use crate::local::rendezvous::{Rendezvous, RendezvousError};
 use crate::qp::completions::Wc;
 use crate::qp::state::{QpInner, QpSide};
 use crate::qp::xrc::SrqTable;
@@ -284,23 +284,19 @@ impl Host for QpHost<'_> {
         };
         let (memory, counters) = (&self.engine.memory(), &self.engine.counts());
         let (pd, sges, cursor) = self.side.filling.list(self.qp.receives());
-        let pulled = sender_memory.pull(record, |from| memory.pull(pd, sges, cursor, offset, from));
-        match pulled {
+        match sender_memory.pull(record, memory.part(pd, sges, cursor, offset, length.into())) {
             Ok(()) => {
                 counters.note(Counted::NearPulledPart);
                 counters.add(Counted::NearPulledByte, u64::from(length));
                 Ok(())
             }
-            Err(RendezvousError::Withdrawn) => Err(PullFault::Withdrawn),
-            Err(RendezvousError::Fault(PeerCopyError::Local(error))) => {
-                Err(PullFault::Local(fault(error)))
-            }
-            Err(RendezvousError::Fault(PeerCopyError::Peer(error))) => {
+            Err(PeerCopyError::Revoked) => Err(PullFault::Withdrawn),
+            Err(PeerCopyError::Local(error)) => Err(PullFault::Local(fault(error))),
+            Err(PeerCopyError::Peer(error)) => {
                 counters.note(Counted::NearPullRefused);
                 sender_memory.refuse(&error);
                 Err(PullFault::Unreachable)
             }
-            Err(RendezvousError::Fault(PeerCopyError::Revoked)) => Err(PullFault::Withdrawn),
         }
     }
 

@@ -6,8 +6,8 @@
 
 use std::sync::Arc;
 
-use vernic_io::local::LocalPeerId;
 use vernic_io::{Address, Peer, TxPath};
+use vernic_local::{LocalPeerId, PeerProcess, QpGrants, QpRoute};
 use vernic_proto::{QpAttr, Time};
 use vernic_wire::Qpn;
 
@@ -15,9 +15,6 @@ use crate::config::Config;
 use crate::device::explanation::LivePeer;
 use crate::device::opened::Device;
 use crate::device::path::Resolved;
-use crate::local::direct_peer::DirectPeer;
-use crate::local::grants::QpGrants;
-use crate::local::route::QpRoute;
 use crate::local::watch::{HostProcess, PeerLocation};
 use crate::qp::source::{Sender, Source};
 
@@ -216,7 +213,7 @@ impl QpPeer {
 
     /// Sends requests through the ring to this local peer from now on. If the peer is a `peer`,
     /// its memory may be accessed without packets.
-    pub(crate) fn switch_to(&mut self, id: LocalPeerId, peer: Option<Arc<DirectPeer>>) {
+    pub(crate) fn switch_to(&mut self, id: LocalPeerId, peer: Option<Arc<PeerProcess>>) {
         self.route.switch_to(id);
         if peer.is_some() {
             self.grants.connect(peer);

@@ -3,11 +3,12 @@
 
 use std::sync::atomic::Ordering;
 
+use vernic_local::Rendezvous;
 use vernic_proto::{AttrMask, Cause, Host, QpAttr, QpState, Time};
 
 use crate::device::explanation::Explanation;
 use crate::device::opened::Device;
-use crate::local::rendezvous::Rendezvous;
+use crate::qp::arrivals::Arrivals;
 use crate::qp::host::QpHost;
 use crate::qp::machine::Machine;
 use crate::qp::state::{QpCore, QpInner, takes_requests};
@@ -89,10 +90,16 @@ impl QpInner {
     }
 
     /// Ends what [`with_part`](Self::with_part) has left: the completions that were kept go to the
-    /// completion queue.
+    /// completion queue, or to the thread that polls it.
     #[inline]
-    pub(crate) fn settle(&self, engine: &Device, now: Time, core: &mut QpCore) {
-        core.side.push_arrived(self.receives());
+    pub(crate) fn settle(
+        &self,
+        engine: &Device,
+        now: Time,
+        core: &mut QpCore,
+        arrivals: &mut Arrivals,
+    ) {
+        core.side.hand_arrived(|wcs| arrivals.push(self.receives().cq(), wcs));
         if core.side.has_lost_completion() {
             self.fail_for_cq(engine, now, core);
         }

@@ -5,15 +5,15 @@
 //! copies into the request's slot and allocates nothing.
 
 use vernic_io::TxPath;
+use vernic_local::{MAX_PIECES, RendezvousRecord};
 use vernic_mem::{
-    AccessError, Check, InlineData, Memory, PdId, PeerAtomic, PeerCopyError, PeerPiece, PeerRegion,
-    RevocationToken, SgCursor, Sge,
+    AccessError, Check, Holds, InlineData, Memory, PdId, PeerAtomic, PeerCopyError, PeerPiece,
+    RemoteMemory, RevocationToken, SgCursor, Sge,
 };
 use vernic_proto::SendOp;
 use vernic_wire::{Qpn, Service};
 
 use crate::device::limits::MAX_MSG_BYTES;
-use crate::local::rendezvous::{MAX_PIECES, RendezvousRecord};
 use crate::qp::cap::QpCap;
 use crate::qp::payload::{Payload, SendRefusal};
 
@@ -221,7 +221,7 @@ impl SendSlots {
         let Some((sges, cursor)) = self.gather_list(slot) else { return Ok(None) };
         let mut pieces = [PeerPiece::default(); MAX_PIECES];
         let (at, bytes) = (u64::from(offset), u64::from(length));
-        let count = memory.locate(pd, sges, cursor, at, bytes, &mut pieces)?;
+        let count = memory.part(pd, sges, cursor, at, bytes).locate(&mut pieces)?;
         Ok(count.map(|count| RendezvousRecord::new(length, token, pieces, count)))
     }
 
@@ -258,8 +258,8 @@ impl SendSlots {
         slot: u32,
         offset: u32,
         len: u32,
-        to: (&PeerRegion, u64),
-        holds: impl Fn() -> bool,
+        (to, at): (&dyn RemoteMemory, u64),
+        holds: Holds<'_>,
     ) -> Result<(), PeerCopyError> {
         if let Stored::Inline(stored) = self.stored(slot) {
             let (offset, len) = (offset as usize, len as usize);
@@ -267,12 +267,12 @@ impl SendSlots {
                 let check = Check::ListTooShort;
                 AccessError { check, key: 0, addr: offset as u64, len: len as u64 }
             };
-            return to.0.write(to.1, stored.get(offset..offset + len).ok_or_else(short)?);
+            return to.write_bytes(stored.get(offset..offset + len).ok_or_else(short)?, at);
         }
         let (offset, len) = (u64::from(offset), u64::from(len));
         // The message has no inline data, because that case has returned above.
         let Some((sges, cursor)) = self.gather_list(slot) else { return Ok(()) };
-        memory.write_peer(pd, sges, cursor, offset, len, to, holds)
+        to.write(memory.part(pd, sges, cursor, offset, len), at, holds)
     }
 
     /// Copies `len` bytes of a local peer's memory into the memory of the READ in `slot`, from byte
@@ -284,12 +284,12 @@ impl SendSlots {
         slot: u32,
         offset: u32,
         len: u32,
-        from: (&PeerRegion, u64),
-        holds: impl Fn() -> bool,
+        (from, at): (&dyn RemoteMemory, u64),
+        holds: Holds<'_>,
     ) -> Result<(), PeerCopyError> {
         let (offset, len) = (u64::from(offset), u64::from(len));
         let (sges, cursor) = self.scatter_list(slot);
-        memory.read_peer(pd, sges, cursor, offset, len, from, holds)
+        from.read(memory.part(pd, sges, cursor, offset, len), at, holds)
     }
 
     /// Carries out an atomic in a local peer's memory, and stores the former value in the memory of
@@ -298,11 +298,11 @@ impl SendSlots {
         &mut self,
         (memory, pd): (&Memory, PdId),
         slot: u32,
-        on: (&PeerRegion, u64),
+        (on, at): (&dyn RemoteMemory, u64),
         op: PeerAtomic,
     ) -> Result<(), PeerCopyError> {
         let (sges, cursor) = self.scatter_list(slot);
-        memory.atomic_peer(pd, sges, cursor, on, op)
+        memory.part(pd, sges, cursor, 0, 8).fetch(on, at, op)
     }
 
     /// Stores response data in the memory of the request in `slot`, from byte `offset` on.

@@ -111,8 +111,14 @@ impl QpSide {
     /// Adds the completions that were kept to the completion queue.
     #[inline]
     pub(super) fn push_arrived(&mut self, receives: &Receives) {
+        self.hand_arrived(|wcs| receives.cq().is_none_or(|cq| cq.push_all(wcs)));
+    }
+
+    /// Hands over the completions that were kept. `push` returns false if one was lost.
+    #[inline]
+    pub(super) fn hand_arrived(&mut self, push: impl FnOnce(&[Wc]) -> bool) {
         if !self.arrived.is_empty() {
-            let fits = receives.cq().is_none_or(|cq| cq.push_all(&self.arrived));
+            let fits = push(&self.arrived);
             self.arrived.clear();
             self.note_completion(fits);
         }

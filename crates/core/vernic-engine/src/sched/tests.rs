@@ -153,6 +153,31 @@ fn queue_pairs_of_a_local_peer_have_nothing_in_flight_on_the_path_to_it() {
 }
 
 #[test]
+fn requests_are_flushed_though_a_ring_to_the_peer_came_after_those_in_flight() {
+    let mut config = Config::default();
+    config.set("same_host", "on").unwrap();
+    let context = Context::open(Some("lo"), config).unwrap();
+    context.stop_background();
+    let cq = context.create_cq(64, None).unwrap();
+    let qps = rc_pair(&context, &cq, DEPTH);
+    // Sent by the wire, and not acknowledged: nothing is received.
+    post_writes(&qps[0], 1);
+    let engine = context.engine();
+    while engine.with_lane(|lane| lane.rings().is_empty()) {
+        engine.serve_local_peers();
+    }
+    engine.serve_local_peers();
+    qps[0].modify(&QpAttr { state: QpState::Error, ..QpAttr::default() }, AttrMask::STATE).unwrap();
+    post_writes(&qps[0], 2);
+    let mut wcs = [EMPTY_WC; 4];
+    let mut flushed = 0;
+    for _ in 0..10 {
+        flushed += cq.poll(&mut wcs).unwrap();
+    }
+    assert_eq!(flushed, 3);
+}
+
+#[test]
 fn queue_pairs_that_end_leave_nothing_of_theirs_in_flight() {
     let context = without_background();
     let cq = context.create_cq(8192, None).unwrap();

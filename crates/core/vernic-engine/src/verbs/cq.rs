@@ -117,7 +117,7 @@ impl Cq {
         let taken = self.ring.take(out);
         let engine = self.context.engine();
         if taken == 0 {
-            let taken = engine.poll_inline(|| self.ring.take(out));
+            let taken = engine.poll_inline(&self.ring, out);
             if taken == 0 && self.is_failed() {
                 return self.overrun();
             }

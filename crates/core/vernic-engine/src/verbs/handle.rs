@@ -444,12 +444,13 @@ impl Qp {
             }
             index += 1;
         }
-        let may_wait = index != 0 && self.may_wait(&mut core, last_bytes);
-        drop(core);
-        if may_wait {
-            self.engine().leave_post(&self.inner);
-        } else if index != 0 {
-            self.engine().kick(&self.inner);
+        if index != 0 {
+            if self.may_wait(&mut core, last_bytes) {
+                drop(core);
+                self.engine().leave_post(&self.inner);
+            } else {
+                self.engine().kick_locked(&self.inner, core);
+            }
         }
         result.map_err(|source| PostSendError { index, source })
     }

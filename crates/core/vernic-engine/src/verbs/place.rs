@@ -9,14 +9,11 @@
 //! Only memory that this process has mapped is written to. If the kernel has to do the copy, it
 //! costs as much as packets of a few KiB, and may fail half-way.
 
-use vernic_mem::PeerRegion;
+use vernic_local::{GrantState, Refusal};
 use vernic_proto::{DirectOp, QpState, Remote, Time};
 use vernic_wire::Qpn;
 
-use crate::counters::Refusal;
-use crate::local::grants::GrantState;
 use crate::progress::engine::Engine;
-use crate::qp::direct::is_there;
 use crate::qp::state::QpCore;
 use crate::support::events::lock;
 use crate::verbs::handle::Qp;
@@ -87,19 +84,19 @@ fn place(
         }
         Some(GrantState::No { .. } | GrantState::Never) => return Placed::Not,
     };
-    if !matches!(*grant.region, PeerRegion::Mapped(_)) {
+    if grant.region.by_kernel().is_some() {
         return Placed::Not;
     }
     let Some(start) = grant.offer.place_write(to.addr, len) else {
         counts.note_refusal(Refusal::Range);
         return Placed::Not;
     };
-    if !is_there(peer, now) {
+    if !peer.is_there(now) {
         counts.note_refusal(Refusal::Unreachable);
         return Placed::Not;
     }
     let (key, qp) = (grant.offer.key, grant.offer.qp);
-    let Some(access) = grant.words.begin_access(peer.local_peer.inside(), key, qp) else {
+    let Some(access) = grant.words.begin_access(peer.inside(), key, qp) else {
         grants.end(rkey, false);
         counts.note_refusal(Refusal::Closed);
         return Placed::Not;
@@ -109,7 +106,7 @@ fn place(
         let bytes = &bytes[..bytes.len().min((len - done) as usize)];
         for piece in bytes.chunks(PIECE) {
             let at = start + u64::from(done);
-            is_whole = is_whole && access.is_valid() && grant.region.write(at, piece).is_ok();
+            is_whole = is_whole && access.is_valid() && grant.region.write_bytes(piece, at).is_ok();
             done += piece.len() as u32;
         }
     });

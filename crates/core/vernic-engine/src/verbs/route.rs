@@ -3,14 +3,12 @@
 use std::fmt;
 
 use vernic_io::host::Slot;
-use vernic_io::local::ConnectFailure;
+use vernic_local::ConnectFailure;
+use vernic_local::{LocalPeer, LocalPeers, PeerProcess, RequestRoute};
 use vernic_mem::Access;
 use vernic_wire::Service;
 
 use crate::config::Config;
-use crate::local::direct_peer::DirectPeer;
-use crate::local::rings::{LocalRings, PeerRings};
-use crate::local::route::RequestRoute;
 use crate::progress::engine::Engine;
 use crate::qp::state::QpInner;
 use crate::support::events::lock;
@@ -50,7 +48,7 @@ pub enum YamaForbids {
 }
 
 impl YamaForbids {
-    fn of(peer: &DirectPeer) -> Option<Self> {
+    fn of(peer: &PeerProcess) -> Option<Self> {
         match (peer.is_kept_out(), peer.keeps_out()) {
             (false, false) => None,
             (true, false) => Some(Self::OneSided),
@@ -210,10 +208,10 @@ impl Engine {
     }
 }
 
-fn local_route(rings: &LocalRings, qp: &QpInner) -> Route {
+fn local_route(rings: &LocalPeers, qp: &QpInner) -> Route {
     let core = lock(&qp.core);
     let Some(path) = core.side.peer.path() else { return Route::Wire(WhyWire::NotConnected) };
-    let shared = |id| rings.peer(id).map(PeerRings::pid);
+    let shared = |id| rings.peer(id).map(LocalPeer::pid);
     let yama = core.side.peer.grants().peer().and_then(|peer| YamaForbids::of(peer));
     let dest = core.machine.attr().dest_qpn;
     let known = rings.peer_of(path, dest);
@@ -225,7 +223,7 @@ fn local_route(rings: &LocalRings, qp: &QpInner) -> Route {
         RequestRoute::Wire if !path.is_local() => Route::Wire(WhyWire::NotHere),
         RequestRoute::Wire if known.is_none() => Route::Wire(WhyWire::NotMet),
         // UC changes to the ring when the peer has taken all that was sent to it by UDP: see the
-        // head of `local/rings.rs`.
+        // head of `peers.rs` in `vernic-local`.
         RequestRoute::Wire => match known.and_then(|id| rings.peer(id)) {
             Some(peer) if qp.service() == Service::Uc && peer.takes_datagrams() => {
                 Route::SharedMemory { pid: peer.pid(), yama }

@@ -7,7 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::sys::{self, OwnFd};
+use vernic_sys::{self as sys, OwnFd};
 
 /// Bytes that wait in memory before they are written.
 const FULL_BYTES: usize = 64 * 1024;

@@ -35,13 +35,13 @@
 use std::net::SocketAddr;
 use std::os::fd::BorrowedFd;
 
+use vernic_sys::{self as sys, user};
 use vernic_wire::Gid;
 
 use crate::address::LocalAddr;
 use crate::batch::Icrc;
 use crate::batch::{RxMeta, RxPacket};
 use crate::endpoint::{arrival, receiver_of, sender_of};
-use crate::{sys, user};
 
 pub(crate) mod queue;
 

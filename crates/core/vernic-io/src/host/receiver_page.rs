@@ -33,9 +33,10 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use vernic_sys::{self as sys, ClosableFd, OwnFd, SharedPage};
+
 use crate::batch::MAX_TRANSPORT_BYTES;
 use crate::path::{MAX_RECEIVER_PAGES, ReceiverPageId};
-use crate::sys::{self, ClosableFd, OwnFd, SharedPage};
 
 mod owner;
 

@@ -22,7 +22,7 @@ impl Slot {
 
     /// Returns the slot of this number, which has 10 bits. It may be a slot that no process can
     /// take.
-    pub(crate) const fn new(number: u16) -> Option<Self> {
+    pub const fn new(number: u16) -> Option<Self> {
         if number >> Self::BITS == 0 { Some(Self(number)) } else { None }
     }
 

@@ -44,6 +44,9 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
+use vernic_sys::random;
+use vernic_sys::user;
+use vernic_sys::{self as sys, ClosableFd, Gate, Origin, OwnFd};
 use vernic_wire::Qpn;
 
 use super::handoff::{self, HandoverResult, Head};
@@ -53,9 +56,6 @@ use super::slot::Slot;
 use crate::address::LocalAddr;
 use crate::batch::RxPacket;
 use crate::path::ReceiverPageId;
-use crate::random::random;
-use crate::sys::{self, ClosableFd, Gate, Origin, OwnFd};
-use crate::user;
 
 mod lookup;
 mod message;
@@ -313,15 +313,15 @@ impl SlotTable {
         name
     }
 
-    /// Returns the name of the socket of a slot that local peers connect to (`local/`).
-    pub(crate) fn neighbour_name(&self, slot: Slot) -> Vec<u8> {
+    /// Returns the name of the socket of a slot that local peers connect to (`vernic-local`).
+    pub fn neighbour_name(&self, slot: Slot) -> Vec<u8> {
         let mut name = self.control_name(slot);
         let _ = write!(name, "/neighbour");
         name.as_bytes().to_vec()
     }
 
     /// Returns the slots of this table.
-    pub(crate) fn own_slots(&self) -> Vec<Slot> {
+    pub fn own_slots(&self) -> Vec<Slot> {
         self.state().claims.iter().map(|claim| claim.slot).collect()
     }
 
@@ -490,8 +490,8 @@ impl SlotTable {
         bits >> (slot.value() % 64) & 1 != 0
     }
 
-    /// Returns a number that changes whenever [`sockets`](Self::sockets) does.
-    pub(crate) fn generation(&self) -> u64 {
+    /// Returns a number that changes whenever the table gets or loses a slot or an open name.
+    pub fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 

@@ -4,9 +4,10 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
+use vernic_sys::{self as sys, OwnFd};
+
 use super::Connection;
 use crate::address::LocalAddr;
-use crate::sys::{self, OwnFd};
 
 /// The queue of a listening socket: connections whose handshake is done and which are not accepted
 /// yet. The kernel's own default bound (`net.core.somaxconn`) cuts it where that is lower.

@@ -6,8 +6,7 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use vernic_mem::{RacySlice, RacySliceMut};
-
-use crate::sys::{self, OwnFd};
+use vernic_sys::{self as sys, OwnFd};
 
 /// Longest silence that the kernel can be set to notice, in seconds (`MAX_TCP_KEEPIDLE`).
 const MAX_KEEP_ALIVE_S: u64 = 32767;

@@ -3,8 +3,9 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 
+use vernic_sys::{self as sys, EpollOp, OwnFd};
+
 use super::{Connection, Listener};
-use crate::sys::{self, EpollOp, OwnFd};
 
 /// The events that a connection is watched for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

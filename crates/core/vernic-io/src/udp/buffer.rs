@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use crate::sys;
+use vernic_sys as sys;
 
 /// Asks for a receive buffer of `bytes`: with privilege even beyond `net.core.rmem_max`, else up to
 /// it.

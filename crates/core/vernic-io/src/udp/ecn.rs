@@ -7,8 +7,9 @@
 
 use std::os::fd::BorrowedFd;
 
+use vernic_sys as sys;
+
 use crate::path::TxPath;
-use crate::sys;
 
 /// The traffic class of a socket on which none was set.
 pub(crate) const DEFAULT_TRAFFIC_CLASS: u8 = 0;

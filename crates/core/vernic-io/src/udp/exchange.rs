@@ -23,13 +23,14 @@ use std::io::{self, ErrorKind};
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::time::Duration;
 
+use vernic_sys::{self as sys, OwnFd};
+
 use crate::batch::{RX_BUFFER_BYTES, RX_BUFFERS, RX_MAX_RANGES, RxBatch};
 use crate::host::handoff::queue::{Broken, Next, QueueReader, QueueWriter, Written};
 use crate::host::handoff::{HandoverResult, Head};
 use crate::host::slots::{SharedFd, check_user};
 use crate::host::{Slot, SlotTable};
 use crate::link::{LinkCounters, Nanos};
-use crate::sys::{self, OwnFd};
 use crate::udp::steer::IDLE_NANOS;
 
 /// The most processes that packets are handed over to. Beyond that, the process that got no packet

@@ -6,7 +6,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use crate::sys;
+use vernic_sys as sys;
 
 /// Turns GRO on; returns false if the kernel does not support it.
 pub(crate) fn enable(fd: BorrowedFd<'_>) -> bool {

@@ -9,7 +9,7 @@
 use std::net::SocketAddr;
 use std::os::fd::AsFd;
 
-use crate::sys;
+use vernic_sys as sys;
 
 /// Segment counts to try, best first.
 const CANDIDATES: [u16; 2] = [128, 64];

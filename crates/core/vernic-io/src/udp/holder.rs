@@ -6,9 +6,11 @@
 use std::net::IpAddr;
 use std::path::Path;
 
+use vernic_sys as sys;
+
+use crate::ROCE_PORT;
 use crate::address::LocalAddr;
 use crate::link::LinkError;
-use crate::{ROCE_PORT, sys};
 
 /// The most processes whose descriptors are read.
 const MAX_PROCESSES: usize = 65_536;

@@ -8,7 +8,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 
-use crate::sys;
+use vernic_sys as sys;
 
 /// Forbids fragmentation.
 pub(crate) fn forbid_fragments(fd: BorrowedFd<'_>, v4: bool) -> io::Result<()> {

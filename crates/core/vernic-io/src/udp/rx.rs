@@ -24,6 +24,8 @@
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
+use vernic_sys::{self as sys, OwnFd};
+
 use crate::address::LocalAddr;
 use crate::batch::{RX_BUFFER_BYTES, RxBatch, RxMeta, RxPacket};
 use crate::endpoint::{arrival, receiver_of, sender_of};
@@ -31,7 +33,6 @@ use crate::host::handoff::{self, HandoverReceived, HandoverResult, Head};
 use crate::host::slots::SharedFd;
 use crate::host::{Slot, SlotTable};
 use crate::link::{LinkCounters, Nanos};
-use crate::sys::{self, OwnFd};
 use crate::udp::exchange::Exchange;
 use crate::udp::steer::{IDLE_NANOS, MAX_STEERED, Steering};
 use crate::udp::{UdpConfig, socket};

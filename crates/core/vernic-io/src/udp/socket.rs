@@ -13,11 +13,13 @@ use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
+use vernic_sys as sys;
+use vernic_sys::OwnFd;
+
+use crate::ROCE_PORT;
 use crate::address::LocalAddr;
 use crate::link::LinkError;
-use crate::sys::OwnFd;
 use crate::udp::{UdpConfig, buffer, ecn, gro, holder, pmtu};
-use crate::{ROCE_PORT, sys};
 
 /// The first dynamic port (RFC 6335, section 6): source ports carry entropy from here up, as
 /// IBTA A17.9.3 recommends.

@@ -2,11 +2,13 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use vernic_sys as sys;
+
 use super::*;
+use crate::ROCE_PORT;
 use crate::batch::ICRC_BYTES;
 use crate::endpoint;
 use crate::path::TxPath;
-use crate::{ROCE_PORT, sys};
 
 /// Returns an address of 127.0.0.0/8 that no other test of this process uses, so port 4791 is free.
 fn home() -> IpAddr {

@@ -12,6 +12,9 @@
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::os::fd::AsFd;
 
+use vernic_sys as sys;
+#[cfg(test)]
+use vernic_sys::OwnFd;
 use vernic_wire::icrc::IcrcFlow;
 
 use crate::address::LocalAddr;
@@ -21,9 +24,6 @@ use crate::host::Slot;
 use crate::icrc;
 use crate::link::{Departure, LinkCounters, LinkError, SendReport};
 use crate::path::TxPath;
-use crate::sys;
-#[cfg(test)]
-use crate::sys::OwnFd;
 use crate::udp::socket::Transmitter;
 use crate::udp::{MAX_FLOW_SOCKETS, SOURCE_PORTS, UdpConfig, ecn, gso, socket};
 

@@ -5,7 +5,6 @@
 
 use std::io;
 
-use super::Pieces;
 use crate::racy::CopyBatch;
 use crate::{Access, Memory, PdId, PeerRange, SgCursor, Sge};
 
@@ -15,6 +14,7 @@ use crate::{Access, Memory, PdId, PeerRange, SgCursor, Sge};
 pub struct PeerCopies<'a, const TO_PEER: bool> {
     memory: &'a Memory,
     pd: PdId,
+    range: PeerRange,
     batch: CopyBatch<'a, TO_PEER>,
 }
 
@@ -28,7 +28,7 @@ impl<'a, const TO_PEER: bool> PeerCopies<'a, TO_PEER> {
     /// No copies yet, between memory that the domain may use and the granted range.
     #[inline(always)]
     pub fn new(memory: &'a Memory, pd: PdId, peer: &PeerRange) -> Self {
-        Self { memory, pd, batch: CopyBatch::new(*peer) }
+        Self { memory, pd, range: *peer, batch: CopyBatch::new(peer.pid, peer.liveness) }
     }
 
     /// Number of pieces of local and remote memory that the kernel gets.
@@ -44,8 +44,8 @@ impl<'a, const TO_PEER: bool> PeerCopies<'a, TO_PEER> {
     #[inline]
     pub fn push(&mut self, sges: &[Sge], len: u64, at: u64) -> bool {
         let needs = if TO_PEER { Access::empty() } else { Access::LOCAL_WRITE };
-        let (memory, pd, cursor) = (self.memory, self.pd, &mut SgCursor::default());
-        let pieces = Pieces { memory, pd, sges, cursor, offset: 0, left: len };
+        let cursor = &mut SgCursor::default();
+        let pieces = self.memory.part(self.pd, sges, cursor, 0, len);
         self.push_whole(at, len, |batch| {
             let added = pieces.each(needs, |checked, n| {
                 let part = batch.push_region(checked.region, checked.offset, n);
@@ -65,7 +65,7 @@ impl<'a, const TO_PEER: bool> PeerCopies<'a, TO_PEER> {
     ) -> bool {
         let mark = self.batch.mark();
         let added = len > 0
-            && self.batch.push_remote(at, len).is_some()
+            && self.batch.push_range(&self.range, at, len).is_some()
             && local(&mut self.batch).is_some();
         if !added {
             self.batch.cut(mark);

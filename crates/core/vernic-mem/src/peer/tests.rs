@@ -11,6 +11,7 @@ use crate::{Bind, Check, GrantedProcess, PeerRevocationWords, Reregister, Revoca
 use crate::{
     Grant, GrantError, GrantedProcessId, HostBuffer, LivenessWord, Memory, Mr, MwType, SgCursor,
 };
+use crate::{PeerList, PeerRange};
 use vernic_wire::{Qpn, Rkey};
 
 fn own_pid() -> i32 {
@@ -49,19 +50,18 @@ impl Rig {
         Self { memory, local, remote, pd, mr, null }
     }
 
-    fn mapped(&self) -> PeerRegion {
+    fn mapped(&self) -> Box<dyn RemoteMemory> {
         let file = self.remote.shared_fd().unwrap();
-        PeerRegion::Mapped(PeerMapping::map(file, 0, LEN as u64, true).unwrap())
+        Box::new(PeerMapping::map(file, 0, LEN as u64, true).unwrap())
     }
 
-    fn process(&self) -> PeerRegion {
+    fn range(&self) -> PeerRange {
         let (addr, len) = (self.remote.as_mut_ptr().addr() as u64, LEN as u64);
-        PeerRegion::ByKernel(PeerRange {
-            liveness: self.liveness_word(),
-            pid: own_pid(),
-            addr,
-            len,
-        })
+        PeerRange { liveness: self.liveness_word(), pid: own_pid(), addr, len }
+    }
+
+    fn process(&self) -> Box<dyn RemoteMemory> {
+        Box::new(self.range())
     }
 
     fn liveness_word(&self) -> LivenessWord {
@@ -72,16 +72,16 @@ impl Rig {
         Sge { addr, length, lkey: self.mr.lkey }
     }
 
-    fn write(&self, sges: &[Sge], to: &PeerRegion, at: u64) -> Result<(), PeerCopyError> {
+    fn write(&self, sges: &[Sge], to: &dyn RemoteMemory, at: u64) -> Result<(), PeerCopyError> {
         let len = crate::total_len(sges);
         let cursor = &mut SgCursor::default();
-        self.memory.write_peer(self.pd, sges, cursor, 0, len, (to, at), || true)
+        to.write(self.memory.part(self.pd, sges, cursor, 0, len), at, &|| true)
     }
 
-    fn read(&self, sges: &[Sge], from: &PeerRegion, at: u64) -> Result<(), PeerCopyError> {
+    fn read(&self, sges: &[Sge], from: &dyn RemoteMemory, at: u64) -> Result<(), PeerCopyError> {
         let len = crate::total_len(sges);
         let cursor = &mut SgCursor::default();
-        self.memory.read_peer(self.pd, sges, cursor, 0, len, (from, at), || true)
+        from.read(self.memory.part(self.pd, sges, cursor, 0, len), at, &|| true)
     }
 
     fn bytes(buffer: &HostBuffer) -> Vec<u8> {
@@ -99,7 +99,7 @@ fn every_length_and_alignment_is_copied_and_nothing_beside_it() {
         for len in lens {
             for (from, at) in [(0, 0), (1, 1), (3, 0), (0, 5), (7, 3), (16, 8)] {
                 let (source, before) = (Rig::bytes(&rig.local), Rig::bytes(&rig.remote));
-                rig.write(&[rig.sge(from, len)], &to, at).unwrap();
+                rig.write(&[rig.sge(from, len)], &*to, at).unwrap();
                 let mut expected = before;
                 let (from, at, len) = (from as usize, at as usize, len as usize);
                 expected[at..at + len].copy_from_slice(&source[from..from + len]);
@@ -108,7 +108,7 @@ fn every_length_and_alignment_is_copied_and_nothing_beside_it() {
                 let fresh = pattern(len + at, LEN);
                 rig.remote.write_at(0, &fresh).unwrap();
                 let mut expected = source;
-                rig.read(&[rig.sge(from as u64, len as u32)], &to, at as u64).unwrap();
+                rig.read(&[rig.sge(from as u64, len as u32)], &*to, at as u64).unwrap();
                 expected[from..from + len].copy_from_slice(&fresh[at..at + len]);
                 assert_eq!(Rig::bytes(&rig.local), expected, "READ of {len} at {at} to {from}");
             }
@@ -133,14 +133,14 @@ fn lists_of_many_pieces_and_special_regions_are_copied_in_their_order() {
     }
     for reach in [rig.mapped(), rig.process()] {
         rig.remote.write_at(0, &pattern(3, LEN)).unwrap();
-        rig.write(&sges, &reach, 11).unwrap();
+        rig.write(&sges, &*reach, 11).unwrap();
         assert_eq!(Rig::bytes(&rig.remote)[11..11 + expected.len()], expected);
-        rig.read(&sges, &reach, 11).unwrap();
+        rig.read(&sges, &*reach, 11).unwrap();
         assert_eq!(Rig::bytes(&rig.local), source, "what was written comes back");
         // Copy a part of the message that begins in the middle of a list element.
         let mut cursor = SgCursor::default();
         let to = (&reach, 9000);
-        rig.memory.write_peer(rig.pd, &sges, &mut cursor, 3, 2000, to, || true).unwrap();
+        to.0.write(rig.memory.part(rig.pd, &sges, &mut cursor, 3, 2000), to.1, &|| true).unwrap();
         assert_eq!(Rig::bytes(&rig.remote)[9000..11000], expected[3..2003]);
     }
 }
@@ -149,9 +149,9 @@ fn lists_of_many_pieces_and_special_regions_are_copied_in_their_order() {
 fn bytes_of_ours_arrive_and_atomics_need_a_mapping() {
     let rig = Rig::new();
     for reach in [rig.mapped(), rig.process()] {
-        reach.write(13, b"hello").unwrap();
+        reach.write_bytes(b"hello", 13).unwrap();
         assert_eq!(&Rig::bytes(&rig.remote)[13..18], b"hello");
-        reach.write(LEN as u64, b"").unwrap();
+        reach.write_bytes(b"", LEN as u64).unwrap();
     }
     let mapped = rig.mapped();
     rig.remote.write_at(64, &5_u64.to_ne_bytes()).unwrap();
@@ -172,26 +172,32 @@ fn accesses_beyond_the_range_or_the_rights_are_refused() {
     let sges = [rig.sge(0, 9)];
     for reach in [rig.mapped(), rig.process()] {
         for at in [LEN as u64 - 8, LEN as u64, u64::MAX - 3, u64::MAX] {
-            assert!(matches!(rig.write(&sges, &reach, at), Err(PeerCopyError::Peer(_))), "{at:#x}");
-            assert!(matches!(rig.read(&sges, &reach, at), Err(PeerCopyError::Peer(_))), "{at:#x}");
-            assert!(matches!(reach.write(at, &[0; 9]), Err(PeerCopyError::Peer(_))), "{at:#x}");
+            assert!(
+                matches!(rig.write(&sges, &*reach, at), Err(PeerCopyError::Peer(_))),
+                "{at:#x}"
+            );
+            assert!(matches!(rig.read(&sges, &*reach, at), Err(PeerCopyError::Peer(_))), "{at:#x}");
+            assert!(
+                matches!(reach.write_bytes(&[0; 9], at), Err(PeerCopyError::Peer(_))),
+                "{at:#x}"
+            );
         }
         // An error of the local memory is reported as one.
         let outside = [rig.sge(LEN as u64 - 1, 2)];
         let stale = [Sge { lkey: Lkey(rig.mr.lkey.value() ^ 0x100), ..sges[0] }];
         for list in [outside, stale] {
-            assert!(matches!(rig.write(&list, &reach, 0), Err(PeerCopyError::Local(_))));
-            assert!(matches!(rig.read(&list, &reach, 0), Err(PeerCopyError::Local(_))));
+            assert!(matches!(rig.write(&list, &*reach, 0), Err(PeerCopyError::Local(_))));
+            assert!(matches!(rig.read(&list, &*reach, 0), Err(PeerCopyError::Local(_))));
         }
         let (cursor, len) = (&mut SgCursor::default(), 10);
         let to = (&reach, LEN as u64 - 10);
-        let short = rig.memory.write_peer(rig.pd, &sges, cursor, 0, len, to, || true);
+        let short = to.0.write(rig.memory.part(rig.pd, &sges, cursor, 0, len), to.1, &|| true);
         let short = matches!(short, Err(PeerCopyError::Local(e)) if e.check == Check::ListTooShort);
         assert!(short);
     }
     let file = rig.remote.shared_fd().unwrap();
-    let read_only = PeerRegion::Mapped(PeerMapping::map(file, 0, LEN as u64, false).unwrap());
-    assert!(rig.write(&sges, &read_only, 0).is_err() && read_only.write(0, &[1]).is_err());
+    let read_only = PeerMapping::map(file, 0, LEN as u64, false).unwrap();
+    assert!(rig.write(&sges, &read_only, 0).is_err() && read_only.write_bytes(&[1], 0).is_err());
     assert!(read_only.atomic(0, PeerAtomic::FetchAdd(1)).is_err());
     rig.read(&sges, &read_only, 0).unwrap();
     let mut after = Rig::bytes(&rig.remote);
@@ -207,8 +213,7 @@ fn a_program_without_the_liveness_word_is_not_touched() {
     let (here, sges) = (rig.remote.as_mut_ptr().addr() as u64, [rig.sge(0, 100)]);
     let (before, len) = (Rig::bytes(&rig.remote), LEN as u64);
     let gone = LivenessWord { addr: addr ^ (1 << 40), value };
-    let to =
-        |liveness| PeerRegion::ByKernel(PeerRange { pid: own_pid(), addr: here, len, liveness });
+    let to = |liveness| PeerRange { pid: own_pid(), addr: here, len, liveness };
     let is_fault = |done: Result<(), PeerCopyError>| matches!(done, Err(PeerCopyError::Peer(error)) if error.raw_os_error() == Some(libc::EFAULT));
     assert!(is_fault(rig.write(&sges, &to(gone), 0)) && is_fault(rig.read(&sges, &to(gone), 0)));
     assert_eq!(Rig::bytes(&rig.remote), before);
@@ -228,8 +233,7 @@ fn a_program_without_the_liveness_word_is_not_touched() {
 fn the_kernel_says_what_is_wrong_with_a_process() {
     let rig = Rig::new();
     let fault = |pid: i32, addr: u64| {
-        let to =
-            PeerRegion::ByKernel(PeerRange { pid, addr, len: 100, liveness: rig.liveness_word() });
+        let to = PeerRange { pid, addr, len: 100, liveness: rig.liveness_word() };
         match rig.write(&[rig.sge(0, 100)], &to, 0) {
             Err(PeerCopyError::Peer(error)) => error.raw_os_error(),
             other => panic!("{other:?}"),
@@ -248,10 +252,7 @@ fn the_kernel_says_what_is_wrong_with_a_process() {
 
 /// The granted range of a rig, as the kernel reaches it.
 fn range(rig: &Rig) -> PeerRange {
-    match rig.process() {
-        PeerRegion::ByKernel(range) => range,
-        PeerRegion::Mapped(_) => panic!("mapped"),
-    }
+    rig.range()
 }
 
 #[test]
@@ -457,10 +458,10 @@ fn only_files_of_fixed_size_are_mapped_and_only_inside() {
     {
         assert!(PeerMapping::map(file, offset, bytes, true).is_err(), "{offset} {bytes}");
     }
-    let part = PeerRegion::Mapped(PeerMapping::map(file, 4099, 1000, true).unwrap());
-    part.write(1, b"x").unwrap();
+    let part = PeerMapping::map(file, 4099, 1000, true).unwrap();
+    part.write_bytes(b"x", 1).unwrap();
     assert_eq!(Rig::bytes(&rig.remote)[4100], b'x');
-    assert!(part.write(1000, b"x").is_err());
+    assert!(part.write_bytes(b"x", 1000).is_err());
     let loose = std::fs::File::open("/proc/self/exe").unwrap();
     assert!(PeerMapping::map(loose.as_fd(), 0, 100, false).is_err());
 }
@@ -663,7 +664,7 @@ fn a_copy_ends_where_access_does() {
     let memory = Memory::new();
     let (local, remote) = (HostBuffer::new(LONG).unwrap(), HostBuffer::new(LONG).unwrap());
     let (file, len) = (remote.shared_fd().unwrap(), LONG as u64);
-    let reach = PeerRegion::Mapped(PeerMapping::map(file, 0, len, true).unwrap());
+    let reach = PeerMapping::map(file, 0, len, true).unwrap();
     let pd = memory.alloc_pd();
     // SAFETY: `local` lives as long as `memory`, and only its racy copies access it.
     let mr = unsafe { memory.register(pd, local.as_mut_ptr(), len, 0, Access::LOCAL_WRITE) };
@@ -677,23 +678,22 @@ fn a_copy_ends_where_access_does() {
     let looks = std::cell::Cell::new(0);
     let holds = || looks.replace(looks.get() + 1) < 3;
     local.write_at(0, &[7; LONG]).unwrap();
-    let to = (&reach, 0);
-    let ended = memory.write_peer(pd, &sges, &mut SgCursor::default(), 0, len, to, holds);
+    let ended = reach.write(memory.part(pd, &sges, &mut SgCursor::default(), 0, len), 0, &holds);
     assert!(matches!(ended, Err(PeerCopyError::Revoked)));
     assert_eq!(copied(&remote), 3 * PIECE as usize);
 
     (0..2).for_each(|_| remote.write_at(0, &[7; LONG]).unwrap());
     local.write_at(0, &[0; LONG]).unwrap();
     looks.set(0);
-    let ended = memory.read_peer(pd, &sges, &mut SgCursor::default(), 0, len, to, holds);
+    let ended = reach.read(memory.part(pd, &sges, &mut SgCursor::default(), 0, len), 0, &holds);
     assert!(matches!(ended, Err(PeerCopyError::Revoked)));
     assert_eq!(copied(&local), 4 * PIECE as usize);
 
     // Copies by the kernel check the grant before each system call.
     let (addr, liveness) = (remote.as_mut_ptr().addr() as u64, memory.liveness_word().unwrap());
-    let process = PeerRegion::ByKernel(PeerRange { pid: own_pid(), addr, len, liveness });
-    let (to, cursor) = ((&process, 0), &mut SgCursor::default());
-    let ended = memory.write_peer(pd, &sges, cursor, 0, len, to, || false);
+    let process = PeerRange { pid: own_pid(), addr, len, liveness };
+    let cursor = &mut SgCursor::default();
+    let ended = process.write(memory.part(pd, &sges, cursor, 0, len), 0, &|| false);
     assert!(matches!(ended, Err(PeerCopyError::Revoked)));
     assert_eq!(copied(&remote), LONG);
 }
@@ -704,9 +704,8 @@ fn an_atomic_whose_result_cannot_be_stored_does_not_run() {
     rig.remote.write_at(64, &5_u64.to_ne_bytes()).unwrap();
     let reach = rig.mapped();
     let run = |sges: &[Sge]| {
-        let on = (&reach, 64);
         let op = PeerAtomic::FetchAdd(1);
-        rig.memory.atomic_peer(rig.pd, sges, &mut SgCursor::default(), on, op)
+        rig.memory.part(rig.pd, sges, &mut SgCursor::default(), 0, 8).fetch(&*reach, 64, op)
     };
     // SAFETY: unmapped memory is not accessed, and no reference to mapped memory conflicts.
     let all = unsafe { rig.memory.register_address_space(rig.pd, Access::LOCAL_WRITE) };
@@ -786,7 +785,8 @@ fn a_list_of_another_process_is_copied_to_a_list_of_ours_in_its_order() {
         }
     }
     let cursor = &mut SgCursor::default();
-    rig.memory.pull(rig.pd, &sges, cursor, offset, &list).unwrap();
+    let len = expected.len() as u64;
+    list.read(rig.memory.part(rig.pd, &sges, cursor, offset, len), 0, &|| true).unwrap();
     assert!(Rig::bytes(&rig.local) == after);
 }
 
@@ -795,7 +795,8 @@ fn a_list_is_not_copied_from_another_program_nor_beyond_ours() {
     let rig = Rig::new();
     let pieces = remote_pieces(&rig, &[(0, 100)]);
     let pull = |list: &PeerList<'_>, room: u32| {
-        rig.memory.pull(rig.pd, &[rig.sge(0, room)], &mut SgCursor::default(), 0, list)
+        let (sges, cursor) = ([rig.sge(0, room)], &mut SgCursor::default());
+        list.read(rig.memory.part(rig.pd, &sges, cursor, 0, 100), 0, &|| true)
     };
     let good = PeerList { pid: own_pid(), liveness: rig.liveness_word(), pieces: &pieces };
     assert!(PeerList::find_process(own_pid(), rig.liveness_word()).is_ok());
@@ -824,7 +825,7 @@ fn bytes_of_a_message_are_located_where_they_are_and_only_in_memory_of_their_own
     let mut pieces = [PeerPiece::default(); 3];
     let mut locate = |sges: &[Sge], offset, len| {
         let cursor = &mut SgCursor::default();
-        let count = rig.memory.locate(rig.pd, sges, cursor, offset, len, &mut pieces)?;
+        let count = rig.memory.part(rig.pd, sges, cursor, offset, len).locate(&mut pieces)?;
         Ok::<_, AccessError>(count.map(|count| pieces[..count].to_vec()))
     };
     let at = |offset: u64, len| PeerPiece { addr: base + offset, len };

@@ -38,7 +38,6 @@ pub use host_buffer::HostBuffer;
 pub use inline_data::InlineData;
 pub(crate) use liveness::LivenessPage;
 pub use liveness::LivenessWord;
-pub(crate) use peer::Batch;
 pub use peer::{PeerList, PeerMapping, PeerPiece, PeerRange};
 pub(crate) use peer_copies::CopyBatch;
 pub use ptracer::{PtracePermit, asks_traced_process, permitted_ptracer};

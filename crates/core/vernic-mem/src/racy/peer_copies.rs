@@ -1,16 +1,18 @@
-//! Several copies to or from memory of another process, by one call of the kernel.
+//! Copies to or from memory of another process, by calls of the kernel.
 //!
 //! The kernel takes the pieces of such a call in their order and finishes each one before the next,
 //! so copies to the same bytes have the result of copies one after the other. It ends at the first
-//! piece that it cannot access. As for a single copy (`peer.rs`), the first piece is the liveness
-//! word, so nothing else is touched in another program.
+//! piece that it cannot access. The first piece is the liveness word (`peer.rs`), so nothing else
+//! is touched in another program.
 
 use std::io;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-use super::peer::{WORD, liveness_piece, range_of, remote};
-use super::{PeerRange, Region};
+use super::{LivenessWord, PeerList, PeerRange, Region};
+
+/// Length of a liveness word in bytes.
+const WORD: usize = size_of::<u64>();
 
 /// Highest number of pieces on each side of a call, the liveness word included: 1,024 of both sides
 /// together. The kernel takes twice as many, but they would take 150 us, and 32 KiB of the stack.
@@ -56,17 +58,28 @@ pub(crate) struct Mark {
 pub(crate) struct CopyBatch<'a, const TO_PEER: bool> {
     local: Pieces,
     remote: Pieces,
-    peer: PeerRange,
+    pid: libc::pid_t,
+    liveness: LivenessWord,
     lifetime: PhantomData<&'a [u8]>,
 }
 
 impl<const TO_PEER: bool> CopyBatch<'_, TO_PEER> {
     #[inline(always)]
-    pub(crate) fn new(peer: PeerRange) -> Self {
+    pub(crate) fn new(pid: i32, liveness: LivenessWord) -> Self {
         // `copy` has the word that the first local piece names.
         let word = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
-        let (local, remote) = (Pieces::new(word), Pieces::new(liveness_piece(peer.liveness)));
-        Self { local, remote, peer, lifetime: PhantomData }
+        let (local, remote) = (Pieces::new(word), Pieces::new(liveness_piece(liveness)));
+        Self { local, remote, pid, liveness, lifetime: PhantomData }
+    }
+
+    /// Empties the batch.
+    pub(crate) fn clear(&mut self) {
+        (self.local.count, self.remote.count) = (1, 1);
+    }
+
+    /// Whether there is room for no further local piece.
+    pub(crate) fn is_full(&self) -> bool {
+        self.local.count == SIDE
     }
 
     /// Number of pieces of both sides, without the liveness words.
@@ -99,12 +112,13 @@ impl<const TO_PEER: bool> CopyBatch<'_, TO_PEER> {
         self.local.push(libc::iovec { iov_base: base.cast(), iov_len: len })
     }
 
-    /// Adds `len` > 0 bytes from offset `at` of the remote range on. If the batch writes to the
-    /// range, the aligned word that holds the last byte is a piece of its own, after the others.
-    /// `None` if there is no room, or the range does not hold the bytes; some may have been added.
+    /// Adds `len` > 0 bytes from offset `at` of a remote range on, which is of the batch's process.
+    /// If the batch writes to the range, the aligned word that holds the last byte is a piece of
+    /// its own, after the others. `None` if there is no room, or the range does not hold the
+    /// bytes; some may have been added.
     #[inline]
-    pub(crate) fn push_remote(&mut self, at: u64, len: u64) -> Option<()> {
-        let addr = range_of(&self.peer, at, len)?;
+    pub(crate) fn push_range(&mut self, range: &PeerRange, at: u64, len: u64) -> Option<()> {
+        let addr = range_of(range, at, len)?;
         if !TO_PEER {
             return self.remote.push(remote(addr, len));
         }
@@ -128,10 +142,10 @@ impl<const TO_PEER: bool> CopyBatch<'_, TO_PEER> {
             // Miri does not support these system calls.
             return Err(io::ErrorKind::Unsupported.into());
         }
-        let liveness = self.peer.liveness;
+        let liveness = self.liveness;
         let mut word = if TO_PEER { liveness.value } else { 0 };
         self.local.pieces[0].write(libc::iovec { iov_base: (&raw mut word).cast(), iov_len: WORD });
-        let (pid, (local, locals)) = (self.peer.pid, self.local.parts());
+        let (pid, (local, locals)) = (self.pid, self.local.parts());
         let (remote, remotes) = self.remote.parts();
         let n = if TO_PEER {
             // SAFETY: the first `locals` and `remotes` pieces are initialized. The local pieces are
@@ -159,4 +173,45 @@ impl<'a> CopyBatch<'a, true> {
     pub(crate) fn push_bytes(&mut self, bytes: &'a [u8]) -> Option<()> {
         self.push_local(bytes.as_ptr().cast_mut(), bytes.len())
     }
+}
+
+impl<'a> CopyBatch<'a, false> {
+    /// Adds private bytes of this process as a local piece. `None` if there is no room.
+    pub(crate) fn push_bytes_mut(&mut self, bytes: &'a mut [u8]) -> Option<()> {
+        self.push_local(bytes.as_mut_ptr(), bytes.len())
+    }
+
+    /// Adds `len` > 0 bytes from byte `at` of a list on, which is of the batch's process. `None` if
+    /// there is no room, or the list does not hold the bytes; some may have been added.
+    pub(crate) fn push_list(&mut self, list: &PeerList<'_>, at: u64, len: u64) -> Option<()> {
+        let (mut skip, mut left) = (at, len);
+        for piece in list.pieces {
+            let inside = skip.min(u64::from(piece.len));
+            skip -= inside;
+            let n = left.min(u64::from(piece.len) - inside);
+            if n > 0 {
+                self.remote.push(remote(piece.addr.checked_add(inside)?, n))?;
+                left -= n;
+            }
+        }
+        (left == 0).then_some(())
+    }
+}
+
+/// The address of `len` bytes from offset `at` of the range on. `None` if there are no such bytes.
+#[inline]
+fn range_of(peer: &PeerRange, at: u64, len: u64) -> Option<u64> {
+    let fits = at.checked_add(len).is_some_and(|end| end <= peer.len) && len > 0;
+    peer.addr.checked_add(at).filter(|addr| addr.checked_add(len).is_some() && fits)
+}
+
+/// The liveness word as a remote piece.
+fn liveness_piece(liveness: LivenessWord) -> libc::iovec {
+    remote(liveness.addr, WORD as u64)
+}
+
+/// A remote piece. Its address is valid in the other process only.
+fn remote(addr: u64, len: u64) -> libc::iovec {
+    let base = std::ptr::without_provenance_mut(addr as usize);
+    libc::iovec { iov_base: base, iov_len: len as usize }
 }

@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use vernic_local::RequestRoute;
 use vernic_proto::{AttrMask, QpAttr, QpState};
 use vernic_wire::PortNum;
 
 use super::*;
-use crate::local::route::RequestRoute;
 use crate::local::watch::HostProcess;
 use crate::{AddressVector, Config, Context, Qp, QpCap, QpInit};
 

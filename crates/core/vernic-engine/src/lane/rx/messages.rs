@@ -4,14 +4,13 @@
 //! connected to a process, and the kernel says which process writes to a ring.
 
 use vernic_io::Address;
-use vernic_io::local::MessageHead;
+use vernic_local::MessageHead;
+use vernic_local::{BYTES_PER_POLL, LIMITS, Rendezvous, RendezvousRecord, part_of};
 use vernic_proto::{Disposition, DropReason, MessagePart};
 use vernic_wire::{Gid, Qpn};
 
 use super::{Demux, count_disposition, is_from_peer};
 use crate::counters::Counted;
-use crate::local::message_head::part_of;
-use crate::local::rendezvous::{BYTES_PER_POLL, LIMITS, Rendezvous, RendezvousRecord};
 
 impl Demux<'_, '_> {
     /// Handles one part of a message.

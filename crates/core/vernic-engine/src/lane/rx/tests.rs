@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use vernic_io::host::Slot;
-use vernic_io::local::MessageHead;
+use vernic_local::MessageHead;
+use vernic_local::head_of;
 use vernic_mem::Access;
 use vernic_proto::{AttrMask, MessagePart, QpAttr, QpState, QpType, Tag};
 use vernic_wire::{Gid, Mtu, PortNum, Psn, Rkey, Srqn};
 
 use super::*;
-use crate::local::message_head::head_of;
 use crate::testing::{ud_qp, without_background};
 use crate::{
     AddressVector, Context, Cq, Mr, Pd, Qp, QpCap, QpInit, RecvWr, Sge, XrcIniInit, XrcdOpen,
@@ -316,8 +316,8 @@ fn offer(t: &Neighbour) {
     let liveness = engine.memory().liveness_word().unwrap();
     let words = engine.memory().revocation_file().unwrap().try_clone_to_owned().unwrap();
     let offers = engine.with_lane(|lane| {
-        let entry = lane.direct_peers.find(t.id).unwrap();
-        entry.take_words(words) && entry.accept_rendezvous(liveness)
+        let grants = lane.rings.accessible(t.id).unwrap().grants_mut();
+        grants.accept_rendezvous(liveness, Some(words)) && grants.sender_memory().is_some()
     });
     assert!(offers, "it cannot read its own memory");
 }

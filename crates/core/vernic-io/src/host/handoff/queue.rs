@@ -39,7 +39,7 @@
 //! small record counts as [`LEAST_COST`] bytes. A flow alone gets half of the queue. If n flows
 //! flood the queue, each gets the n + 1st part. A flow that sends little finds room at all times.
 //!
-//! The other end may write anything at any time, as in `local/ring.rs`. So headers are copied
+//! The other end may write anything at any time, as in a ring. So headers are copied
 //! out before they are checked, and an impossible value is reported as [`Broken`].
 //!
 //! Limits: [`QUEUE_BYTES`], and [`MAX_FLOWS`]; further flows share one share.
@@ -49,11 +49,12 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
+use vernic_sys::Circle;
+use vernic_sys::{self as sys, OwnFd, SharedMemory};
+
 use super::{HEAD_BYTES, Head};
 use crate::address::Address;
 use crate::batch::RX_BUFFER_BYTES;
-use crate::circle::Circle;
-use crate::sys::{self, OwnFd, SharedMemory};
 
 /// Bytes for records. Half of them, what a flow alone may fill, is more than a socket of an
 /// ordinary user holds (`net.core.rmem_max`, 208 KiB, doubled by the kernel).

@@ -8,14 +8,14 @@ use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use vernic_sys::user;
+use vernic_sys::{self as sys, Gate, OwnFd};
 use vernic_wire::Qpn;
 
 use super::message::{Answer, MAX_MESSAGE_BYTES, Question};
 use super::{MAX_SERVED, Slot, SlotTable, new_socket, tables};
 use crate::address::LocalAddr;
 use crate::path::{ProcessId, ReceiverPageId};
-use crate::sys::{self, Gate, OwnFd};
-use crate::user;
 
 /// The most answers that [`SlotTable::lookup`] remembers.
 pub(super) const MAX_LOOKUPS: usize = 256;

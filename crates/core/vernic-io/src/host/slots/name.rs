@@ -29,6 +29,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use vernic_sys::OwnFd;
 use vernic_wire::cm::ServiceId;
 
 use super::super::handoff::{HandoverResult, Head};
@@ -37,7 +38,6 @@ use super::message::Question;
 use super::{Name, PeerProcess, Slot, SlotTable, State, is_taken, new_socket, tables};
 use crate::address::LocalAddr;
 use crate::batch::RxPacket;
-use crate::sys::OwnFd;
 
 /// The most names that a table has at a time. It is the number of descriptors that a process may
 /// have where the system's limit is a high one (4096 is the usual hard limit).

@@ -1,11 +1,12 @@
 use std::os::fd::AsFd;
 
+use vernic_sys as sys;
+
 use super::*;
 use crate::batch::Icrc;
 use crate::batch::RxMeta;
 use crate::endpoint;
 use crate::host::handoff;
-use crate::sys;
 
 const LOCALHOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 const NO_TIME: Duration = Duration::ZERO;
