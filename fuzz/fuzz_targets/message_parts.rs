@@ -1,6 +1,6 @@
 //! A queue pair of each type against whatever parts of messages a process of this host writes to
 //! its ring, packets among them, with sends of its own in flight. Nothing may panic, what it sends
-//! must be what a peer takes, and parts are for RC alone.
+//! must be what a peer takes, and parts are for the services that have them.
 //!
 //! Input: one byte chooses the type; then steps, each an action byte and an argument. A part step
 //! goes on with flags (2 bytes), a length (3 bytes) and a tag; its sequence number is near the one
@@ -13,11 +13,11 @@ mod host;
 use connected::{aim, connect, send};
 use host::FuzzHost;
 use libfuzzer_sys::fuzz_target;
-use vernic_local::{head_of, part_of};
 use vernic_local::MessageHead;
+use vernic_local::{head_of, part_of};
 use vernic_proto::{
-    AccessCheck, AccessFault, AttrMask, Disposition, DropReason, MessagePart, PullFault, Qp,
-    QpAttr, QpState, QpType, RendezvousLimits, RxMeta, Time,
+    AccessCheck, AccessFault, AttrMask, Disposition, MessagePart, PullFault, Qp, QpAttr, QpState,
+    QpType, RendezvousLimits, RxMeta, Time,
 };
 use vernic_wire::{Packet, Psn, Qpn};
 
@@ -39,17 +39,24 @@ fn parse(data: &mut &[u8], near: Psn, argument: u8) -> Option<MessagePart> {
     };
     let flags = u16::from_le_bytes([low, high & (argument << 4)]);
     let head = MessageHead { flags, words: [QPN, psn.value(), u32::from(tag)] };
-    let (dest, part) = part_of(head, u32::from_le_bytes([a, b, c, 0]))?;
+    let length = u32::from_le_bytes([a, b, c, 0]);
+    // Behind the payload, a number that XRC may name, or one that cannot be.
+    let mut bytes = vec![0x5A; (length % (MAX_PAYLOAD - 3)) as usize];
+    bytes.extend((u32::from(tag) << (argument & 24)).to_ne_bytes());
+    let (dest, part, _) = part_of(head, &bytes)?;
     assert_eq!(head_of(dest, &part).flags, flags);
-    let length = if part.is_rendezvous { part.length } else { part.length % (MAX_PAYLOAD + 1) };
-    Some(MessagePart { length, ..part })
+    Some(if part.is_rendezvous { MessagePart { length, ..part } } else { part })
 }
 
 /// Checks that a part is one that a peer takes.
-fn check(part: &MessagePart, written: usize, mtu: u32) {
+fn check(part: &MessagePart, payload: &[u8], mtu: u32) {
     let head = head_of(Qpn::new(0x22), part);
-    assert_eq!(part_of(head, part.length), Some((Qpn::new(0x22), *part)));
-    assert!(part.is_rendezvous || written == part.length as usize);
+    let mut bytes = payload.to_vec();
+    bytes.extend(part.srqn.map(|srqn| srqn.value().to_ne_bytes()).into_iter().flatten());
+    let (dest, read, behind) = part_of(head, &bytes).expect("what is written is read");
+    assert_eq!((dest, behind), (Qpn::new(0x22), payload));
+    assert_eq!(MessagePart { length: part.length, ..read }, *part);
+    assert!(part.is_rendezvous || read.length == part.length);
     let is_full = part.length != 0 && part.length.is_multiple_of(mtu);
     assert!(is_full || part.ends && (part.starts || part.length != 0), "{part:?}");
 }
@@ -60,8 +67,8 @@ fn drain(qp: &mut Qp, now: Time, host: &mut FuzzHost) {
     // Bounded by the window and by what one packet can make due.
     for _ in 0..4096 {
         if let Some((part, written)) = qp.poll_message(now, host, &mut buf) {
-            assert_eq!(qp.qp_type(), QpType::Rc);
-            check(&part, written, mtu);
+            assert_eq!(part.srqn.is_some(), qp.qp_type() == QpType::XrcIni);
+            check(&part, &buf[..written], mtu);
             continue;
         }
         let Some(sent) =
@@ -92,8 +99,14 @@ fuzz_target!(|data: &[u8]| {
                 let Some(part) = parse(&mut data, expected, *argument) else { continue };
                 let len = if part.is_rendezvous { 0 } else { part.length as usize };
                 let disposition = qp.handle_message(now, &part, &payload[..len], &mut host);
-                if qp_type != QpType::Rc {
-                    assert_eq!(disposition, Disposition::Drop(DropReason::WrongService));
+                let is_taken = match qp_type {
+                    QpType::Rc => part.srqn.is_none(),
+                    QpType::XrcTgt => part.srqn.is_some(),
+                    QpType::Uc => part.srqn.is_none() && !part.is_rendezvous,
+                    QpType::Ud | QpType::XrcIni => false,
+                };
+                if !is_taken {
+                    assert!(matches!(disposition, Disposition::Drop(_)), "{disposition:?}");
                 }
                 if disposition == Disposition::Accepted {
                     expected = expected.add(part.length.div_ceil(mtu).max(1));

@@ -4,8 +4,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use vernic_local::fuzzing::{grant_message, rendezvous_record};
 use vernic_io::fuzzing;
+use vernic_local::fuzzing::{grant_message, rendezvous_record};
 
 fuzz_target!(|bytes: &[u8]| {
     let parsers = [fuzzing::slot_message, fuzzing::handoff_head, grant_message, rendezvous_record];

@@ -4,7 +4,10 @@
 //! `instructions WORK MESSAGES`. `cargo xtask instructions` runs it under callgrind and counts; by
 //! itself it prints nothing.
 
-use vernic::{Access, Cq, Device, Error, InitAttr, Mr, Pd, Qp, Rc, Rts, Wc, WrId};
+use vernic::{
+    Access, Ah, Cq, Device, Error, InitAttr, Mr, Pd, Qkey, Qp, Rc, Reset, Rts, Service, Uc, Ud,
+    UdInit, Wc, WrId,
+};
 
 /// Requests of a list.
 const LIST: usize = 16;
@@ -31,6 +34,14 @@ enum Work {
         len: usize,
         list: usize,
     },
+    /// Lists of SENDs of UC, likewise.
+    UcStream {
+        list: usize,
+    },
+    /// Lists of datagrams, likewise.
+    UdStream {
+        list: usize,
+    },
 }
 
 impl Work {
@@ -44,6 +55,10 @@ impl Work {
             "fetch_add" => Self::FetchAdd,
             "send_64" => Self::Send { len: 64 },
             "send_8_list" => Self::SendStream { len: 8, list: LIST },
+            "uc_send_8" => Self::UcStream { list: 1 },
+            "uc_send_8_list" => Self::UcStream { list: LIST },
+            "ud_send_8" => Self::UdStream { list: 1 },
+            "ud_send_8_list" => Self::UdStream { list: LIST },
             "send_64k" => Self::Send { len: 64 << 10 },
             _ => return None,
         })
@@ -55,7 +70,7 @@ impl Work {
             | Self::Read { len }
             | Self::Send { len }
             | Self::SendStream { len, .. } => len,
-            Self::FetchAdd => 8,
+            Self::FetchAdd | Self::UcStream { .. } | Self::UdStream { .. } => 8,
         }
     }
 }
@@ -69,16 +84,35 @@ fn main() -> Result<(), Error> {
     };
     let device = Device::open("lo")?;
     let pd = device.alloc_pd()?;
-    let ends = Ends::new(&device, &pd, work.len())?;
-    // Round trips are known and buffers are in use before anything is counted.
-    ends.run(work, 64)?;
-    measured(&ends, work, messages)
+    match work {
+        Work::UcStream { list } => {
+            let ends = Unreliable::<Uc>::uc(&device, &pd)?;
+            warm_and_measure(messages, &|count| ends.run_uc(list, count))
+        }
+        Work::UdStream { list } => {
+            let ends = Unreliable::<Ud>::ud(&device, &pd)?;
+            let ah = pd.create_ah(ends.a.endpoint().gid)?;
+            warm_and_measure(messages, &|count| ends.run_ud(list, count, &ah))
+        }
+        _ => {
+            let ends = Ends::new(&device, &pd, work.len())?;
+            warm_and_measure(messages, &|count| ends.run(work, count))
+        }
+    }
+}
+
+type Run<'a> = &'a dyn Fn(usize) -> Result<(), Error>;
+
+/// Round trips are known and buffers are in use before anything is counted.
+fn warm_and_measure(messages: usize, run: Run<'_>) -> Result<(), Error> {
+    run(64)?;
+    measured(messages, run)
 }
 
 /// Its own function, by whose name callgrind knows when to count.
 #[inline(never)]
-fn measured(ends: &Ends, work: Work, messages: usize) -> Result<(), Error> {
-    ends.run(work, messages)
+fn measured(messages: usize, run: Run<'_>) -> Result<(), Error> {
+    run(messages)
 }
 
 /// Two connected queue pairs with a completion queue each.
@@ -120,6 +154,8 @@ impl Ends {
         let (here, there) = (self.at_a.slice(..)?, self.at_b.remote().at(0));
         let mut batch = self.a.send_batch();
         match work {
+            // They have ends of their own.
+            Work::UcStream { .. } | Work::UdStream { .. } => {}
             Work::Write { list, .. } => {
                 for _ in 0..messages.div_ceil(list) {
                     for id in 1..list {
@@ -169,6 +205,99 @@ impl Ends {
                     complete(&self.cq_a)?;
                 }
             }
+        }
+        Ok(())
+    }
+}
+
+/// The key of datagrams.
+const QKEY: Qkey = Qkey(0x1111);
+
+/// Two queue pairs of an unreliable service, with a completion queue each.
+struct Unreliable<S: Service> {
+    a: Qp<S, Rts>,
+    b: Qp<S, Rts>,
+    cq_a: Cq,
+    cq_b: Cq,
+    from: Mr,
+    to: Mr,
+}
+
+impl<S: Service> Unreliable<S> {
+    fn new(
+        device: &Device,
+        pd: &Pd,
+        up: impl FnOnce([Qp<S, Reset>; 2]) -> Result<[Qp<S, Rts>; 2], Error>,
+    ) -> Result<Self, Error> {
+        let [cq_a, cq_b] =
+            [device.create_cq(2 * STREAM as u32)?, device.create_cq(2 * STREAM as u32)?];
+        let make = |cq| {
+            let qp = pd.qp::<S>().send_cq(cq).recv_cq(cq);
+            qp.max_send_wr(STREAM as u32).max_recv_wr(STREAM as u32).create()
+        };
+        let [a, b] = up([make(&cq_a)?, make(&cq_b)?])?;
+        let rights = Access::NONE.local_write();
+        let (from, to) = (pd.alloc_mr(8, rights)?, pd.alloc_mr(48, rights)?);
+        Ok(Self { a, b, cq_a, cq_b, from, to })
+    }
+
+    fn post_receives(&self) -> Result<(), Error> {
+        (0..STREAM).try_for_each(|id| Ok(self.b.post_recv(WrId(id as u64), self.to.slice(..)?)?))
+    }
+
+    fn complete(&self, list: usize) -> Result<(), Error> {
+        complete_all(&self.cq_b, STREAM)?;
+        complete_all(&self.cq_a, STREAM / list)
+    }
+}
+
+impl Unreliable<Uc> {
+    fn uc(device: &Device, pd: &Pd) -> Result<Self, Error> {
+        Self::new(device, pd, |[a, b]| {
+            let (to_a, to_b) = (a.endpoint(), b.endpoint());
+            let a = a.init(InitAttr::default())?.connect(to_b)?;
+            Ok([a, b.init(InitAttr::default())?.connect(to_a)?])
+        })
+    }
+
+    fn run_uc(&self, list: usize, messages: usize) -> Result<(), Error> {
+        let (here, mut batch) = (self.from.slice(..)?, self.a.send_batch());
+        for _ in 0..messages.div_ceil(STREAM) {
+            self.post_receives()?;
+            for _ in 0..STREAM / list {
+                for id in 1..list {
+                    batch.send(WrId(id as u64), here);
+                }
+                batch.send(WrId(list as u64), here).signaled();
+                batch.commit_and_clear()?;
+            }
+            self.complete(list)?;
+        }
+        Ok(())
+    }
+}
+
+impl Unreliable<Ud> {
+    fn ud(device: &Device, pd: &Pd) -> Result<Self, Error> {
+        Self::new(device, pd, |qps| {
+            let [a, b] = qps.map(|qp| Ok::<_, Error>(qp.init(UdInit { qkey: QKEY })?.activate()?));
+            Ok([a?, b?])
+        })
+    }
+
+    fn run_ud(&self, list: usize, messages: usize, ah: &Ah) -> Result<(), Error> {
+        let (here, mut batch) = (self.from.slice(..)?, self.a.send_batch());
+        for _ in 0..messages.div_ceil(STREAM) {
+            self.post_receives()?;
+            for _ in 0..STREAM / list {
+                for id in 1..list {
+                    batch.send_to(WrId(id as u64), here, ah.to(self.b.qpn(), QKEY));
+                }
+                let to = ah.to(self.b.qpn(), QKEY);
+                batch.send_to(WrId(list as u64), here, to).signaled();
+                batch.commit_and_clear()?;
+            }
+            self.complete(list)?;
         }
         Ok(())
     }

@@ -167,6 +167,59 @@ fn order_holds_while_queue_pairs_change_from_the_wire_to_memory() {
     }
 }
 
+#[test]
+fn sends_of_uc_travel_as_messages_between_their_writes() {
+    for mtu in [Mtu::B256, Mtu::B4096] {
+        let setup = Setup { mtu, ..Setup::default() };
+        let pair = Pair::with(Service::Uc, setup, near_config(), near_config());
+        warm_up(&pair);
+        for len in [0, 1, 48, 49, 4095, 4216, 4217, 8192, 70_001] {
+            let (bytes, before) = (pattern(len as usize, len), near_packets(&pair.a));
+            pair.a.fill(0, &bytes);
+            pair.b.fill(0, &vec![0; len as usize + 1]);
+            let (sent, received) = send(&pair, len);
+            let outcome = (sent.status, received.status, received.byte_len);
+            assert_eq!(outcome, (WcStatus::Success, WcStatus::Success, len), "{mtu:?}");
+            assert!(pair.b.bytes(0, len as usize) == bytes, "{len} bytes, {mtu:?}");
+            // A record has up to 16 packets of the small path MTU.
+            let records = u64::from(len.div_ceil(4096).max(1));
+            assert!(near_packets(&pair.a) - before <= records + 1, "{len} bytes, {mtu:?}");
+        }
+        // A list is seen in its order, with what each message brings beside its bytes.
+        let sges = [pair.a.sge(0, 8)];
+        for wr_id in 1..=3 {
+            let place = pair.b.sge(64 * wr_id, 64);
+            pair.b_qp.post_recv(&[RecvWr { wr_id, sges: &[place] }]).unwrap();
+        }
+        let write = SendOp::WriteImm(pair.b.remote(4096), 6);
+        let list = [
+            wr(1, SendOp::SendImm(5), &sges),
+            wr(2, write, &sges),
+            SendWr {
+                flags: SendFlags::SIGNALED | SendFlags::SOLICITED,
+                ..wr(3, SendOp::Send, &sges)
+            },
+        ];
+        pair.a_qp.post_send(&list).unwrap();
+        let got: Vec<_> = pair.b.wait_beside(3, || pair.a.context.progress());
+        let got: Vec<_> = got.iter().map(|wc| (wc.wr_id, wc.opcode, wc.tag)).collect();
+        let (recv, written) = (WcOpcode::Recv, WcOpcode::RecvWriteImm);
+        assert_eq!(got, [(1, recv, Tag::Imm(5)), (2, written, Tag::Imm(6)), (3, recv, Tag::None)]);
+        pair.a.wait(3);
+        // What finds no receive is dropped, and nobody is told.
+        let drops = |reason: &str| {
+            let counters = pair.b.context.counters();
+            let found = counters.iter().find(|(name, _)| *name == *reason);
+            found.map(|(_, count)| count)
+        };
+        let before = drops("drop_no_receive").unwrap();
+        pair.a_qp.post_send(&[wr(4, SendOp::Send, &sges)]).unwrap();
+        assert_eq!(pair.a.wait(1)[0].status, WcStatus::Success);
+        pair.b.context.progress();
+        assert_eq!(drops("drop_no_receive"), Some(before + 1));
+    }
+}
+
 /// Sends datagrams from `from` to `to`, one by one, until they go through memory.
 fn datagrams(from: &End, to: &End) -> (Arc<Qp>, Arc<Qp>, Arc<Ah>) {
     let (from_qp, to_qp) = (from.qp(Service::Ud), to.qp(Service::Ud));
@@ -202,6 +255,54 @@ fn datagrams_arrive_with_their_header_and_from_whom_they_come() {
     // The addresses of the GRH area; the Identification may differ.
     assert_eq!(b.bytes(32, 8), from_wire[32..40]);
     assert_eq!(b.context.counters().near_rx_packets, a.context.counters().near_tx_packets);
+}
+
+#[test]
+fn a_list_of_datagrams_to_several_receivers_arrives_in_order_at_each() {
+    let (a, b, c) = (End::with(near_config()), End::with(near_config()), End::with(near_config()));
+    let (a_qp, b_qp, ah) = datagrams(&a, &b);
+    let (_other_qp, c_qp, _) = datagrams(&b, &c);
+    let b2_qp = b.qp(Service::Ud);
+    bring_up_ud(&b2_qp, QKEY);
+    // Until what goes to the third device takes memory, too.
+    let (start, mut before) = (Instant::now(), 0);
+    while c.context.counters().near_rx_packets == before {
+        before = c.context.counters().near_rx_packets;
+        c_qp.post_recv(&[RecvWr { wr_id: 1, sges: &[c.sge(0, 4136)] }]).unwrap();
+        post_datagram(&a, &a_qp, &ah, c_qp.qpn(), 8);
+        c.wait_beside(1, || a.context.progress());
+        a.wait(1);
+        assert!(start.elapsed() < PATIENCE, "{}", c.context.counters());
+    }
+    let order = [&b_qp, &b_qp, &b2_qp, &c_qp, &c_qp, &b_qp, &c_qp, &b2_qp];
+    for (at, qp) in (0..).zip(order) {
+        let end = if qp.qpn() == c_qp.qpn() { &c } else { &b };
+        let place = end.sge(at * 64, 64);
+        qp.post_recv(&[RecvWr { wr_id: at, sges: &[place] }]).unwrap();
+        a.fill(at as usize * 8, &at.to_ne_bytes());
+    }
+    let sges: Vec<_> = (0..8).map(|at| [a.sge(at * 8, 8)]).collect();
+    let requests: Vec<_> = (0..)
+        .zip(order)
+        .map(|(at, qp)| {
+            let dest = Some(Dest { ah: &ah, qpn: qp.qpn(), qkey: QKEY });
+            SendWr { dest, ..wr(u64::from(at), SendOp::SendImm(at), &sges[at as usize]) }
+        })
+        .collect();
+    a_qp.post_send(&requests).unwrap();
+    for (end, count) in [(&b, 5), (&c, 3)] {
+        let mut newest = [None; 8];
+        for wc in end.wait_beside(count, || a.context.progress()) {
+            let at = wc.wr_id;
+            assert_eq!((wc.tag, wc.byte_len, wc.src_qpn), (Tag::Imm(at as u32), 48, a_qp.qpn()));
+            assert_eq!(end.bytes(at as usize * 64 + 40, 8), at.to_ne_bytes());
+            // Each queue pair takes its receives in the order of the posts.
+            let queue = order.iter().position(|qp| qp.qpn() == wc.qpn).unwrap();
+            assert!(newest[queue] < Some(at), "{at} after {:?}", newest[queue]);
+            newest[queue] = Some(at);
+        }
+    }
+    a.wait(8);
 }
 
 #[test]

@@ -442,3 +442,41 @@ fn tshark_finds_xrc_opcodes_with_the_queues_number_behind_the_bth() {
     assert_eq!(requests, want.iter().collect::<Vec<_>>(), "{packets:x?}");
     assert!(packets.iter().all(|(opcode, _)| opcode >> 5 == 5), "all are XRC: {packets:x?}");
 }
+
+#[test]
+fn within_one_host_sends_travel_as_messages_and_large_ones_are_copied_once() {
+    let mut config = test_config();
+    config.set("same_host", "on").unwrap();
+    let t = Xrc::with(config.clone(), config);
+    let counters = || t.b.context.counters();
+    let (start, mut round) = (std::time::Instant::now(), 0);
+    // Each queue in turn gets what names it, whichever way it comes.
+    while counters().near_pulled_parts < 4 {
+        let (queue, len) = (round % 2, [5, 4216, 4217, 70_000][round / 2 % 4]);
+        t.a.fill(0, &pattern(len, round as u32));
+        t.queues[queue].post(round as u64, 0, len as u32);
+        let op = SendOp::SendImm(round as u32);
+        t.post(queue, 7, op, &[t.a.sge(0, len as u32)]);
+        let wc = t.queues[queue].wait(&t.a);
+        let expected = (round as u64, WcStatus::Success, len as u32, t.tgt.qpn());
+        assert_eq!((wc.wr_id, wc.status, wc.byte_len, wc.qpn), expected);
+        assert_eq!(wc.tag, Tag::Imm(round as u32));
+        assert!(t.b.bytes(0, len) == pattern(len, round as u32), "{len} bytes");
+        assert!(t.queues[1 - queue].is_empty());
+        assert_eq!(t.sent(1), [(7, WcStatus::Success)]);
+        round += 1;
+        assert!(start.elapsed() < PATIENCE, "{} {}", t.ini.route(), counters());
+    }
+    // Without a receive in the queue, the initiator waits for one.
+    let near = counters().near_rx_packets;
+    t.post(1, 8, SendOp::Send, &[t.a.sge(0, 8)]);
+    t.a.context.progress();
+    t.b.context.progress();
+    assert_eq!((counters().rnr_naks_sent, counters().near_rx_packets), (1, near + 1));
+    t.queues[1].post(9, 0, 8);
+    assert_eq!(t.queues[1].wait(&t.a).wr_id, 9);
+    assert_eq!(t.sent(1), [(8, WcStatus::Success)]);
+    // A queue that is not there is an error of both ends.
+    t.post_to(Srqn::new(0xFF_FFFF), 10, SendOp::Send, &[t.a.sge(0, 8)]);
+    assert_eq!(t.sent(1), [(10, WcStatus::RemoteInvalidRequest)]);
+}

@@ -22,8 +22,9 @@
 //! are refused (`QpRoute::excludes_link`): the kernel says which process writes to a ring, but any
 //! user of the host may send by the link.
 //!
-//! SENDs of RC travel as messages, without packets (`vernic_proto::MessagePart`). The receiver
-//! copies the payload of large ones out of the sender's memory (`rendezvous.rs`).
+//! SENDs of RC, XRC and UC travel as messages, without packets (`vernic_proto::MessagePart`). The
+//! receiver copies the payload of large ones, but of UC, out of the sender's memory
+//! (`rendezvous.rs`).
 //!
 //! # When the peer does not read
 //!
@@ -237,7 +238,7 @@ impl LocalPeers {
             return None;
         }
         let id = self.by_slot[usize::from(Slot::of(peer).value())]?;
-        self.peer(id)?.ring.writer.is_some().then_some(id)
+        self.has_writer(id).then_some(id)
     }
 
     /// Returns the route of a packet of UC or UD: the ring to the peer once the switch is done,

@@ -4,7 +4,7 @@ use vernic_io::TxPath;
 use vernic_proto::{MessagePart, Time};
 use vernic_wire::Qpn;
 
-use crate::message_head::head_of;
+use crate::message_head::{SRQN_BYTES, head_of, put_srqn};
 use crate::peer::{LocalPeer, PATIENCE_NANOS, RingFaults, WAKE_NANOS};
 use crate::ring::{message_bytes, record_bytes};
 use crate::staging::StagingBuffer;
@@ -49,22 +49,6 @@ impl<'a> RingOut<'a> {
         let (waits, drops, written, spent) = (false, false, Written::default(), 0);
         Self { peer, staging, faults, budget, now, waits, drops, written, spent }
     }
-
-    /// Returns space for one packet, as [`room`](Self::room) does, and whether the packet will be
-    /// lost. The packet is sent by [`push_one`](Self::push_one).
-    pub fn into_room(mut self) -> Option<(&'a mut [u8], bool)> {
-        let is_lost = self.is_given_up();
-        self.room(is_lost)?;
-        Some((self.staging.room(), self.drops))
-    }
-
-    /// Sends the packet that was written to the space of [`into_room`](Self::into_room), or counts
-    /// it as lost. The peer sees the packet at once.
-    pub fn push_one(mut self, path: &TxPath, len: usize, is_lost: bool) -> Written {
-        self.drops = is_lost;
-        self.push(path, len);
-        self.finish()
-    }
 }
 
 impl RingOut<'_> {
@@ -90,7 +74,8 @@ impl RingOut<'_> {
 
     /// Returns space for one more packet, or for the payload of one more part of a message: as much
     /// as the longest packet takes; `None` if the ring is full. A packet that `may_be_lost` has
-    /// space all the same: see [`is_given_up`](Self::is_given_up).
+    /// space all the same: see [`is_given_up`](Self::is_given_up). What is written behind a payload
+    /// has space of its own.
     #[inline]
     pub fn room(&mut self, may_be_lost: bool) -> Option<&mut [u8]> {
         if self.has_room() {
@@ -102,7 +87,9 @@ impl RingOut<'_> {
             }
             self.drops = true;
         }
-        Some(self.staging.room())
+        let room = self.staging.room();
+        let len = room.len() - SRQN_BYTES;
+        Some(&mut room[..len])
     }
 
     /// Whether the ring has been full for 100 ms, so that packets to it are lost.
@@ -134,6 +121,7 @@ impl RingOut<'_> {
     pub fn push_message(&mut self, dest: Qpn, part: &MessagePart, len: usize) {
         self.written.records += 1;
         self.written.bytes += len as u64;
+        let len = len + put_srqn(part, &mut self.staging.room()[len..]);
         self.spent += message_bytes(len);
         if self.staging.push_message(head_of(dest, part), len) {
             self.staging.flush(self.peer.ring.writer.as_mut());

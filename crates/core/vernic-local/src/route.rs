@@ -104,7 +104,7 @@ impl QpRoute {
     }
 }
 
-/// The route of one packet of UC or UD.
+/// The route of a request of UC or UD.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DatagramRoute {
     /// By the link.

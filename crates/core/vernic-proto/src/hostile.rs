@@ -132,6 +132,17 @@ fn nonsense_part(random: &mut Random, near: Psn) -> MessagePart {
             Tag::Invalidated(RKEY),
             Tag::Invalidated(Rkey(0)),
         ]),
+        srqn: random.one_of(&[None, Some(SRQN), Some(SRQN), Some(FOREIGN_SRQN)]),
+    }
+}
+
+/// Whether a queue pair of this type may take a part, which names a shared receive queue or not.
+fn takes_part(qp_type: QpType, part: &MessagePart) -> bool {
+    match qp_type {
+        QpType::Rc => part.srqn.is_none(),
+        QpType::XrcTgt => part.srqn.is_some(),
+        QpType::Uc => part.srqn.is_none() && !part.is_rendezvous,
+        QpType::Ud | QpType::XrcIni => false,
     }
 }
 
@@ -147,8 +158,11 @@ fn hand_over(
     let len = if part.is_rendezvous { 0 } else { (part.length as usize).min(payload.len()) };
     let len = if is_cut { len / 2 } else { len };
     let disposition = qp.handle_message(now, part, &payload[..len], host);
-    if qp.qp_type() != QpType::Rc {
-        assert_eq!(disposition, Disposition::Drop(DropReason::WrongService));
+    if !takes_part(qp.qp_type(), part) {
+        use DropReason::{BadState, Malformed, RendezvousRefused, WrongService};
+        let reasons = [WrongService, BadState, Malformed, RendezvousRefused];
+        let reasons = reasons.map(Disposition::Drop);
+        assert!(reasons.contains(&disposition), "{disposition:?} {part:?}");
     }
     disposition
 }
@@ -198,7 +212,7 @@ impl Peer {
 
     /// The part of a SEND that a requester of this host would send next, and the peer after it.
     /// `None` in the midst of a message of another kind.
-    fn part(&self, random: &mut Random) -> Option<(MessagePart, Self)> {
+    fn part(&self, random: &mut Random, service: Service) -> Option<(MessagePart, Self)> {
         let (left, starts) = match self.message {
             Some((Kind::Send, left)) => (left, false),
             Some(_) => return None,
@@ -210,11 +224,12 @@ impl Peer {
             psn: self.psn,
             length,
             mtu: PATH_MTU,
-            is_rendezvous: length != 0 && random.below(4) == 0,
+            is_rendezvous: length != 0 && service != Service::Uc && random.below(4) == 0,
             starts,
             ends: !is_cut,
             solicited: !is_cut && random.below(2) == 0,
             tag: if is_cut { Tag::None } else { random.one_of(&[Tag::None, Tag::Imm(3)]) },
+            srqn: (service == Service::Xrc).then_some(SRQN),
         };
         let message = is_cut.then_some((Kind::Send, left - length));
         Some((part, Self { psn: self.psn.add(part.packets()), message }))
@@ -227,8 +242,9 @@ impl Peer {
         qp: &mut Qp,
         (now, host): (Time, &mut TestHost),
     ) -> bool {
-        let is_local = qp.qp_type() == QpType::Rc && random.below(2) == 0;
-        let part = if is_local { self.part(random) } else { None };
+        let takes = matches!(qp.qp_type(), QpType::Rc | QpType::XrcTgt | QpType::Uc);
+        let is_local = takes && random.below(2) == 0;
+        let part = if is_local { self.part(random, qp.service()) } else { None };
         let (disposition, after) = match part {
             Some((part, after)) => (hand_over(random, qp, (now, host), &part), after),
             None => {
@@ -274,7 +290,10 @@ fn drain(qp: &mut Qp, host: &mut TestHost, now: Time) {
     // A window and all answers fit; what does not stop within is a livelock.
     for _ in 0..20_000 {
         if let Some((part, len)) = qp.poll_message(now, host, &mut buf) {
-            assert_eq!(qp.qp_type(), QpType::Rc);
+            let sends = matches!(qp.qp_type(), QpType::Rc | QpType::XrcIni | QpType::Uc);
+            assert!(sends, "{part:?}");
+            assert!(!part.is_rendezvous || qp.qp_type() != QpType::Uc, "{part:?}");
+            assert_eq!(part.srqn.is_some(), qp.qp_type() == QpType::XrcIni);
             assert!(part.has_fitting_length(PATH_MTU), "{part:?}");
             assert!(part.is_rendezvous || len == part.length as usize, "{part:?}");
             continue;

@@ -3,7 +3,7 @@
 //!
 //! Pure helpers over a packet and a few values; called by `rc::responder`, `uc` and `ud`.
 
-use vernic_wire::{HeaderSet, Kind, Packet, Position, Rkey};
+use vernic_wire::{HeaderSet, Kind, Packet, Position, Psn, Rkey};
 
 use crate::completion::{Completion, Tag, WcOpcode};
 use crate::cx::Cx;
@@ -249,20 +249,20 @@ pub(crate) fn send_completion(cx: &Cx<'_>, recv: RecvWqe, solicited: bool) -> Co
 }
 
 /// Tells failure, completion and event of a receive whose own scatter list is invalid (UC, UD).
+/// `completion` is that of the receive in progress, as if the request had been carried out.
+#[cold]
 pub(crate) fn fail_receive(
-    cx: &Cx<'_>,
-    packet: &Packet<'_>,
-    current: Option<RecvWqe>,
+    psn: Psn,
+    completion: Option<Completion>,
     fault: AccessFault,
     host: &mut impl Host,
 ) -> Disposition {
     let class = ErrorClass::ReceiveMemory;
     let row = class.row();
     let cause = Cause::Responder { class, fault: Some(fault) };
-    let (status, wr_id) = (row.recv_status, current.map(|recv| recv.wr_id));
-    host.failure(Failure { status, wr_id, psn: packet.psn(), cause });
-    if let Some(recv) = current {
-        let completion = recv_completion(cx, recv, packet);
+    let (status, wr_id) = (row.recv_status, completion.map(|completion| completion.wr_id));
+    host.failure(Failure { status, wr_id, psn, cause });
+    if let Some(completion) = completion {
         host.complete_recv(Completion { status, vendor_err: cause.vendor_err(), ..completion });
     }
     if let Some(event) = row.event {

@@ -11,6 +11,7 @@ use crate::cx::Cx;
 use crate::error::{AccessFault, Cause, Failure, WcStatus};
 use crate::event::QpEvent;
 use crate::host::{Host, Transmit};
+use crate::message::{MessagePart, part_length};
 use crate::segment::{Segment, packet_count};
 use crate::send_completion::{completion, retire};
 use crate::sq::{Entry, SendQueue};
@@ -24,6 +25,8 @@ pub(crate) struct Sender {
     draining: bool,
     /// The drained event of SQD is still owed.
     drain_event_due: bool,
+    /// Whether SENDs leave as parts of messages.
+    sends_messages: bool,
 }
 
 /// How the packets of a service are made.
@@ -66,6 +69,19 @@ impl Sender {
         sq.at_cursor().is_some() && (!self.draining || sq.cursor_is_started()) && !sq.is_direct()
     }
 
+    /// SENDs leave as parts of messages from now on, or in packets.
+    #[inline]
+    pub(crate) fn set_messages(&mut self, are_sent: bool) {
+        self.sends_messages = are_sent;
+    }
+
+    /// Whether [`poll_message`](Self::poll_message) would send something.
+    #[inline]
+    pub(crate) fn has_message(&self, sq: &SendQueue) -> bool {
+        let is_send = |(_, entry): (u64, &Entry)| entry.is_send();
+        self.sends_messages && sq.at_cursor().is_some_and(is_send) && self.wants_requests(sq)
+    }
+
     /// Something was sent or carried out: completes the request if that was the end of it.
     pub(crate) fn passed(&mut self, sq: &mut SendQueue, cx: &Cx<'_>, host: &mut impl Host) {
         sq.acknowledge(sq.next());
@@ -73,7 +89,8 @@ impl Sender {
         self.check_drained(sq, host);
     }
 
-    /// Writes the next packet, carrying out local operations on the way.
+    /// Writes the next packet, carrying out local operations on the way. `None` if a part of a
+    /// message is next.
     pub(crate) fn poll(
         &mut self,
         sq: &mut SendQueue,
@@ -83,7 +100,7 @@ impl Sender {
         buf: &mut [u8],
     ) -> Result<Option<Transmit>, Broken> {
         // Bounded: each round sends and returns, or passes one local request of the queue.
-        while self.wants_requests(sq) {
+        while self.wants_requests(sq) && !self.has_message(sq) {
             match step(sq, cut, cx, host, buf) {
                 Ok(sent) => {
                     self.passed(sq, cx, host);
@@ -100,9 +117,33 @@ impl Sender {
         Ok(None)
     }
 
+    /// Writes the payload of the next part of a message. `None` if something else is next.
+    #[inline]
+    pub(crate) fn poll_message(
+        &mut self,
+        sq: &mut SendQueue,
+        cx: &mut Cx<'_>,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Result<Option<MessagePart>, Broken> {
+        if !self.has_message(sq) {
+            return Ok(None);
+        }
+        match write_part(sq, cx, host, buf) {
+            Ok(part) => {
+                self.passed(sq, cx, host);
+                Ok(part)
+            }
+            Err(fault) => {
+                fail(sq, cx, fault, host);
+                Err(Broken::SendQueue)
+            }
+        }
+    }
+
     /// Completes every request still queued as flushed.
     pub(crate) fn flush(&mut self, sq: &mut SendQueue, cx: &Cx<'_>, host: &mut impl Host) {
-        *self = Self::default();
+        *self = Self { sends_messages: self.sends_messages, ..Self::default() };
         while let Some(entry) = sq.pop() {
             let code = Cause::Flushed.vendor_err();
             host.complete_send(completion(&entry, cx, WcStatus::Flushed, code));
@@ -155,6 +196,31 @@ fn step(
     cx.counters.messages_sent += u64::from(segment.position.ends());
     sq.advance(1);
     Ok(Some(Transmit { len, ah: entry.wqe.dest.map(|dest| dest.ah) }))
+}
+
+/// Writes as much of the SEND at the cursor as `buf` holds, as a part of a message.
+#[inline]
+fn write_part(
+    sq: &mut SendQueue,
+    cx: &mut Cx<'_>,
+    host: &mut impl Host,
+    buf: &mut [u8],
+) -> Result<Option<MessagePart>, AccessFault> {
+    let mtu = cx.attr.path_mtu;
+    if !sq.cursor_is_started() {
+        start(sq, mtu.bytes());
+    }
+    let Some((index, entry)) = sq.at_cursor() else { return Ok(None) };
+    let offset = (sq.next() - entry.first) as u32 * mtu.bytes();
+    let length = part_length(entry.wqe.length - offset, buf.len(), mtu);
+    host.gather(sq.slot(index), offset, &mut buf[..length as usize])?;
+    let part = MessagePart::of(&entry.wqe, sq.psn(sq.next()), (offset, length), mtu);
+    let packets = part.packets();
+    cx.counters.tx_packets += u64::from(packets);
+    cx.counters.tx_bytes += u64::from(length);
+    cx.counters.messages_sent += u64::from(part.ends);
+    sq.advance(packets);
+    Ok(Some(part))
 }
 
 /// The request at the head met a local error: everything before it is complete.

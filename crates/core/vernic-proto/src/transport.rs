@@ -21,7 +21,7 @@ use vernic_wire::{Mtu, Packet};
 use crate::congestion::Tally;
 use crate::cx::Cx;
 use crate::direct::Direct;
-use crate::disposition::Disposition;
+use crate::disposition::{Disposition, DropReason};
 use crate::error::PostError;
 use crate::host::{Host, RxMeta, Transmit};
 use crate::message::{MessagePart, RendezvousLimits};
@@ -165,6 +165,18 @@ pub(crate) trait Transport: fmt::Debug {
         meta: &RxMeta,
         host: &mut impl Host,
     ) -> Result<Disposition, Broken>;
+
+    /// Handles a part of a message of the peer. [`Disposition::Nak`] of a fatal class ends the
+    /// queue pair.
+    fn handle_message(
+        &mut self,
+        _cx: &mut Cx<'_>,
+        _part: &MessagePart,
+        _payload: &[u8],
+        _host: &mut impl Host,
+    ) -> Disposition {
+        Disposition::Drop(DropReason::WrongService)
+    }
 
     /// The peer tells of congestion on the path to it.
     fn handle_cnp(&mut self, _now: Time) {}

@@ -7,7 +7,8 @@
 //! stays the current one and is filled by the next message; of a WRITE, packets before the fault
 //! have been stored. The next first or only packet restarts the sequence. That holds for a message
 //! too long for its receive as well (IBTA 9.9.3, class D); the receiver sees it in the drop
-//! counters.
+//! counters. All that holds for parts of messages ([`MessagePart`]), which count as the packets
+//! that they stand for.
 //!
 //! Since nobody hears of a WRITE that is refused, keys could be tried at the rate of the link. So
 //! more than [`FORGIVEN_KEYS`] wrong ones within a second end the connection, as the first one does
@@ -15,14 +16,18 @@
 
 use vernic_wire::{Packet, Psn, Service};
 
-use crate::completion::Completion;
+use crate::completion::{Completion, Tag};
 use crate::cx::{Cx, QpInit};
 use crate::direct::{self, Direct};
 use crate::disposition::{Disposition, DropReason};
 use crate::error::{AccessCheck, AccessFault, Cause, ErrorClass, Failure};
 use crate::event::QpEvent;
 use crate::host::{Host, RxMeta, Transmit};
-use crate::inbound::{Message, Target, fail_receive, recv_completion, tag_of, takes_receive};
+use crate::inbound::{
+    Message, Target, fail_receive, recv_completion, send_completion, send_fits, tag_of,
+    takes_receive,
+};
+use crate::message::MessagePart;
 use crate::outbound::{Cut, Sender, start};
 use crate::sq::SendQueue;
 use crate::state::{QpAttr, QpState};
@@ -121,6 +126,27 @@ impl Transport for Uc {
         start(&mut self.sq, mtu);
     }
 
+    #[inline]
+    fn set_messages(&mut self, are_sent: bool) {
+        self.sender.set_messages(are_sent);
+    }
+
+    #[inline]
+    fn has_message(&self, _: &QpAttr) -> bool {
+        self.sender.has_message(&self.sq)
+    }
+
+    #[inline]
+    fn poll_message(
+        &mut self,
+        cx: &mut Cx<'_>,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Result<Option<(MessagePart, usize)>, Broken> {
+        let sent = self.sender.poll_message(&mut self.sq, cx, host, buf)?;
+        Ok(sent.map(|part| (part, part.length as usize)))
+    }
+
     fn poll_request(
         &mut self,
         cx: &mut Cx<'_>,
@@ -150,11 +176,8 @@ impl Transport for Uc {
         _meta: &RxMeta,
         host: &mut impl Host,
     ) -> Result<Disposition, Broken> {
-        if cx.attr.state == QpState::Rtr && !self.established {
-            host.event(QpEvent::CommEstablished);
-        }
-        self.established = true;
-        self.follow_sequence(packet);
+        self.begin(cx, host);
+        self.follow_sequence(packet.psn(), 1);
         let result = self
             .check_op_seq(packet)
             .and_then(|()| self.check_resource(packet, host))
@@ -170,6 +193,44 @@ impl Transport for Uc {
             Err(Refused::Key(fault)) => self.refuse_key(cx, packet, fault, host),
             Err(Refused::Receive(fault)) => self.fail(cx, packet, fault, host),
         })
+    }
+
+    /// A rendezvous is refused: a sender's memory is its own again before the receiver could copy.
+    fn handle_message(
+        &mut self,
+        cx: &mut Cx<'_>,
+        part: &MessagePart,
+        payload: &[u8],
+        host: &mut impl Host,
+    ) -> Disposition {
+        if part.srqn.is_some() {
+            return Disposition::Drop(DropReason::WrongService);
+        }
+        if part.is_rendezvous {
+            return Disposition::Drop(DropReason::RendezvousRefused);
+        }
+        // The service has no such SEND.
+        if matches!(part.tag, Tag::Invalidated(_)) {
+            return Disposition::Drop(DropReason::Malformed);
+        }
+        self.begin(cx, host);
+        self.follow_sequence(part.psn, part.packets());
+        match self.take_part(cx, part, payload, host) {
+            Ok(()) => {
+                self.complete_part(cx, part, host);
+                Disposition::Accepted
+            }
+            Err(Refused::Drop(reason)) => {
+                self.message = Message::None;
+                Disposition::Drop(reason)
+            }
+            Err(Refused::Key(fault) | Refused::Receive(fault)) => {
+                let complete = |recv| send_completion(cx, recv, part.solicited);
+                let completion = self.current.take().map(complete);
+                self.message = Message::None;
+                fail_receive(part.psn, completion, fault, host)
+            }
+        }
     }
 
     /// Any number is taken, but one of the next few is asked for: as many as [`NEAR`] behind the
@@ -214,12 +275,69 @@ impl Uc {
         Disposition::Nak(class)
     }
 
+    /// The first packet in RTR tells that the peer is connected.
+    #[inline]
+    fn begin(&mut self, cx: &Cx<'_>, host: &mut impl Host) {
+        if cx.attr.state == QpState::Rtr && !self.established {
+            host.event(QpEvent::CommEstablished);
+        }
+        self.established = true;
+    }
+
     /// A gap breaks the message in progress; the start of one sets the sequence (IBTA 9.8.2.2.1).
-    fn follow_sequence(&mut self, packet: &Packet<'_>) {
-        if packet.psn() != self.expected {
+    /// What came takes so many numbers from `psn` on.
+    #[inline]
+    fn follow_sequence(&mut self, psn: Psn, numbers: u32) {
+        if psn != self.expected {
             self.message = Message::None;
         }
-        self.expected = packet.psn().next();
+        self.expected = psn.add(numbers);
+    }
+
+    /// Checks a part as its packets would be checked, and places its payload.
+    #[inline]
+    fn take_part(
+        &mut self,
+        cx: &Cx<'_>,
+        part: &MessagePart,
+        payload: &[u8],
+        host: &mut impl Host,
+    ) -> Result<(), Refused> {
+        let received = match self.message {
+            _ if part.starts => 0,
+            Message::Send { received } => received,
+            Message::None | Message::Write { .. } => {
+                return Err(Refused::Drop(DropReason::MessageBroken));
+            }
+        };
+        if part.starts {
+            self.current = self.current.or_else(|| host.take_recv());
+        }
+        let recv = self.current.ok_or(Refused::Drop(DropReason::NoReceive))?;
+        if !part.has_fitting_length(cx.attr.path_mtu)
+            || !send_fits(received, part.length, recv.capacity)
+        {
+            return Err(Refused::Drop(DropReason::Length));
+        }
+        self.message = Message::Send { received: received + part.length };
+        if payload.is_empty() {
+            return Ok(());
+        }
+        host.scatter_recv(u64::from(received), payload).map_err(Refused::Receive)
+    }
+
+    /// At the end of the message, its receive completes.
+    #[inline]
+    fn complete_part(&mut self, cx: &mut Cx<'_>, part: &MessagePart, host: &mut impl Host) {
+        if !part.ends {
+            return;
+        }
+        let message = core::mem::replace(&mut self.message, Message::None);
+        if let (Message::Send { received: byte_len }, Some(recv)) = (message, self.current.take()) {
+            let completion = send_completion(cx, recv, part.solicited);
+            host.complete_recv(Completion { byte_len, tag: part.tag, ..completion });
+        }
+        cx.counters.messages_received += 1;
     }
 
     /// A start is always taken: what it cuts off is abandoned (IBTA 9.8.2.2.2).
@@ -296,7 +414,8 @@ impl Uc {
         host: &mut impl Host,
     ) -> Disposition {
         self.message = Message::None;
-        fail_receive(cx, packet, self.current.take(), fault, host)
+        let completion = self.current.take().map(|recv| recv_completion(cx, recv, packet));
+        fail_receive(packet.psn(), completion, fault, host)
     }
 }
 

@@ -123,7 +123,8 @@ impl Transport for Ud {
         }
         self.current = None;
         if let Err(fault) = place(packet, meta, host) {
-            return Ok(fail_receive(cx, packet, Some(recv), fault, host));
+            let completion = recv_completion(cx, recv, packet);
+            return Ok(fail_receive(packet.psn(), Some(completion), fault, host));
         }
         host.complete_recv(Completion {
             byte_len,

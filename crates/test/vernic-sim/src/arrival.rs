@@ -70,8 +70,7 @@ impl World {
         };
         let is_request = packet.info().is_request();
         let conn = &mut self.conns[c];
-        let orderly =
-            conn.plan.link.duplicate == 0 && conn.plan.link.reorder == 0 && !conn.rings.were_lost;
+        let orderly = conn.plan.is_orderly() && !conn.rings.were_lost;
         let (st, inn) = (&mut conn.sides[s].st, &mut conn.flows[1 - s]);
         st.fx = Effects::default();
         (st.recv_status, st.pulled) = (None, None);
@@ -131,15 +130,16 @@ impl World {
 
     /// Hands a part of a message over.
     pub(crate) fn receive_part(&mut self, c: usize, s: usize, record: &PartRecord) {
-        let PartRecord { part, payload } = record;
+        let PartRecord { part, payload, .. } = record;
         let conn = &mut self.conns[c];
+        let orderly = conn.plan.is_orderly() && !conn.rings.were_lost;
         let mtu = conn.plan.mtu.bytes();
         let (st, inn) = (&mut conn.sides[s].st, &mut conn.flows[1 - s]);
         st.fx = Effects::default();
         (st.recv_status, st.piece, st.pulled) = (None, None, None);
         let mut seq = 0;
         if !st.lenient {
-            (st.piece, seq) = parts::expect(st, inn, part);
+            (st.piece, seq) = parts::expect(st, inn, record);
         }
         let payload = if part.is_rendezvous {
             self.offer(c, s, payload);
@@ -156,11 +156,13 @@ impl World {
         let side = &mut conn.sides[s];
         let name = trace::part(part, mtu);
         ctx.say(format_args!("{} <- {name} : {disposition:?}", side.st.label()));
-        if !side.st.lenient {
+        let inn = &mut conn.flows[1 - s];
+        if !side.st.lenient && !is_reliable(side.st.service) {
+            judge::judge_unreliable(ctx, &side.st, inn, &name, disposition, orderly);
+        } else if !side.st.lenient {
             let memory = &nodes[side.st.node].memory;
             let numbers = numbers_of(part, mtu);
             let arrival = Arrival { what: &name, seq, numbers, ends: part.ends };
-            let inn = &mut conn.flows[1 - s];
             judge::judge_rc(ctx, &mut side.st, inn, memory, &arrival, disposition);
             match disposition {
                 Disposition::Rnr => ctx.hit(Count::PartsNotReady),
@@ -202,7 +204,7 @@ impl World {
 
     /// A part of an earlier connection, likewise.
     pub(crate) fn receive_ghost_part(&mut self, c: usize, s: usize, record: &PartRecord) {
-        let PartRecord { part, payload } = record;
+        let PartRecord { part, payload, .. } = record;
         let payload = if part.is_rendezvous { &[] } else { &payload[..] };
         let name = trace::part(part, self.conns[c].plan.mtu.bytes());
         self.haunt(c, s, &name, |world| {

@@ -46,7 +46,7 @@ counts! {
     WcLocalProtection = "wc_local_protection", WcRemoteInvalid = "wc_remote_invalid",
     WcRemoteAccess = "wc_remote_access", WcRemoteOperation = "wc_remote_operation",
     WcRetryExceeded = "wc_retry_exceeded", WcRnrExceeded = "wc_rnr_exceeded", WcOther = "wc_other",
-    Parts = "parts", PartsNotReady = "parts_not_ready", PartsRefused = "parts_refused",
+    Parts = "parts", PartsXrc = "parts_xrc", PartsUc = "parts_uc", PartsNotReady = "parts_not_ready", PartsRefused = "parts_refused",
     Rendezvous = "rendezvous", Unreachable = "unreachable",
     Withdrawn = "withdrawn", RingPackets = "ring_packets", ToRing = "to_ring",
     RingFull = "ring_full", RingsLost = "rings_lost", RecordsLost = "records_lost",

@@ -152,6 +152,7 @@ impl Host for SimHost<'_> {
             return Err(self.local_fault(buf.len() as u64));
         }
         content::fill(msg.id, u64::from(offset), buf);
+        self.st.gathered = Some((index, end));
         Ok(())
     }
 

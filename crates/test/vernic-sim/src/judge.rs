@@ -228,12 +228,13 @@ fn refused(
     inn.refusals.push(Refusal { msg: piece.msg, class });
 }
 
-/// Judges a request packet on UC and UD: pieces of one message in order, whole or not at all.
+/// Judges a request on UC and UD, a packet or a part of a message: pieces of one message in order,
+/// whole or not at all.
 pub(crate) fn judge_unreliable(
     ctx: &mut Ctx,
     st: &SideState,
     inn: &mut Flow,
-    packet: &Packet<'_>,
+    what: &dyn Display,
     disposition: Disposition,
     orderly: bool,
 ) {
@@ -243,11 +244,11 @@ pub(crate) fn judge_unreliable(
     inn.msgs[piece.msg].copies += u32::from(piece.last);
     match disposition {
         Disposition::Accepted => {
-            accepted_unreliable(ctx, st, inn, packet, &piece, orderly);
+            accepted_unreliable(ctx, st, inn, what, &piece, orderly);
         }
         Disposition::Drop(_) => {
             if fx.recvs_done > 0 && st.recv_status.is_none_or(|s| s == WcStatus::Success) {
-                fail!(ctx, "{} dropped {packet} and completed a receive", st.label());
+                fail!(ctx, "{} dropped {what} and completed a receive", st.label());
             }
             inn.assembly = None;
         }
@@ -259,14 +260,14 @@ pub(crate) fn judge_unreliable(
                 _ => false,
             };
             if !fits {
-                fail!(ctx, "{} {disposition:?} to {packet} on {:?}", st.label(), st.service);
+                fail!(ctx, "{} {disposition:?} to {what} on {:?}", st.label(), st.service);
             }
             inn.assembly = None;
         }
-        other => fail!(ctx, "{} {other:?} to {packet} on {:?}", st.label(), st.service),
+        other => fail!(ctx, "{} {other:?} to {what} on {:?}", st.label(), st.service),
     }
     if is_write && fx.scattered > 0 || is_send && fx.written > 0 {
-        fail!(ctx, "{} {packet} stored into the wrong place: {fx:?}", st.label());
+        fail!(ctx, "{} {what} stored into the wrong place: {fx:?}", st.label());
     }
 }
 
@@ -275,7 +276,7 @@ fn accepted_unreliable(
     ctx: &mut Ctx,
     st: &SideState,
     inn: &mut Flow,
-    packet: &Packet<'_>,
+    what: &dyn Display,
     piece: &Piece,
     orderly: bool,
 ) {
@@ -285,7 +286,7 @@ fn accepted_unreliable(
     if stored != piece.len + extra {
         fail!(
             ctx,
-            "{} accepted {packet} and stored {stored} bytes of {}",
+            "{} accepted {what} and stored {stored} bytes of {}",
             st.label(),
             piece.len + extra
         );
@@ -294,7 +295,7 @@ fn accepted_unreliable(
     if !piece.first && !continues {
         fail!(
             ctx,
-            "{} accepted {packet} after a gap in message {} (had {:?})",
+            "{} accepted {what} after a gap in message {} (had {:?})",
             st.label(),
             piece.msg,
             inn.assembly

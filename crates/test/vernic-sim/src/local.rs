@@ -20,6 +20,7 @@ use crate::ring::{Body, PartRecord, Polled, Record, numbers_of};
 use crate::side::{Offer, Pulled, SimHost};
 use crate::trace;
 use crate::world::{Event, Phase, World};
+use crate::xrc::is_reliable;
 
 /// Bytes of headers around a packet's payload, at most.
 const HEADERS: usize = 128;
@@ -72,7 +73,10 @@ impl World {
     pub(crate) fn choose_route(&mut self, c: usize, s: usize) {
         let conn = &mut self.conns[c];
         let side = &mut conn.sides[s];
-        let is_idle = sends(side.qp.state()) && !side.qp.has_unacknowledged();
+        // Where nothing is acknowledged, what is still in the air might be overtaken.
+        let is_idle = sends(side.qp.state())
+            && !side.qp.has_unacknowledged()
+            && (is_reliable(conn.plan.service) || conn.in_flight == 0);
         if conn.rings.are_up && !side.st.requests_by_ring && is_idle {
             side.st.requests_by_ring = true;
             conn.rings.were_joined |= conn.flows[s].high > 0;
@@ -108,10 +112,11 @@ impl World {
         let limits = conn.plan.ring.as_ref().and_then(|plan| plan.rendezvous);
         let (side, mtu) = (&mut conn.sides[s], conn.plan.mtu.bytes());
         side.st.note_sent_part(&part);
+        let mut tag = Tag::default();
         if !side.st.lenient {
             let max_reads = u32::from(conn.plan.sides[s].max_rd);
             let sent = (&part, payload);
-            parts::sent(&mut self.ctx, &side.st, &mut conn.flows[s], sent, limits, max_reads);
+            tag = parts::sent(&mut self.ctx, &side.st, &mut conn.flows[s], sent, limits, max_reads);
         }
         if self.ctx.is_tracing() {
             let (from, to) = (conn.sides[s].st.label(), conn.sides[1 - s].st.label());
@@ -122,7 +127,7 @@ impl World {
         if let Some(byte) = payload.last_mut().filter(|_| strikes) {
             *byte ^= 0x10;
         }
-        self.write(c, s, true, Body::Part(PartRecord { part, payload }));
+        self.write(c, s, true, Body::Part(PartRecord { part, payload, tag }));
     }
 
     /// Writes a packet to the ring.
@@ -231,7 +236,7 @@ impl World {
         };
         let (part, payload) = parts::garbage(&mut self.rng, real, (near, mtu));
         self.ctx.hit(Count::HostileParts);
-        self.receive_part(c, s, &PartRecord { part, payload });
+        self.receive_part(c, s, &PartRecord { part, payload, tag: Tag::default() });
     }
 
     /// The part that is handed over is a rendezvous: decides what becomes of its payload.
@@ -375,7 +380,8 @@ impl World {
             (side.st.peer_gone, side.st.forced) = (true, true);
             self.with_qp(c, peer, |qp, now, host| qp.handle_peer_gone(now, host));
             let side = &self.conns[c].sides[peer];
-            if side.qp.state() != QpState::Error || side.st.failure.is_none() {
+            let has_failed = side.qp.state() == QpState::Error && side.st.failure.is_some();
+            if has_failed != is_reliable(side.st.service) {
                 fail!(self.ctx, "{} goes on without its peer", side.st.label());
             }
         }

@@ -59,6 +59,8 @@ pub struct PairConfig {
     pub shared_rq: bool,
     /// A is an XRC initiator, B an XRC target with two shared queues.
     pub xrc: bool,
+    /// The connection is of UC.
+    pub uc: bool,
     /// The sides are processes of one host and have rings from the start.
     pub rings: bool,
     /// A ring takes so many bytes of payload with a part of a message.
@@ -70,7 +72,7 @@ pub struct PairConfig {
 impl Default for PairConfig {
     /// MTU 1024, PSN 0, timeout 67 us (shorter than any probe), 3 retries, 7 RNR retries (for
     /// ever), RNR timer 10 us, 4 READs, a window of 128 packets, 1 us from side to side, own
-    /// receive queues, no rings, parts of 64 KiB, no rendezvous.
+    /// receive queues, RC, no rings, parts of 64 KiB, no rendezvous.
     fn default() -> Self {
         Self {
             mtu: Mtu::B1024,
@@ -84,6 +86,7 @@ impl Default for PairConfig {
             delay: 1_000,
             shared_rq: false,
             xrc: false,
+            uc: false,
             rings: false,
             part: 64 * 1024,
             rendezvous: None,
@@ -431,7 +434,11 @@ fn plan(config: &PairConfig) -> Plan {
         erratic: None,
     };
     let conn = ConnPlan {
-        service: if config.xrc { Service::Xrc } else { Service::Rc },
+        service: match (config.xrc, config.uc) {
+            (true, _) => Service::Xrc,
+            (false, true) => Service::Uc,
+            (false, false) => Service::Rc,
+        },
         nodes: [0, 1],
         mtu: config.mtu,
         sides: [side(config.psn, false), side(1000, config.shared_rq || config.xrc)],

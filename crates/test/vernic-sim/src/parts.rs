@@ -7,17 +7,19 @@
 use vernic_proto::{
     Disposition, DropReason, ErrorClass, MessagePart, RendezvousLimits, SendFlags, SendOp, Tag,
 };
-use vernic_wire::{Mtu, Psn, Rkey};
+use vernic_wire::{Mtu, Psn, Rkey, Service, Srqn};
 
 use crate::content;
 use crate::cover::Count;
 use crate::ctx::{Ctx, fail};
 use crate::flow::{Flow, Msg};
-use crate::ring::numbers_of;
+use crate::net;
+use crate::ring::{PartRecord, numbers_of};
 use crate::rng::Rng;
 use crate::side::{Piece, Pulled, SideState};
 use crate::trace;
-use crate::wirecheck::may_start;
+use crate::wirecheck::{may_start, place_unreliable};
+use crate::xrc::{is_reliable, srqn};
 
 /// Where the payload of a rendezvous lies, as the simulated host says it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +47,7 @@ impl Named {
     }
 }
 
-/// A part leaves.
+/// A part leaves; returns which piece of which message it begins with.
 pub(crate) fn sent(
     ctx: &mut Ctx,
     st: &SideState,
@@ -53,21 +55,19 @@ pub(crate) fn sent(
     (part, payload): (&MessagePart, &[u8]),
     limits: Option<RendezvousLimits>,
     max_reads: u32,
-) {
+) -> net::Tag {
     let mtu = st.mtu.bytes();
     let name = trace::part(part, mtu);
-    let seq = out.extend(part.psn, out.high);
-    let found = seq.filter(|&seq| seq == out.high).and_then(|seq| out.holding(seq));
-    let (Some(seq), Some(number)) = (seq, found) else {
-        fail!(ctx, "{} sent {name}: sequence {seq:?}, next is {}", st.label(), out.high);
-        return;
+    let found = if is_reliable(st.service) {
+        place(ctx, st, out, part, max_reads)
+    } else {
+        let numbers = numbers_of(part, mtu) as u32;
+        place_unreliable(ctx, st, out, &name, (part.psn, numbers))
     };
-    let offset = (seq - out.msgs[number].first) as u32 * mtu;
-    if offset == 0 {
-        may_start(ctx, st, out, number, max_reads);
-    }
+    let Some((number, index)) = found else { return net::Tag::default() };
+    let (tag, offset) = (net::Tag { msg: number, index }, index * mtu);
     let msg = &out.msgs[number];
-    if !fits(part, msg, offset, mtu) {
+    if !fits(st.service, part, msg, offset) || part.mtu != st.mtu {
         fail!(
             ctx,
             "{} sent {part:?} for message {number} {:?} of {} bytes at offset {offset}",
@@ -75,7 +75,7 @@ pub(crate) fn sent(
             msg.op,
             msg.len
         );
-        return;
+        return tag;
     }
     let is_right = match limits {
         _ if !part.is_rendezvous => {
@@ -99,14 +99,44 @@ pub(crate) fn sent(
     if ctx.now < out.rnr_until {
         fail!(ctx, "{} sent {name} in the RNR delay that ends at {:?}", st.label(), out.rnr_until);
     }
+    ctx.hit(match st.service {
+        Service::Xrc => Count::PartsXrc,
+        Service::Uc => Count::PartsUc,
+        _ => Count::Parts,
+    });
+    tag
+}
+
+/// RC and XRC: the place follows from the sequence number, which is the next one.
+fn place(
+    ctx: &mut Ctx,
+    st: &SideState,
+    out: &mut Flow,
+    part: &MessagePart,
+    max_reads: u32,
+) -> Option<(usize, u32)> {
+    let mtu = st.mtu.bytes();
+    let seq = out.extend(part.psn, out.high);
+    let found = seq.filter(|&seq| seq == out.high).and_then(|seq| out.holding(seq));
+    let (Some(seq), Some(number)) = (seq, found) else {
+        let name = trace::part(part, mtu);
+        fail!(ctx, "{} sent {name}: sequence {seq:?}, next is {}", st.label(), out.high);
+        return None;
+    };
+    let index = (seq - out.msgs[number].first) as u32;
+    if index == 0 {
+        may_start(ctx, st, out, number, max_reads);
+    }
     out.high = seq + numbers_of(part, mtu);
     let wraps = u64::from(part.psn.value()) + (out.high - seq) > u64::from(Psn::MODULUS);
     ctx.cover.add(Count::PsnWraps, u64::from(wraps));
-    ctx.hit(Count::Parts);
+    Some((number, index))
 }
 
 /// Whether the part is the piece of the message at `offset`.
-fn fits(part: &MessagePart, msg: &Msg, offset: u32, mtu: u32) -> bool {
+fn fits(service: Service, part: &MessagePart, msg: &Msg, offset: u32) -> bool {
+    let mtu = part.mtu.bytes();
+    let queue = (service == Service::Xrc).then(|| srqn(msg.queue, msg.bad));
     let end = u64::from(offset) + u64::from(part.length);
     let ends = end == u64::from(msg.len);
     let is_whole =
@@ -120,11 +150,18 @@ fn fits(part: &MessagePart, msg: &Msg, offset: u32, mtu: u32) -> bool {
     msg.is_send()
         && is_whole
         && (part.starts, part.ends) == (offset == 0, ends)
-        && (part.tag, part.solicited) == (tag, solicited)
+        && (part.tag, part.solicited, part.srqn) == (tag, solicited, queue)
 }
 
-/// The piece that a part is, if it is the one to be executed now; and its extended sequence number.
-pub(crate) fn expect(st: &SideState, inn: &Flow, part: &MessagePart) -> (Option<Piece>, u64) {
+/// The piece that a part is, if it is the one to be executed now; and its extended sequence number,
+/// where the service has an order to keep.
+pub(crate) fn expect(st: &SideState, inn: &Flow, record: &PartRecord) -> (Option<Piece>, u64) {
+    let PartRecord { part, tag, .. } = record;
+    if !is_reliable(st.service) {
+        let (offset, first) = (tag.index * st.mtu.bytes(), tag.index == 0);
+        let piece = Piece { msg: tag.msg, offset, len: part.length, first, last: part.ends };
+        return (inn.msgs.get(tag.msg).map(|_| piece), 0);
+    }
     let Some(seq) = inn.extend(part.psn, inn.exec) else { return (None, u64::MAX) };
     let Some(number) = inn.holding(seq).filter(|_| seq == inn.exec) else { return (None, seq) };
     let offset = (seq - inn.msgs[number].first) as u32 * st.mtu.bytes();
@@ -168,11 +205,12 @@ pub(crate) fn garbage(
         ends: rng.percent(50),
         solicited: rng.percent(50),
         tag: Tag::None,
+        srqn: None,
     };
     let mut part = *real.unwrap_or(&random);
     // Without a change it is a copy that comes before the real one.
     for _ in 0..rng.range(0, 4) {
-        match rng.below(8) {
+        match rng.below(9) {
             0 => part.psn = Psn::new(rng.word() as u32 & 0xFF_FFFF),
             1 => part.psn = part.psn.add(rng.below(5) as u32).sub(2),
             2 => {
@@ -182,7 +220,11 @@ pub(crate) fn garbage(
             3 => part.is_rendezvous = !part.is_rendezvous,
             4 => part.starts = !part.starts,
             5 => part.ends = !part.ends,
-            6 => part.mtu = rng.pick(&[Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B4096]),
+            6 => {
+                let other = Srqn::new(rng.word() as u32 & 3);
+                part.srqn = rng.pick(&[None, Some(other)]);
+            }
+            7 => part.mtu = rng.pick(&[Mtu::B256, Mtu::B512, Mtu::B1024, Mtu::B4096]),
             _ => {
                 let word = rng.word() as u32;
                 part.tag = rng.pick(&[Tag::None, Tag::Imm(word), Tag::Invalidated(Rkey(word))]);

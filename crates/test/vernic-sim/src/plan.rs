@@ -215,7 +215,7 @@ impl Plan {
 
     fn draw_rings(&mut self, rng: &mut Rng, index: usize) {
         let conn = &mut self.conns[index];
-        if !is_reliable(conn.service) || rng.percent(50) {
+        if conn.service == Service::Ud || rng.percent(50) {
             return;
         }
         let ring = ring(rng, conn.mtu.bytes());
@@ -235,7 +235,7 @@ impl Plan {
             let records = rng.pick(&[0, 1, 1, 2, 5, 20]);
             let chaos = match rng.below(8) {
                 0 => Chaos::Ring(records, RingFate::PeerDies),
-                1 | 2 => Chaos::Ring(records, RingFate::Error),
+                1 | 2 if is_reliable(conn.service) => Chaos::Ring(records, RingFate::Error),
                 3 | 4 => Chaos::Ring(records, RingFate::Lost(rng.percent(50))),
                 _ => Chaos::RingUp,
             };
@@ -335,6 +335,11 @@ fn conn(rng: &mut Rng, nodes: usize, index: usize, large: bool) -> ConnPlan {
 }
 
 impl ConnPlan {
+    /// Whether the network keeps packets in order, each once.
+    pub(crate) fn is_orderly(&self) -> bool {
+        self.link.duplicate == 0 && self.link.reorder == 0
+    }
+
     fn with_numbers(mut self, rng: &mut Rng) -> Self {
         match rng.below(4) {
             0 => self.ghosts = self.service == Service::Rc,

@@ -21,6 +21,8 @@ const HEAD: usize = 64;
 pub(crate) struct PartRecord {
     pub(crate) part: MessagePart,
     pub(crate) payload: Vec<u8>,
+    /// Which piece of which message it begins with.
+    pub(crate) tag: Tag,
 }
 
 /// Sequence numbers that a part takes.

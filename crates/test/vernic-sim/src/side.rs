@@ -133,6 +133,8 @@ pub(crate) struct SideState {
     pub(crate) hasty: bool,
     pub(crate) areas: Areas,
     pub(crate) piece: Option<Piece>,
+    /// The message whose payload was read last, and up to which byte.
+    pub(crate) gathered: Option<(usize, u64)>,
     /// The shared receive queue that an XRC target works for.
     pub(crate) selected: Option<usize>,
     pub(crate) fx: Effects,
@@ -203,6 +205,7 @@ impl SideState {
             hasty: plan.hasty,
             areas,
             piece: None,
+            gathered: None,
             selected: None,
             fx: Effects::default(),
             offer: None,

@@ -45,7 +45,8 @@ pub(crate) fn part(part: &MessagePart, mtu: u32) -> String {
         0 => part.psn.to_string(),
         _ => format!("{}..{}", part.psn, part.psn.add(more)),
     };
-    format!("{name}{place} psn={numbers} {} bytes", part.length)
+    let queue = part.srqn.map_or(String::new(), |srqn| format!(" srqn={}", srqn.value()));
+    format!("{name}{place} psn={numbers} {} bytes{queue}", part.length)
 }
 
 /// What a scenario orders the network to do with a packet.

@@ -9,9 +9,11 @@
 //!
 //! Called by the world for each packet polled.
 
+use std::fmt::Display;
+
 use vernic_proto::{ErrorClass, SendFlags, SendOp};
 use vernic_wire::opcode::{self, Kind, Position, Service, Tail};
-use vernic_wire::{AethCode, Headers, NakCode, Packet, Xrceth};
+use vernic_wire::{AethCode, Headers, NakCode, Packet, Psn, Xrceth};
 
 use crate::content;
 use crate::cover::Count;
@@ -88,7 +90,7 @@ pub(crate) fn request(
     let found = if is_reliable(st.service) {
         place_rc(ctx, st, out, packet, max_reads)
     } else {
-        place_unreliable(ctx, st, out, packet)
+        place_unreliable(ctx, st, out, packet, (packet.psn(), 1))
     };
     let Some((number, index)) = found else { return Tag::default() };
     let msg = &out.msgs[number];
@@ -190,28 +192,30 @@ pub(crate) fn may_start(
     }
 }
 
-/// UC and UD: pieces leave in order, each once.
-fn place_unreliable(
+/// UC and UD: pieces leave in order, each once. `what` leaves now, with so many numbers from `psn`
+/// on.
+pub(crate) fn place_unreliable(
     ctx: &mut Ctx,
     st: &SideState,
     out: &mut Flow,
-    packet: &Packet<'_>,
+    what: &dyn Display,
+    (psn, numbers): (Psn, u32),
 ) -> Option<(usize, u32)> {
     let (mut number, index) = out.emit;
     while out.msgs.get(number).is_some_and(Msg::is_local) {
         number += 1;
     }
     if number >= out.msgs.len() {
-        fail!(ctx, "{} sent {packet} and nothing is posted", st.label());
+        fail!(ctx, "{} sent {what} and nothing is posted", st.label());
         return None;
     }
-    if packet.psn() != out.base.add(out.high as u32) {
-        fail!(ctx, "{} sent {packet}, expected psn={}", st.label(), out.base.add(out.high as u32));
+    if psn != out.base.add(out.high as u32) {
+        fail!(ctx, "{} sent {what}, expected psn={}", st.label(), out.base.add(out.high as u32));
     }
-    ctx.cover.add(Count::PsnWraps, u64::from(packet.psn().next().value() == 0));
-    out.high += 1;
-    let ends = index + 1 == out.msgs[number].packets;
-    out.emit = if ends { (number + 1, 0) } else { (number, index + 1) };
+    ctx.cover.add(Count::PsnWraps, u64::from(psn.value() + numbers >= Psn::MODULUS));
+    out.high += u64::from(numbers);
+    let ends = index + numbers >= out.msgs[number].packets;
+    out.emit = if ends { (number + 1, 0) } else { (number, index + numbers) };
     Some((number, index))
 }
 

@@ -120,3 +120,44 @@ fn a_queue_of_another_domain_ends_the_connection() {
     assert_eq!(t.states(), (QpState::Error, QpState::Error));
     assert!(t.memory_is_right());
 }
+
+#[test]
+fn within_one_host_each_part_is_for_the_queue_that_it_names() {
+    let mut t = RcPair::with(PairConfig { xrc: true, rings: true, ..PairConfig::default() });
+    t.b.queue(0).post_recv(64).queue(1).post_recv(4096);
+    t.a.queue(1).post_send(2 * 1024).queue(0).post_send_imm(5, 0xABC).post_write(8);
+    t.run(expect![[r#"
+        A=>B PART psn=0..1 2048 bytes srqn=2
+        A=>B PART psn=2 5 bytes srqn=1
+        A=>B WRITE_ONLY psn=3 srqn=1
+        B recv 1 Success 2048 bytes None
+        B recv of queue 1
+        B recv 0 Success 5 bytes Imm(2748)
+        B recv of queue 0
+        B=>A ACK psn=3
+        A wc 0 Send Success
+        A wc 1 Send Success
+        A wc 2 Write Success"#]]);
+    assert!(t.memory_is_right());
+}
+
+#[test]
+fn within_one_host_an_empty_queue_gets_the_message_again_in_packets() {
+    let mut t = RcPair::with(PairConfig { xrc: true, rings: true, ..PairConfig::default() });
+    t.b.queue(0).post_recv(64);
+    t.a.queue(1).post_send(8).queue(0).post_send(8);
+    t.b.after(5_000).queue(1).post_recv(64);
+    t.run(expect![[r#"
+        A=>B PART psn=0 8 bytes srqn=2
+        A=>B PART psn=1 8 bytes srqn=1
+        B=>A RNR psn=0 timer=1
+        A=>B SEND_ONLY psn=0 srqn=2
+        A=>B SEND_ONLY psn=1 srqn=1
+        B recv 1 Success 8 bytes None
+        B recv of queue 1
+        B recv 0 Success 8 bytes None
+        B recv of queue 0
+        B=>A ACK psn=1
+        A wc 0 Send Success
+        A wc 1 Send Success"#]]);
+}

@@ -5,6 +5,14 @@
 
 use crate::qp::state::QpInner;
 
+/// Packets of each direction in one turn: one full GSO run.
+pub(super) const TURN_PACKETS: usize = 64;
+
+/// Bytes of requests after which a turn goes on to the responses: one full GSO run. A batch holds
+/// four such runs, so responses leave within two turns of a queue pair, however many requests it
+/// has.
+pub(super) const TURN_BYTES: usize = 60 * 1024;
+
 /// A part of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TurnPart {

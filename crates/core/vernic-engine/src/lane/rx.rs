@@ -300,7 +300,9 @@ impl<'a, 'p> Demux<'a, 'p> {
         *requests |= is_request;
         let mut sender = Sender::Peer;
         let mut meta = RxMeta { grh: None, ecn: packet.meta.traffic_class & 3, sl: 0 };
-        if qp.service() == Service::Ud {
+        // A datagram completes nothing but its receive, so those of a batch may complete together.
+        let is_datagram = qp.service() == Service::Ud;
+        if is_datagram {
             // Queue pairs of other services receive from their peers alone, which were checked
             // against this setting when they were connected.
             if !self.engine.config().peers.contains(packet.meta.src.ip()) {
@@ -331,14 +333,15 @@ impl<'a, 'p> Demux<'a, 'p> {
             }
         }
         let (engine, srqs, now) = (self.engine, Some(self.srqs), self.now);
-        let disposition = qp.with_lane_host(engine, srqs, now, core, |machine, host| {
+        let hosted = (srqs, None, is_datagram);
+        let disposition = qp.with_parts(engine, hosted, now, core, |machine, host| {
             machine.handle_packet(now, parsed, &meta, host)
         });
         if sender != Sender::Peer && disposition == Disposition::Accepted {
             core.side.peer.learn_port(sender, is_request, packet.meta.flow, qp.qpn());
         }
         // A packet that the machine did not take says nothing of where the peer is.
-        if !matches!(disposition, Disposition::Drop(_)) && qp.service() != Service::Ud {
+        if !matches!(disposition, Disposition::Drop(_)) && !is_datagram {
             let via = self.via.as_ref().map(RingSource::id);
             if core.side.peer.note_arrival(is_request, via) {
                 choose_response_route(engine, core, self.via.as_mut());

@@ -1,23 +1,16 @@
 //! One queue pair's turn: its machine builds packets, and they are written along their routes.
 
-use vernic_local::{LIMITS, LocalPeer, LocalPeers, RequestRoute, RingOut};
-use vernic_proto::{Qp, QpState, QpType, RendezvousLimits, Time};
+use vernic_local::{LocalPeer, LocalPeers, RequestRoute};
+use vernic_proto::{Qp, QpState, Time};
 use vernic_wire::{AckTimeout, Service};
 
-use super::plan::{self, Direct, TurnPart};
-use super::sinks::{Datagrams, PacketSink, Room, Sinks};
-use crate::counters::Counted;
+use super::plan::{self, Direct, TURN_BYTES, TURN_PACKETS, TurnPart};
+use super::sinks::{PacketSink, Room, Sinks};
+use super::to_ring::{backpressured, write_to_ring};
+use super::unreliable;
 use crate::qp::direct;
 use crate::qp::host::QpHost;
 use crate::sched::TurnResult;
-
-/// Packets of each direction in one turn: one full GSO run.
-const TURN_PACKETS: usize = 64;
-
-/// Bytes of requests after which a turn goes on to the responses: one full GSO run. A batch holds
-/// four such runs, so responses leave within two turns of a queue pair, however many requests it
-/// has.
-const TURN_BYTES: usize = 60 * 1024;
 
 /// Runs the parts of a turn, one after the other.
 pub(super) fn run(
@@ -27,11 +20,8 @@ pub(super) fn run(
     parts: &[TurnPart],
     now: Time,
 ) -> TurnResult {
-    if chooses_by_packet(machine) {
-        let mut sink = Datagrams::new(sinks, host.engine, now);
-        let did = write(TurnPart::Requests, machine, host, &mut sink, now);
-        sink.finish();
-        return did;
+    if chooses_by_request(machine) {
+        return unreliable::run(machine, host, sinks, now);
     }
     let switches = switches(machine, host, sinks);
     let mut did = TurnResult::Nothing;
@@ -56,9 +46,9 @@ pub(super) fn run(
     did
 }
 
-/// Whether a queue pair of an unreliable service is in a sending state, so that each packet chooses
-/// its route. Nothing but the lane keeps such a service from overrunning its receivers.
-fn chooses_by_packet(machine: &Qp) -> bool {
+/// Whether a queue pair of an unreliable service is in a sending state, so that each request
+/// chooses its route.
+fn chooses_by_request(machine: &Qp) -> bool {
     matches!(machine.service(), Service::Uc | Service::Ud)
         && matches!(machine.state(), QpState::Rts | QpState::Sqd)
 }
@@ -122,15 +112,11 @@ fn write(
         if bytes >= TURN_BYTES || part == TurnPart::Probe && !machine.is_probing() {
             break;
         }
-        let room = match sink.room(machine, host) {
+        let room = match sink.room() {
             Room::Free(room) => room,
             Room::Batch => break,
-            Room::Receiver if is_wanted(part, machine) => {
-                host.engine.counts().note(Counted::NearFullTurn);
-                return TurnResult::Backpressured;
-            }
-            Room::Later if is_wanted(part, machine) => return TurnResult::Backpressured,
-            Room::Receiver | Room::Later => break,
+            Room::Receiver if is_wanted(part, machine) => return backpressured(host),
+            Room::Receiver => break,
         };
         let sent = match part {
             TurnPart::Requests => machine.poll_request(now, host, room),
@@ -138,107 +124,14 @@ fn write(
             TurnPart::Responses => machine.poll_response(now, host, room),
         };
         let Some(sent) = sent else { break };
-        sink.push(host.side.peer.path(), &sent);
+        let Some(path) = host.side.peer.path() else { break };
+        sink.push(path, sent.len);
         if part == TurnPart::Requests {
             bytes += sent.len;
         }
         written = true;
     }
     TurnResult::written(written)
-}
-
-/// Sends what was posted, if it is SENDs that go through a ring with room for them: then a turn has
-/// nothing else to see to. Returns whether something was sent, and all that was posted; the rest is
-/// left to a turn.
-#[inline]
-pub(super) fn send_messages(
-    machine: &mut Qp,
-    host: &mut QpHost<'_>,
-    rings: &mut LocalPeers,
-    now: Time,
-) -> bool {
-    let ring = host.side.peer.route().request_ring();
-    let Some(mut ring) = ring.and_then(|id| rings.out(id, now)) else { return false };
-    begin_messages(machine, host);
-    let (mut is_done, mut bytes) = (false, 0);
-    for _ in 0..TURN_PACKETS {
-        let Some(room) = ring.room(false) else { break };
-        let Some((part, len)) = machine.poll_message(now, host, room) else { break };
-        ring.push_message(machine.attr().dest_qpn, &part, len);
-        bytes += part.length as usize;
-        is_done = machine.has_sent_all();
-        if bytes >= TURN_BYTES || is_done {
-            break;
-        }
-    }
-    host.engine.counts().note_written(ring.finish());
-    is_done
-}
-
-/// Tells the machine that its SENDs leave as parts of messages, and of which the peer copies the
-/// payload.
-#[inline]
-fn begin_messages(machine: &mut Qp, host: &QpHost<'_>) {
-    machine.set_messages(true);
-    machine.set_rendezvous(rendezvous(machine, host));
-}
-
-/// Writes requests of RC or XRC to the ring of a local peer: SENDs as parts of messages, the rest
-/// in packets.
-#[inline]
-fn write_to_ring(
-    machine: &mut Qp,
-    host: &mut QpHost<'_>,
-    ring: &mut RingOut<'_>,
-    now: Time,
-) -> TurnResult {
-    if !matches!(machine.state(), QpState::Rts | QpState::Sqd) {
-        // What was posted is flushed, which writes nothing: a full ring is not in its way.
-        machine.poll_request(now, host, &mut []);
-        return TurnResult::Nothing;
-    }
-    begin_messages(machine, host);
-    let (mut written, mut bytes) = (false, 0);
-    for _ in 0..TURN_PACKETS {
-        if bytes >= TURN_BYTES || (written && machine.has_sent_all()) {
-            break;
-        }
-        // A ring that nobody reads any more loses packets, so that retries are used up. Where an
-        // answer is awaited the ACK timer does that by itself.
-        let is_lost = ring.is_given_up() && !machine.has_unacknowledged();
-        if is_lost {
-            machine.set_messages(false);
-        }
-        let Some(room) = ring.room(is_lost) else {
-            return if machine.wants_requests() {
-                backpressured(host)
-            } else {
-                TurnResult::written(written)
-            };
-        };
-        if let Some((part, len)) = machine.poll_message(now, host, room) {
-            ring.push_message(machine.attr().dest_qpn, &part, len);
-            bytes += part.length as usize;
-        } else if let Some(sent) = machine.poll_request(now, host, room) {
-            let Some(path) = host.side.peer.path() else { break };
-            ring.push(path, sent.len);
-            bytes += sent.len;
-        } else if machine.has_message() {
-            // Local requests were carried out, and a SEND follows them.
-            continue;
-        } else {
-            break;
-        }
-        written = true;
-    }
-    TurnResult::written(written)
-}
-
-/// The receiver has not made room in its ring.
-#[cold]
-fn backpressured(host: &QpHost<'_>) -> TurnResult {
-    host.engine.counts().note(Counted::NearFullTurn);
-    TurnResult::Backpressured
 }
 
 /// Whether requests pause in order to switch from the link to shared memory. Requests go through a
@@ -265,24 +158,10 @@ fn switches(machine: &mut Qp, host: &mut QpHost<'_>, sinks: &Sinks<'_>) -> bool 
     }
     let pid = rings.peer(id).map(LocalPeer::pid);
     tracing::debug!(qpn = %host.qp.qpn(), pid, "packets to a local peer go through memory from now on");
-    let is_rc = host.qp.qp_type() == QpType::Rc;
     let process = rings.peer(id).map(LocalPeer::process);
-    let peer = process.filter(|process| is_rc && process.may_access()).cloned();
+    let peer = process.filter(|process| process.may_access()).cloned();
     host.side.peer.switch_to(id, peer);
     false
-}
-
-/// Returns which payload of SENDs the local peer copies by itself (a rendezvous), if any.
-#[inline]
-fn rendezvous(machine: &Qp, host: &QpHost<'_>) -> Option<RendezvousLimits> {
-    let peer = host.side.peer.grants().peer()?;
-    if peer.supports_rendezvous() {
-        return Some(LIMITS);
-    }
-    if machine.next_send_bytes() >= LIMITS.min_bytes {
-        peer.want_rendezvous(host.engine.memory());
-    }
-    None
 }
 
 /// Carries out requests that need no packets (direct access).

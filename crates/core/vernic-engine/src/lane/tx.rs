@@ -13,7 +13,7 @@ use vernic_proto::Time;
 
 use super::plan::{self, TurnOrder};
 use super::sinks::Sinks;
-use super::turn;
+use super::{to_ring, turn};
 use crate::device::opened::Device;
 use crate::lane::core::{BATCHES_PER_CALL, LaneState};
 use crate::lane::packets::Packets;
@@ -134,7 +134,7 @@ impl LaneState {
         let Self { rings, srqs, .. } = self;
         let is_done = qp.with_lane_host(engine, Some(srqs), now, core, |machine, host| {
             let Some(machine) = machine.packets() else { return false };
-            turn::send_messages(machine, host, rings, now)
+            to_ring::send_messages(machine, host, rings, now)
         });
         if is_done {
             self.sched.after_messages(qp, core);

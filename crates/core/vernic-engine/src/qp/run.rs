@@ -84,7 +84,9 @@ impl QpInner {
         core: &mut QpCore,
         f: impl FnOnce(&mut Machine, &mut QpHost<'_>) -> T,
     ) -> T {
-        self.with_parts(engine, (srqs, rendezvous, true), now, core, f)
+        // What an XRC target receives completes where its shared receive queue has it complete.
+        let gathers = self.receives().cq().is_some();
+        self.with_parts(engine, (srqs, rendezvous, gathers), now, core, f)
     }
 
     /// Ends what [`with_part`](Self::with_part) has left: the completions that were kept go to the
@@ -103,8 +105,10 @@ impl QpInner {
         }
     }
 
+    /// Runs `f` as [`with_part`](Self::with_part) does. With `gathers`, the completions of receives
+    /// are kept until the caller calls [`settle`](Self::settle).
     #[inline]
-    fn with_parts<T>(
+    pub(crate) fn with_parts<T>(
         &self,
         engine: &Device,
         (srqs, rendezvous, gathers): (Option<&SrqTable>, Option<Rendezvous<'_>>, bool),

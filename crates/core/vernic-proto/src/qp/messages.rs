@@ -1,4 +1,5 @@
-//! SENDs of RC that travel without packets, to a process of this host ([`MessagePart`]).
+//! SENDs of connections (RC, XRC, UC) that travel without packets, to a process of this host
+//! ([`MessagePart`]).
 //!
 //! The owner says with [`Qp::set_messages`] that the peer is reached through memory that loses
 //! nothing. From then on SENDs that were not sent before leave by [`Qp::poll_message`], in their
@@ -11,14 +12,14 @@ use crate::cx::Cx;
 use crate::disposition::{Disposition, DropReason};
 use crate::host::Host;
 use crate::message::{MessagePart, RendezvousLimits};
-use crate::state::{QpState, QpType};
+use crate::state::QpState;
 use crate::time::Time;
 use crate::transport::Transport;
 use vernic_wire::Pkey;
 
 impl Qp {
     /// Says whether SENDs leave as parts of messages, until it is said anew. They do not at first,
-    /// and never on other services than RC. What is sent again leaves in packets all the same.
+    /// and never on UD. What is sent again leaves in packets all the same.
     #[inline]
     pub fn set_messages(&mut self, are_sent: bool) {
         each!(&mut self.machine, m => m.set_messages(are_sent));
@@ -31,7 +32,7 @@ impl Qp {
         each!(&mut self.machine, m => m.set_rendezvous(limits));
     }
 
-    /// Bytes of the SEND of RC that is sent next; 0 if it is none.
+    /// Bytes of the SEND of RC or XRC that is sent next; 0 if it is none.
     #[inline]
     pub fn next_send_bytes(&self) -> u32 {
         each!(&self.machine, m => m.next_send_bytes())
@@ -87,7 +88,7 @@ impl Qp {
         payload: &[u8],
         host: &mut impl Host,
     ) -> Disposition {
-        if self.init.qp_type != QpType::Rc {
+        if !self.init.qp_type.receives() {
             return Disposition::Drop(DropReason::WrongService);
         }
         if !self.takes(true) {
@@ -99,10 +100,7 @@ impl Qp {
         self.counters.rx_packets += u64::from(part.packets());
         self.counters.rx_bytes += u64::from(part.length);
         let cx = cx!(self, now);
-        let disposition = match &mut self.machine {
-            Machine::Rc(rc) => rc.handle_message(cx, part, payload, host),
-            Machine::Uc(_) | Machine::Ud(_) => Disposition::Drop(DropReason::WrongService),
-        };
+        let disposition = each!(&mut self.machine, m => m.handle_message(cx, part, payload, host));
         self.after_request(disposition, now, host)
     }
 }

@@ -19,7 +19,7 @@ use vernic_wire::{Mtu, Packet};
 use crate::congestion::{Controller, Tally};
 use crate::cx::{Cx, QpInit};
 use crate::direct::{self, Direct};
-use crate::disposition::Disposition;
+use crate::disposition::{Disposition, DropReason};
 use crate::error::{Cause, Failure, PostError, WcStatus};
 use crate::event::QpEvent;
 use crate::host::{CONGESTION_EXPERIENCED, Host, RxMeta, Transmit};
@@ -99,19 +99,6 @@ impl Rc {
             host.complete_send(completion(&entry, cx, fatal.status, fatal.cause.vendor_err()));
         }
         Broken::QueuePair
-    }
-}
-
-impl Rc {
-    /// Handles a part of a message of the peer.
-    pub(crate) fn handle_message(
-        &mut self,
-        cx: &mut Cx<'_>,
-        part: &MessagePart,
-        payload: &[u8],
-        host: &mut impl Host,
-    ) -> Disposition {
-        self.responder.handle_message(cx, part, payload, host)
     }
 }
 
@@ -242,8 +229,22 @@ impl Transport for Rc {
     }
 
     #[inline]
+    fn handle_message(
+        &mut self,
+        cx: &mut Cx<'_>,
+        part: &MessagePart,
+        payload: &[u8],
+        host: &mut impl Host,
+    ) -> Disposition {
+        if part.srqn.is_some() != self.is_xrc {
+            return Disposition::Drop(DropReason::WrongService);
+        }
+        self.responder.handle_message(cx, part, payload, host)
+    }
+
+    #[inline]
     fn set_messages(&mut self, are_sent: bool) {
-        self.requester.sends_messages = are_sent && !self.is_xrc;
+        self.requester.sends_messages = are_sent;
     }
 
     #[inline]
@@ -254,7 +255,7 @@ impl Transport for Rc {
     #[inline]
     fn next_send_bytes(&self) -> u32 {
         match self.sq.at_cursor() {
-            Some((_, entry)) if !self.is_xrc && entry.is_send() => entry.wqe.length,
+            Some((_, entry)) if entry.is_send() => entry.wqe.length,
             _ => 0,
         }
     }

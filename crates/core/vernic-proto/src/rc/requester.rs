@@ -5,16 +5,16 @@
 //! [`SendQueue`]'s, shared with the completer.
 
 use vernic_wire::opcode::Position;
+use vernic_wire::{Mtu, Service};
 
 use super::probe::{Probe, Repeat};
 use super::reads::Reads;
 use super::window::Window;
-use crate::completion::Tag;
 use crate::congestion::Sent;
 use crate::cx::Cx;
 use crate::error::{AccessFault, Cause, WcStatus};
 use crate::host::{Host, Transmit};
-use crate::message::{MessagePart, RendezvousLimits};
+use crate::message::{MessagePart, RendezvousLimits, part_length};
 use crate::segment::{Segment, packet_count};
 use crate::sq::{Entry, SendQueue};
 use crate::time::Time;
@@ -407,24 +407,20 @@ impl Requester {
         let entry = *sq.entry(index);
         let offset = offset_of(sq, &entry, mtu);
         let slot = sq.slot(index);
-        let payload = match self.write_payload(&entry.wqe, (slot, offset), mtu, host, buf) {
+        let path_mtu = cx.attr.path_mtu;
+        let payload = match self.write_payload(&entry.wqe, (slot, offset), path_mtu, host, buf) {
             Ok(payload) => payload,
             Err(fault) => return self.local_error(sq, &entry, fault).map(|_| None),
         };
         let Payload { length, is_rendezvous, written } = payload;
-        let ends = offset + length == entry.wqe.length;
+        let psn = sq.psn(sq.next());
         let part = MessagePart {
-            psn: sq.psn(sq.next()),
-            length,
-            mtu: cx.attr.path_mtu,
             is_rendezvous,
-            starts: offset == 0,
-            ends,
-            solicited: ends && entry.wqe.flags.contains(SendFlags::SOLICITED),
-            tag: if ends { tag_of(&entry.wqe.op) } else { Tag::None },
+            srqn: entry.wqe.srqn.filter(|_| cx.service == Service::Xrc),
+            ..MessagePart::of(&entry.wqe, psn, (offset, length), cx.attr.path_mtu)
         };
         let packets = part.packets();
-        cx.counters.messages_sent += u64::from(ends);
+        cx.counters.messages_sent += u64::from(part.ends);
         cx.counters.tx_packets += u64::from(packets);
         cx.counters.tx_bytes += u64::from(length);
         window.on_sent(sq.next(), cx.now, Sent { packets, bytes: length, again: false });
@@ -443,20 +439,18 @@ impl Requester {
         &self,
         wqe: &SendWqe,
         (slot, offset): (u32, u32),
-        mtu: u32,
+        mtu: Mtu,
         host: &mut impl Host,
         buf: &mut [u8],
     ) -> Result<Payload, AccessFault> {
         let left = wqe.length - offset;
         if let Some(limits) = self.rendezvous.filter(|limits| left >= limits.min_bytes) {
-            let length = left.min((limits.max_bytes & !(mtu - 1)).max(mtu));
+            let length = left.min((limits.max_bytes & !(mtu.bytes() - 1)).max(mtu.bytes()));
             if let Some(written) = host.name_payload(slot, offset, length, buf)? {
                 return Ok(Payload { length, is_rendezvous: true, written });
             }
         }
-        // All packets but the last of the message are full.
-        let room = buf.len() as u32;
-        let length = if left <= room { left } else { room & !(mtu - 1) };
+        let length = part_length(left, buf.len(), mtu);
         let written = length as usize;
         host.gather(slot, offset, &mut buf[..written])?;
         Ok(Payload { length, is_rendezvous: false, written })
@@ -544,15 +538,6 @@ struct Payload {
     is_rendezvous: bool,
     /// Bytes that it takes in the buffer.
     written: usize,
-}
-
-/// What the last part of a SEND brings beside the payload.
-fn tag_of(op: &SendOp) -> Tag {
-    match op {
-        SendOp::SendImm(imm) => Tag::Imm(*imm),
-        SendOp::SendInv(rkey) => Tag::Invalidated(*rkey),
-        _ => Tag::None,
-    }
 }
 
 /// Sequence numbers that the request takes.

@@ -150,7 +150,13 @@ impl Responder {
             step = match step {
                 Step::CheckOpSeq => check_op_seq(&self.message, packet),
                 Step::CheckOpValid => check_op_valid(cx.attr.access, packet),
-                Step::CheckSrq => check_srq(self.srqn, packet, host),
+                Step::CheckSrq => {
+                    let named = (srqn_of(packet), packet.info().position.starts());
+                    match check_srq(self.srqn, named, host) {
+                        Ok(()) => Step::CheckResource,
+                        Err(class) => Step::Refuse(class, None),
+                    }
+                }
                 Step::CheckResource => {
                     check_resource(&mut self.current, &self.answers, packet, host)
                 }

@@ -15,11 +15,13 @@ use crate::counters::Counted;
 impl Demux<'_, '_> {
     /// Handles one part of a message.
     #[inline]
-    pub(super) fn handle_message(&mut self, head: MessageHead, payload: &[u8]) {
-        let handled = match part_of(head, payload.len() as u32) {
+    pub(super) fn handle_message(&mut self, head: MessageHead, bytes: &[u8]) {
+        let handled = match part_of(head, bytes) {
             None => Err(DropReason::Malformed),
-            Some((qpn, part)) if part.is_rendezvous => self.handle_rendezvous(qpn, part, payload),
-            Some((qpn, part)) => self.deliver_part(qpn, &part, payload, None),
+            Some((qpn, part, record)) if part.is_rendezvous => {
+                self.handle_rendezvous(qpn, part, record)
+            }
+            Some((qpn, part, payload)) => self.deliver_part(qpn, &part, payload, None),
         };
         if let Err(reason) = handled {
             // No address says whose fault that is.

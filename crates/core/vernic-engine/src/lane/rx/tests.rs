@@ -9,7 +9,7 @@ use vernic_local::MessageHead;
 use vernic_local::head_of;
 use vernic_mem::Access;
 use vernic_proto::{AttrMask, MessagePart, QpAttr, QpState, QpType, Tag};
-use vernic_wire::{Gid, Mtu, PortNum, Psn};
+use vernic_wire::{Gid, Mtu, PortNum, Psn, Rkey, Srqn};
 
 use super::*;
 use crate::testing::{ud_qp, without_background};
@@ -27,6 +27,7 @@ const PART: MessagePart = MessagePart {
     ends: true,
     solicited: false,
     tag: Tag::None,
+    srqn: None,
 };
 
 /// A device that is its own local peer, so that the test writes what the device reads.
@@ -145,7 +146,9 @@ fn heads_that_no_sender_writes_are_malformed() {
     let good = head_of(t.qp.qpn(), &PART);
     let [dest, psn, tag] = good.words;
     let heads = [
+        // Of XRC, without the number of a shared receive queue.
         MessageHead { flags: good.flags | 1 << 9, ..good },
+        MessageHead { flags: good.flags | 1 << 10, ..good },
         MessageHead { flags: good.flags | 1 << 15, ..good },
         // Path MTUs that are none.
         MessageHead { flags: good.flags & 0b11_1111, ..good },
@@ -182,20 +185,44 @@ fn parts_for_queue_pairs_of_other_services_are_dropped() {
     let xrcd =
         t.context.open_xrcd(XrcdOpen { file: None, create: true, exclusive: false }).unwrap();
     let init = XrcIniInit { send_cq: t.cq.clone(), cap: QpCap::default(), signal_all: true };
+    let of_xrc = MessagePart { srqn: Some(Srqn::new(1)), ..PART };
     let others = [
-        create(&t.pd, &t.cq, Service::Uc),
-        xrcd.create_tgt().unwrap(),
-        t.pd.create_xrc_ini(init).unwrap(),
+        (create(&t.pd, &t.cq, Service::Uc), of_xrc),
+        (create(&t.pd, &t.cq, Service::Rc), of_xrc),
+        (xrcd.create_tgt().unwrap(), PART),
+        (t.pd.create_xrc_ini(init).unwrap(), of_xrc),
     ];
-    for qp in others {
+    for (qp, part) in others {
         connect(&t.context, &qp, own, qp.qpn());
         let what = format!("{:?}", qp.qp_type());
-        t.drops_for(DropReason::WrongService, &what, head_of(qp.qpn(), &PART), &[]);
+        let number = if part.srqn.is_some() { &[1, 0, 0, 0][..] } else { &[] };
+        t.drops_for(DropReason::WrongService, &what, head_of(qp.qpn(), &part), number);
         assert_eq!(qp.state(), QpState::Rtr);
     }
     // A queue pair of UD has no peer whose process could be the neighbour.
     let ud = ud_qp(&t.pd, &t.cq, QpCap::default());
     t.drops_for(DropReason::WrongSource, "UD", head_of(ud.qpn(), &PART), &[]);
+    t.is_unharmed();
+}
+
+#[test]
+fn parts_that_no_sender_of_uc_writes_are_dropped() {
+    let t = Neighbour::new();
+    offer(&t);
+    let qp = create(&t.pd, &t.cq, Service::Uc);
+    connect(&t.context, &qp, t.context.gid_table()[0].gid, t.qp.qpn());
+    qp.post_recv(&[RecvWr { wr_id: 8, sges: &[] as &[Sge] }]).unwrap();
+    let head = head_of(qp.qpn(), &RENDEZVOUS);
+    t.drops_for(DropReason::RendezvousRefused, "large", head, &record(4096, [0, 1, 0]));
+    let head = head_of(qp.qpn(), &MessagePart { tag: Tag::Invalidated(Rkey(1)), ..PART });
+    t.drops_for(DropReason::Malformed, "invalidates", head, &[]);
+    let head = head_of(qp.qpn(), &MessagePart { starts: false, ..PART });
+    t.drops_for(DropReason::MessageBroken, "without its start", head, &[1]);
+    t.drops_for(DropReason::Length, "too long", head_of(qp.qpn(), &PART), &[1]);
+    assert!(t.write(head_of(qp.qpn(), &PART), &[]));
+    assert_eq!(t.receive(), 1);
+    let mut wc = [crate::EMPTY_WC; 2];
+    assert_eq!((t.cq.poll(&mut wc), wc[0].wr_id), (Ok(1), 8));
     t.is_unharmed();
 }
 

@@ -135,19 +135,21 @@ pub(super) fn check_op_valid(access: u32, packet: &Packet<'_>) -> Step {
 }
 
 /// The shared receive queue that an XRC request names: one of the queue pair's domain, and the same
-/// in all packets of a message (IBTA A14).
-pub(super) fn check_srq(srqn: Option<Srqn>, packet: &Packet<'_>, host: &mut impl Host) -> Step {
-    let Some(named) = packet.xrceth().map(|header| header.srqn) else {
-        return Step::CheckResource;
-    };
-    if !packet.info().position.starts() && srqn != Some(named) {
-        return Step::Refuse(ErrorClass::SrqUnknown, None);
+/// in all packets of a message (IBTA A14). `srqn` is that of the packet before.
+#[inline]
+pub(super) fn check_srq(
+    srqn: Option<Srqn>,
+    (named, starts): (Option<Srqn>, bool),
+    host: &mut impl Host,
+) -> Result<(), ErrorClass> {
+    let Some(named) = named else { return Ok(()) };
+    if !starts && srqn != Some(named) {
+        return Err(ErrorClass::SrqUnknown);
     }
-    match host.select_srq(named) {
-        Ok(()) => Step::CheckResource,
-        Err(SrqFault::Unknown) => Step::Refuse(ErrorClass::SrqUnknown, None),
-        Err(SrqFault::WrongDomain) => Step::Refuse(ErrorClass::XrcDomain, None),
-    }
+    host.select_srq(named).map_err(|fault| match fault {
+        SrqFault::Unknown => ErrorClass::SrqUnknown,
+        SrqFault::WrongDomain => ErrorClass::XrcDomain,
+    })
 }
 
 /// A receive where the message takes one; a place among the answers (IBTA 9.7.4.1.4).

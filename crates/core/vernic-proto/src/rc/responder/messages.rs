@@ -1,7 +1,7 @@
 //! Parts of messages from a process of this host: the same checks in the same order as for the
 //! packets that they stand for, without headers to read.
 
-use super::checks::{Notice, Step, check_psn};
+use super::checks::{Notice, Step, check_psn, check_srq};
 use super::{Responder, next_msn};
 use crate::completion::{Completion, Tag};
 use crate::cx::Cx;
@@ -80,6 +80,9 @@ impl Responder {
             (Message::Send { received }, false) => received,
             _ => return Taken::Refused(ErrorClass::OpcodeSequence, None),
         };
+        if let Err(class) = check_srq(self.srqn, (part.srqn, part.starts), host) {
+            return Taken::Refused(class, None);
+        }
         if part.starts && self.current.is_none() {
             self.current = host.take_recv();
             if self.current.is_none() {
@@ -141,6 +144,7 @@ impl Responder {
         } else {
             self.message = Message::Send { received: total };
         }
+        self.srqn = part.srqn;
         self.sequence.expected = last.add(1);
         // Each part asks for an acknowledgement: no packet behind it would.
         if matches!(self.notice, Notice::None | Notice::Ack(_)) {

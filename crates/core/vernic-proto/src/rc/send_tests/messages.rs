@@ -44,7 +44,8 @@ impl Sender {
             assert_eq!(written, if part.is_rendezvous { 8 } else { part.length as usize });
             let (start, end) =
                 (if part.starts { "[" } else { "" }, if part.ends { "]" } else { "" });
-            let _ = write!(out, "SEND {start}{} {kind} {}{end}", part.psn, part.length);
+            let queue = part.srqn.map_or(String::new(), |srqn| format!(" for {}", srqn.value()));
+            let _ = write!(out, "SEND {start}{} {kind} {}{queue}{end}", part.psn, part.length);
             if part.tag != Tag::None {
                 let _ = write!(out, " {:?}", part.tag);
             }
@@ -123,13 +124,18 @@ fn only_sends_leave_so_in_their_turn_and_only_while_it_is_permitted() {
     s.post(SendOp::Send, 8);
     assert_eq!(s.qp.next_send_bytes(), 8);
     check(&s.drain_all(), expect!["RC_SEND_ONLY 6;"]);
-    // Nor on another service.
+}
+
+#[test]
+fn a_send_of_xrc_names_its_shared_receive_queue_in_each_part() {
     let init = QpInit { qp_type: QpType::XrcIni, max_send_wr: 4, shared_rq: true, ..INIT };
     let mut s = Sender::of(init, |attr| attr.max_dest_rd_atomic = 0);
     s.qp.set_messages(true);
+    s.qp.set_rendezvous(Some(LIMITS));
     let (op, flags, srqn) = (SendOp::Send, SendFlags::SIGNALED, Some(Srqn::new(3)));
-    s.qp.post_send(SendWqe { wr_id: 1, op, flags, length: 8, dest: None, srqn }).unwrap();
-    check(&s.drain_all(), expect!["XRC_SEND_ONLY 0;"]);
+    let length = 17 * MTU;
+    s.qp.post_send(SendWqe { wr_id: 1, op, flags, length, dest: None, srqn }).unwrap();
+    check(&s.drain_all(), expect!["SEND [0 at 4096 for 3; SEND 16 of 256 for 3];"]);
 }
 
 #[test]

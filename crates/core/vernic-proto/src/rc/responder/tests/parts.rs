@@ -15,15 +15,16 @@ fn middle(psn: u32, length: u32) -> MessagePart {
         ends: false,
         solicited: false,
         tag: Tag::None,
+        srqn: None,
     }
 }
-fn first(psn: u32, length: u32) -> MessagePart {
+pub(super) fn first(psn: u32, length: u32) -> MessagePart {
     MessagePart { starts: true, ..middle(psn, length) }
 }
-fn last(psn: u32, length: u32) -> MessagePart {
+pub(super) fn last(psn: u32, length: u32) -> MessagePart {
     MessagePart { ends: true, ..middle(psn, length) }
 }
-fn only(psn: u32, length: u32) -> MessagePart {
+pub(super) fn only(psn: u32, length: u32) -> MessagePart {
     MessagePart { starts: true, ends: true, ..middle(psn, length) }
 }
 fn rendezvous(part: MessagePart) -> MessagePart {
@@ -31,14 +32,14 @@ fn rendezvous(part: MessagePart) -> MessagePart {
 }
 
 impl Rig {
-    fn take_part(&mut self, part: MessagePart) -> Disposition {
+    pub(super) fn take_part(&mut self, part: MessagePart) -> Disposition {
         let bytes: Vec<u8> = (0..part.length).map(|i| i as u8 ^ 0x5A).collect();
         let payload = if part.is_rendezvous { &[] } else { &bytes[..] };
         let cx = &mut context(self.service, &self.attr, &mut self.counters);
         self.responder.handle_message(cx, &part, payload, &mut self.host)
     }
 
-    fn refused_part(&mut self, part: MessagePart, class: ErrorClass) {
+    pub(super) fn refused_part(&mut self, part: MessagePart, class: ErrorClass) {
         assert_eq!(self.take_part(part), Disposition::Nak(class), "{part:?}");
     }
 }

@@ -1,7 +1,9 @@
 //! XRC targets: each request names its shared receive queue (IBTA A14).
 
+use super::parts::{first, last, only};
 use super::*;
 use crate::error::ErrorClass;
+use crate::message::MessagePart;
 use crate::test_host::{FOREIGN_SRQN, SRQN};
 use vernic_wire::{Srqn, Xrceth};
 
@@ -93,4 +95,37 @@ fn a_read_whose_queue_is_gone_when_it_is_answered_is_refused() {
     t.host.srq_gone = true;
     assert_eq!(t.responses(), ["XRC_ACK 100 nak REMOTE_ACCESS msn=1"]);
     assert_eq!(t.failure(), (ErrorClass::RemoteAccess, Some(AccessCheck::Srq)));
+}
+
+#[test]
+fn each_part_of_a_message_is_for_the_queue_that_its_first_one_names() {
+    let of = |srqn, part| MessagePart { srqn: Some(srqn), ..part };
+    let mut t = rig();
+    assert_eq!(t.take_part(of(SRQN, only(100, 8))), Disposition::Rnr);
+    assert_eq!(t.responses(), ["XRC_ACK 100 rnr timer=12 msn=0"]);
+    t.host.post_recv(1, 1000);
+    // Parts and packets make one message.
+    assert_eq!(t.take_part(of(SRQN, first(100, 512))), Disposition::Accepted);
+    let packet = naming(SRQN, Opcode::XRC_SEND_MIDDLE, 102).payload(MTU);
+    assert_eq!(t.take(packet), Disposition::Accepted);
+    assert_eq!(t.take_part(of(SRQN, last(103, 8))), Disposition::Accepted);
+    assert_eq!(t.host.received[0].byte_len, 776);
+    assert_eq!(t.responses(), ["XRC_ACK 103 ack msn=1"]);
+
+    t.host.post_recv(2, 1000);
+    assert_eq!(t.take_part(of(SRQN, first(104, 256))), Disposition::Accepted);
+    t.refused_part(of(FOREIGN_SRQN, last(105, 8)), ErrorClass::SrqUnknown);
+    assert_eq!(t.host.received[1].status, WcStatus::RemoteInvalidRequest);
+}
+
+#[test]
+fn parts_for_an_unknown_queue_and_for_one_of_another_domain_are_refused() {
+    for (srqn, class) in
+        [(Srqn::new(0x99), ErrorClass::SrqUnknown), (FOREIGN_SRQN, ErrorClass::XrcDomain)]
+    {
+        let mut t = rig();
+        t.host.post_recv(1, 1000);
+        t.refused_part(MessagePart { srqn: Some(srqn), ..only(100, 8) }, class);
+        assert_eq!((t.host.recvs.len(), t.host.received.len()), (1, 0));
+    }
 }
