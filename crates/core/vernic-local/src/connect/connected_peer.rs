@@ -121,10 +121,7 @@ impl ConnectedPeer {
         self.heard += usize::from(!matches!(message, Some(PeerMessage::Ring)));
         match message {
             Some(PeerMessage::Ready) => match self.writer.take() {
-                Some(writer) => {
-                    events.push(Event::Ready { from, writer });
-                    events.push(Event::Slots { from, slots: self.slots.clone() });
-                }
+                Some(writer) => events.push(Event::Ready { from, writer }),
                 None => return Next::Expel("it is ready twice"),
             },
             Some(PeerMessage::Slots(slots)) => {

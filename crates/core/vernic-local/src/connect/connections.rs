@@ -290,7 +290,6 @@ impl Connections {
             peer.ear = Some(Arc::new(ear));
             let from = peer.local_peer.id();
             events.push(Event::Ready { from, writer });
-            events.push(Event::Slots { from, slots: hello.slots });
         }
         Ok(())
     }
@@ -327,7 +326,10 @@ impl Connections {
             self.connected[index] = Some(peer);
         }
         self.counters.met += 1;
+        let from = local_peer.id();
         events.push(Event::Connected { process: local_peer, reader });
+        // Known before anything is read: what comes out of the ring is taken by them.
+        events.push(Event::Slots { from, slots: hello.slots.clone() });
         Ok(writer)
     }
 
@@ -462,7 +464,6 @@ impl Connections {
                 let _ = peer.local_peer.send_message(&PeerMessage::Ready, &[]);
                 let from = peer.local_peer.id();
                 events.push(Event::Ready { from, writer });
-                events.push(Event::Slots { from, slots: hello.slots });
                 Ok(())
             }
             _ => Err(io::ErrorKind::InvalidData.into()),

@@ -81,7 +81,7 @@ fn met(events: Vec<Event>) -> Met {
                 assert_eq!(found.as_ref().map(|(n, _)| n.id()), Some(from));
                 assert!(ready.replace(writer).is_none(), "ready twice");
             }
-            Event::Slots { .. } => assert!(ready.is_some()),
+            Event::Slots { .. } => assert!(found.is_some()),
             other => panic!("{other:?}"),
         }
     }
