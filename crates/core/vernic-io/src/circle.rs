@@ -13,17 +13,20 @@ impl<'a> Circle<'a> {
     #[inline]
     pub(crate) fn from(self, at: u64) -> (&'a [AtomicU64], &'a [AtomicU64]) {
         let start = (at / 8) as usize & (self.0.len() - 1);
-        (&self.0[start..], &self.0[..start])
+        let (second, first) = self.0.split_at(start);
+        (first, second)
     }
 
     /// Copies bytes in, from a position that is a multiple of 8.
     #[inline]
     pub(crate) fn copy_in(self, at: u64, bytes: &[u8]) {
         let (first, second) = self.from(at);
-        let (left, right) = bytes.split_at(bytes.len().min(first.len() * 8));
-        sys::copy_in(first, left);
-        if !right.is_empty() {
-            sys::copy_in(second, right);
+        match bytes.split_at_checked(first.len() * 8) {
+            None => sys::copy_in(first, bytes),
+            Some((left, right)) => {
+                sys::copy_in(first, left);
+                sys::copy_in(second, right);
+            }
         }
     }
 
@@ -31,10 +34,12 @@ impl<'a> Circle<'a> {
     #[inline]
     pub(crate) fn copy_out(self, at: u64, bytes: &mut [u8]) {
         let (first, second) = self.from(at);
-        let (left, right) = bytes.split_at_mut(bytes.len().min(first.len() * 8));
-        sys::copy_out(first, left);
-        if !right.is_empty() {
-            sys::copy_out(second, right);
+        match bytes.split_at_mut_checked(first.len() * 8) {
+            None => sys::copy_out(first, bytes),
+            Some((left, right)) => {
+                sys::copy_out(first, left);
+                sys::copy_out(second, right);
+            }
         }
     }
 }

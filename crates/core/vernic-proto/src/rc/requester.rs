@@ -18,7 +18,7 @@ use crate::message::{MessagePart, RendezvousLimits};
 use crate::segment::{Segment, packet_count};
 use crate::sq::{Entry, SendQueue};
 use crate::time::Time;
-use crate::wqe::{SendFlags, SendOp, SendWqe};
+use crate::wqe::{SendFlags, SendOp};
 
 /// At least one packet in so many asks for an acknowledgement, so that the window keeps moving
 /// inside long messages. The responder coalesces, so asking often costs little.
@@ -223,6 +223,7 @@ impl Requester {
     }
 
     /// Gives the request at the cursor its sequence numbers.
+    #[inline]
     pub(crate) fn start(sq: &mut SendQueue, mtu: u32) {
         if let Some((_, entry)) = sq.at_cursor() {
             let packets = packet_count_of(entry, mtu);
@@ -250,6 +251,7 @@ impl Requester {
     }
 
     /// Decides about the request at the cursor without changing anything.
+    #[inline]
     fn turn(&self, sq: &SendQueue, window: u32, entry: &Entry, mtu: u32) -> Turn {
         if sq.is_direct() {
             return Turn::Wait;
@@ -323,6 +325,7 @@ impl Requester {
     }
 
     /// End-to-end flow control (IBTA 9.7.7.2): within the credits, or one message alone as a probe.
+    #[inline]
     fn has_credit(&self, sq: &SendQueue, entry: &Entry) -> bool {
         let Some(limit) = self.credit_limit else { return true };
         let ssn = if sq.cursor_is_started() { entry.ssn } else { sq.next_ssn() };
@@ -401,18 +404,21 @@ impl Requester {
         if !matches!(self.turn(sq, window.size(), entry, mtu), Turn::Message) {
             return Ok(None);
         }
+        let (offset, slot) = (offset_of(sq, entry, mtu), sq.slot(index));
+        let (left, flags, tag) =
+            (entry.wqe.length - offset, entry.wqe.flags, tag_of(&entry.wqe.op));
         if !sq.cursor_is_started() {
             Self::start(sq, mtu);
         }
-        let entry = *sq.entry(index);
-        let offset = offset_of(sq, &entry, mtu);
-        let slot = sq.slot(index);
-        let payload = match self.write_payload(&entry.wqe, (slot, offset), mtu, host, buf) {
+        let payload = match self.write_payload((slot, offset, left), mtu, host, buf) {
             Ok(payload) => payload,
-            Err(fault) => return self.local_error(sq, &entry, fault).map(|_| None),
+            Err(fault) => {
+                let entry = *sq.entry(index);
+                return self.local_error(sq, &entry, fault).map(|_| None);
+            }
         };
         let Payload { length, is_rendezvous, written } = payload;
-        let ends = offset + length == entry.wqe.length;
+        let ends = length == left;
         let part = MessagePart {
             psn: sq.psn(sq.next()),
             length,
@@ -420,8 +426,8 @@ impl Requester {
             is_rendezvous,
             starts: offset == 0,
             ends,
-            solicited: ends && entry.wqe.flags.contains(SendFlags::SOLICITED),
-            tag: if ends { tag_of(&entry.wqe.op) } else { Tag::None },
+            solicited: ends && flags.contains(SendFlags::SOLICITED),
+            tag: if ends { tag } else { Tag::None },
         };
         let packets = part.packets();
         cx.counters.messages_sent += u64::from(ends);
@@ -437,17 +443,16 @@ impl Requester {
         Ok(Some((part, written)))
     }
 
-    /// Writes the payload of a SEND from `offset` on, as much as fits, or where it lies.
+    /// Writes the payload of a SEND of which `left` bytes are left from `offset` on, as much as
+    /// fits, or where it lies.
     #[inline]
     fn write_payload(
         &self,
-        wqe: &SendWqe,
-        (slot, offset): (u32, u32),
+        (slot, offset, left): (u32, u32, u32),
         mtu: u32,
         host: &mut impl Host,
         buf: &mut [u8],
     ) -> Result<Payload, AccessFault> {
-        let left = wqe.length - offset;
         if let Some(limits) = self.rendezvous.filter(|limits| left >= limits.min_bytes) {
             let length = left.min((limits.max_bytes & !(mtu - 1)).max(mtu));
             if let Some(written) = host.name_payload(slot, offset, length, buf)? {
