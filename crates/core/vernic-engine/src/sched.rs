@@ -241,6 +241,7 @@ impl Scheduler {
         }
     }
 
+    #[inline(never)]
     fn let_one_in(&mut self, now: Time) {
         let Some(index) = self.windows.admit_waiting(&mut self.entries, now) else { return };
         self.pass(index);

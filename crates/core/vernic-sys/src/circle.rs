@@ -11,17 +11,20 @@ impl<'a> Circle<'a> {
     #[inline]
     pub fn from(self, at: u64) -> (&'a [AtomicU64], &'a [AtomicU64]) {
         let start = (at / 8) as usize & (self.0.len() - 1);
-        (&self.0[start..], &self.0[..start])
+        let (second, first) = self.0.split_at(start);
+        (first, second)
     }
 
     /// Copies bytes in, from a position that is a multiple of 8.
     #[inline]
     pub fn copy_in(self, at: u64, bytes: &[u8]) {
         let (first, second) = self.from(at);
-        let (left, right) = bytes.split_at(bytes.len().min(first.len() * 8));
-        crate::copy_in(first, left);
-        if !right.is_empty() {
-            crate::copy_in(second, right);
+        match bytes.split_at_checked(first.len() * 8) {
+            None => crate::copy_in(first, bytes),
+            Some((left, right)) => {
+                crate::copy_in(first, left);
+                crate::copy_in(second, right);
+            }
         }
     }
 
@@ -29,10 +32,12 @@ impl<'a> Circle<'a> {
     #[inline]
     pub fn copy_out(self, at: u64, bytes: &mut [u8]) {
         let (first, second) = self.from(at);
-        let (left, right) = bytes.split_at_mut(bytes.len().min(first.len() * 8));
-        crate::copy_out(first, left);
-        if !right.is_empty() {
-            crate::copy_out(second, right);
+        match bytes.split_at_mut_checked(first.len() * 8) {
+            None => crate::copy_out(first, bytes),
+            Some((left, right)) => {
+                crate::copy_out(first, left);
+                crate::copy_out(second, right);
+            }
         }
     }
 }

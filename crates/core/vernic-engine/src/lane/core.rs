@@ -119,6 +119,7 @@ impl LaneState {
 
     /// Fires the timers of queue pairs that are due. `event` is what a fired timer is to the
     /// scheduler. Calls `expired` once a machine has handled its deadline.
+    #[inline]
     pub(super) fn fire_qp_timers(
         &mut self,
         device: &Device,
@@ -126,10 +127,10 @@ impl LaneState {
         now: Time,
         mut expired: impl FnMut(&mut LocalPeers, &mut Scheduler, &Arc<QpInner>, &mut QpCore),
     ) {
-        let Self { sched, table, rings, .. } = self;
-        if !sched.has_timer(now) {
+        if !self.sched.has_timer(now) {
             return;
         }
+        let Self { sched, table, rings, .. } = self;
         for _ in 0..TIMERS_PER_CALL {
             let Some(qpn) = sched.pop_timer(now) else { break };
             let Some(qp) = table.find(qpn) else { continue };

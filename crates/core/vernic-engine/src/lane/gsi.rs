@@ -99,7 +99,8 @@ impl Gsi {
     /// Lets the agent act if its deadline has passed, and tries waiting datagrams again.
     #[inline]
     pub(crate) fn fire_timers(&mut self, device: &Device, table: &mut QpTable, now: Time) {
-        if self.deadline().is_some_and(|deadline| deadline <= now) {
+        let is_due = |at: Option<Time>| at.is_some_and(|at| at <= now);
+        if is_due(self.deadline) || is_due(self.again) {
             self.fire_due_timers(device, table, now);
         }
     }

@@ -356,12 +356,19 @@ impl<'a, 'p> Demux<'a, 'p> {
     /// Locks a queue pair, unless it is locked since the packet before.
     #[inline]
     fn lock(&mut self, qpn: Qpn) -> Result<(), DropReason> {
-        if self.locked.as_ref().is_none_or(|locked| locked.qp.qpn() != qpn) {
-            let qp = self.table.find(qpn).ok_or(DropReason::UnknownQpn)?;
-            self.unlock();
-            self.locked =
-                Some(LockedQp { qp, core: lock(&qp.core), requests: false, heard: false });
+        match &self.locked {
+            Some(locked) if locked.qp.qpn() == qpn => Ok(()),
+            _ => self.lock_other(qpn),
         }
+    }
+
+    /// Locks a queue pair in place of the one that is locked. Not inlined, so that a packet of the
+    /// same queue pair as the one before saves no registers for it.
+    #[inline(never)]
+    fn lock_other(&mut self, qpn: Qpn) -> Result<(), DropReason> {
+        let qp = self.table.find(qpn).ok_or(DropReason::UnknownQpn)?;
+        self.unlock();
+        self.locked = Some(LockedQp { qp, core: lock(&qp.core), requests: false, heard: false });
         Ok(())
     }
 

@@ -127,8 +127,11 @@ impl LaneState {
         core: &mut QpCore,
         now: Time,
     ) -> bool {
-        let is_ring = core.side.peer.route().is_ring() && self.tx.is_empty();
-        if !is_ring || core.side.ack.rides() || TurnOrder::of(qp) != TurnOrder::RequestsFirst {
+        if !core.side.peer.route().is_ring() {
+            return false;
+        }
+        let is_alone = self.tx.is_empty() && !core.side.ack.rides();
+        if !is_alone || TurnOrder::of(qp) != TurnOrder::RequestsFirst {
             return false;
         }
         let Self { rings, srqs, .. } = self;
@@ -143,8 +146,9 @@ impl LaneState {
     }
 
     /// Gives one queue pair its turn, and does what follows it. A queue pair that was `posted` to
-    /// is sure to have done something, and writes responses only where they are due.
-    #[inline]
+    /// is sure to have done something, and writes responses only where they are due. Not inlined:
+    /// one copy leaves room to inline the callers.
+    #[inline(never)]
     fn give_turn(
         &mut self,
         engine: &Device,

@@ -54,6 +54,9 @@ impl Arrivals {
     pub(crate) fn take<T: From<Wc>>(&mut self, out: &mut [T]) -> usize {
         self.polled = None;
         let count = self.list.len();
+        if count == 0 {
+            return 0;
+        }
         for (place, wc) in out.iter_mut().zip(self.list.drain(..)) {
             *place = wc.into();
         }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use vernic_mem::{SgCursor, Sge, total_len};
+use vernic_mem::{SgCursor, Sge};
 use vernic_proto::{QpState, RecvWqe};
 use vernic_wire::Lkey;
 
@@ -215,11 +215,13 @@ impl RecvQueue {
         let wr_id = wr_id.load(Ordering::Relaxed);
         let count = count.load(Ordering::Relaxed) as usize;
         current.sges.clear();
-        current.sges.extend(entries.chunks_exact(2).take(count).map(|pair| {
-            let second = pair[1].load(Ordering::Relaxed);
-            let (addr, length) = (pair[0].load(Ordering::Relaxed), second as u32);
-            Sge { addr, length, lkey: Lkey((second >> 32) as u32) }
-        }));
+        let mut capacity = 0;
+        for [first, second] in entries.as_chunks().0.iter().take(count) {
+            let (addr, second) = (first.load(Ordering::Relaxed), second.load(Ordering::Relaxed));
+            let length = second as u32;
+            capacity += u64::from(length);
+            current.sges.push(Sge { addr, length, lkey: Lkey((second >> 32) as u32) });
+        }
         current.cursor = SgCursor::default();
         self.pass();
         let limit = self.limit.load(Ordering::Relaxed);
@@ -227,7 +229,7 @@ impl RecvQueue {
         if limit_reached {
             self.limit.store(0, Ordering::Relaxed);
         }
-        let wqe = RecvWqe { wr_id, capacity: total_len(&current.sges) };
+        let wqe = RecvWqe { wr_id, capacity };
         Some(Taken { wqe, limit_reached })
     }
 

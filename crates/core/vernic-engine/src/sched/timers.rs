@@ -37,7 +37,7 @@ impl Timers {
     /// Makes sure that an entry of the queue pair fires at its deadline or earlier. Entries are
     /// never moved: when an entry fires before the deadline, the lane inserts one for the deadline
     /// then.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn arm(&mut self, qpn: Qpn, core: &mut QpCore) {
         let Some(deadline) = core.machine.next_deadline() else { return };
         if core.side.timer.needs(deadline) {

@@ -80,6 +80,7 @@ impl Completer {
     }
 
     /// Starts the timers with the first packet in flight.
+    #[inline]
     pub(crate) fn on_sent(&mut self, parts: &mut Parts<'_>, cx: &Cx<'_>) {
         if self.deadline.is_none() {
             self.restart_timer(parts, cx);

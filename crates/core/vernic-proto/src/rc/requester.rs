@@ -18,7 +18,7 @@ use crate::message::{MessagePart, RendezvousLimits, part_length};
 use crate::segment::{Segment, packet_count};
 use crate::sq::{Entry, SendQueue};
 use crate::time::Time;
-use crate::wqe::{SendFlags, SendOp, SendWqe};
+use crate::wqe::{SendFlags, SendOp};
 
 /// At least one packet in so many asks for an acknowledgement, so that the window keeps moving
 /// inside long messages. The responder coalesces, so asking often costs little.
@@ -223,6 +223,7 @@ impl Requester {
     }
 
     /// Gives the request at the cursor its sequence numbers.
+    #[inline]
     pub(crate) fn start(sq: &mut SendQueue, mtu: u32) {
         if let Some((_, entry)) = sq.at_cursor() {
             let packets = packet_count_of(entry, mtu);
@@ -250,6 +251,7 @@ impl Requester {
     }
 
     /// Decides about the request at the cursor without changing anything.
+    #[inline]
     fn turn(&self, sq: &SendQueue, window: u32, entry: &Entry, mtu: u32) -> Turn {
         if sq.is_direct() {
             return Turn::Wait;
@@ -323,6 +325,7 @@ impl Requester {
     }
 
     /// End-to-end flow control (IBTA 9.7.7.2): within the credits, or one message alone as a probe.
+    #[inline]
     fn has_credit(&self, sq: &SendQueue, entry: &Entry) -> bool {
         let Some(limit) = self.credit_limit else { return true };
         let ssn = if sq.cursor_is_started() { entry.ssn } else { sq.next_ssn() };
@@ -404,20 +407,22 @@ impl Requester {
         if !sq.cursor_is_started() {
             Self::start(sq, mtu);
         }
-        let entry = *sq.entry(index);
-        let offset = offset_of(sq, &entry, mtu);
-        let slot = sq.slot(index);
-        let path_mtu = cx.attr.path_mtu;
-        let payload = match self.write_payload(&entry.wqe, (slot, offset), path_mtu, host, buf) {
+        let (entry, slot, path_mtu) = (sq.entry(index), sq.slot(index), cx.attr.path_mtu);
+        let offset = offset_of(sq, entry, mtu);
+        let left = entry.wqe.length - offset;
+        let payload = match self.write_payload((slot, offset, left), path_mtu, host, buf) {
             Ok(payload) => payload,
-            Err(fault) => return self.local_error(sq, &entry, fault).map(|_| None),
+            Err(fault) => {
+                let entry = *entry;
+                return self.local_error(sq, &entry, fault).map(|_| None);
+            }
         };
         let Payload { length, is_rendezvous, written } = payload;
-        let psn = sq.psn(sq.next());
+        let (psn, wqe) = (sq.psn(sq.next()), &entry.wqe);
         let part = MessagePart {
             is_rendezvous,
-            srqn: entry.wqe.srqn.filter(|_| cx.service == Service::Xrc),
-            ..MessagePart::of(&entry.wqe, psn, (offset, length), cx.attr.path_mtu)
+            srqn: wqe.srqn.filter(|_| cx.service == Service::Xrc),
+            ..MessagePart::of(wqe, psn, (offset, length), path_mtu)
         };
         let packets = part.packets();
         cx.counters.messages_sent += u64::from(part.ends);
@@ -433,17 +438,16 @@ impl Requester {
         Ok(Some((part, written)))
     }
 
-    /// Writes the payload of a SEND from `offset` on, as much as fits, or where it lies.
+    /// Writes the payload of a SEND of which `left` bytes are left from `offset` on, as much as
+    /// fits, or where it lies.
     #[inline]
     fn write_payload(
         &self,
-        wqe: &SendWqe,
-        (slot, offset): (u32, u32),
+        (slot, offset, left): (u32, u32, u32),
         mtu: Mtu,
         host: &mut impl Host,
         buf: &mut [u8],
     ) -> Result<Payload, AccessFault> {
-        let left = wqe.length - offset;
         if let Some(limits) = self.rendezvous.filter(|limits| left >= limits.min_bytes) {
             let length = left.min((limits.max_bytes & !(mtu.bytes() - 1)).max(mtu.bytes()));
             if let Some(written) = host.name_payload(slot, offset, length, buf)? {
