@@ -296,6 +296,13 @@ impl Scheduler {
         }
     }
 
+    /// Whether the queue pair is on the waiting list of a destination window, which it leaves in
+    /// its turn.
+    #[inline]
+    pub(crate) fn waits_for_window(&self, qp: &QpInner) -> bool {
+        self.entries.standing(qp.mark.index()) == Standing::WaitsForWindow
+    }
+
     /// Does the part of [`after`](Self::after) that may have to be done when a queue pair has sent
     /// messages and nothing else, all that was posted. No request is left to be sent, its state and
     /// responses are what they were, and the destination window does not count messages. So its

@@ -11,6 +11,9 @@
 //! payload's place (`rendezvous.rs`). With the bit XRC, the 4 bytes behind that are the number of
 //! the shared receive queue, and no payload. The contents of a head are not trusted: a head that no
 //! sender writes is refused here, and the rest is the responder's to check.
+//!
+//! A change to heads, or to the services whose SENDs travel in parts, takes another version of the
+//! connection (`hello.rs`): processes of other builds would drop such parts.
 
 use crate::ring::MessageHead;
 use vernic_proto::{MessagePart, Tag};

@@ -83,23 +83,23 @@ pub enum GrantState {
 /// The local peer that a queue pair is connected to, and the grants that the peer gave.
 #[derive(Debug, Default)]
 pub struct QpGrants {
-    peer: Option<ConnectedPeer>,
+    peer: Option<CountedPeer>,
     /// The keys, most recently used first.
     list: Vec<KeyGrant>,
 }
 
 /// A local peer that a queue pair is connected to; the peer counts its queue pairs.
 #[derive(Debug)]
-struct ConnectedPeer(Arc<PeerProcess>);
+struct CountedPeer(Arc<PeerProcess>);
 
-impl ConnectedPeer {
+impl CountedPeer {
     fn new(peer: Arc<PeerProcess>) -> Self {
         peer.add_qp();
         Self(peer)
     }
 }
 
-impl Drop for ConnectedPeer {
+impl Drop for CountedPeer {
     fn drop(&mut self) {
         self.0.remove_qp();
     }
@@ -118,7 +118,7 @@ impl QpGrants {
     /// Sets the local peer, and forgets all grants of the former peer.
     pub fn connect(&mut self, peer: Option<Arc<PeerProcess>>) {
         self.list.clear();
-        self.peer = peer.map(ConnectedPeer::new);
+        self.peer = peer.map(CountedPeer::new);
     }
 
     /// Forgets all grants because the path has changed. They are requested anew.

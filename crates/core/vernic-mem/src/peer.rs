@@ -122,9 +122,12 @@ pub trait RemoteMemory: fmt::Debug + Send + Sync {
         Err(outside())
     }
 
-    /// Returns the range of addresses that the kernel copies from or to; `None` if the memory is
-    /// mapped in this process.
-    fn by_kernel(&self) -> Option<&PeerRange> {
+    /// Whether the memory is mapped in this process: a copy makes no system call.
+    fn is_mapped(&self) -> bool;
+
+    /// Returns the range of addresses in the other process, if the kernel copies and the memory is
+    /// one range. Messages there may be copied in lists ([`PeerCopies`]).
+    fn range(&self) -> Option<&PeerRange> {
         None
     }
 }
@@ -174,6 +177,10 @@ impl RemoteMemory for PeerMapping {
 
     fn has_word(&self, at: u64) -> bool {
         self.with_word(at, |_| ()).is_some()
+    }
+
+    fn is_mapped(&self) -> bool {
+        true
     }
 
     fn atomic(&self, at: u64, op: PeerAtomic) -> Result<u64, PeerCopyError> {

@@ -7,7 +7,8 @@
 //! sending them in `tx.rs`, QP1 in `gsi.rs`; this file holds what all of these need.
 //!
 //! Lock order: lane, then a queue pair's core, then a receive or completion queue; lane, then the
-//! machine of communication management (`cm.rs`), and no queue pair beside it.
+//! machine of communication management (`cm.rs`), and no queue pair beside it. A post tries the
+//! lane while it has its queue pair (`Engine::kick_locked`), which waits for nobody.
 //!
 //! Limits: a call receives one batch (at most 1 MiB) and sends [`BATCHES_PER_CALL`] batches; the
 //! rest waits for the next call. So no verbs call takes longer than moving that many bytes.

@@ -39,12 +39,13 @@ impl LaneState {
         let understood = match GrantMessage::parse(bytes) {
             Some(GrantMessage::Request { asker, target, rkey, has_words }) => {
                 let decision = self.decide_grant(engine, from, (asker, target), rkey, has_words);
-                let Some(grants) = self.grants_of(from) else { return };
-                match grants.answer(engine.memory(), (asker, rkey), decision) {
-                    GrantAnswer::Tries => {}
-                    answer => engine.counts().direct.note_answer(answer == GrantAnswer::Granted),
+                let grants = self.grants_of(from);
+                let answer =
+                    grants.map(|grants| grants.answer(engine.memory(), (asker, rkey), decision));
+                if let Some(GrantAnswer::Granted | GrantAnswer::Denied) = answer {
+                    engine.counts().direct.note_answer(answer == Some(GrantAnswer::Granted));
                 }
-                true
+                answer.is_some()
             }
             Some(GrantMessage::RevocationFile) => {
                 let (grants, file) = (self.grants_of(from), file);

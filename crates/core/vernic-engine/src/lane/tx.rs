@@ -130,7 +130,8 @@ impl LaneState {
         if !core.side.peer.route().is_ring() {
             return false;
         }
-        let is_alone = self.tx.is_empty() && !core.side.ack.rides();
+        let is_alone =
+            self.tx.is_empty() && !core.side.ack.rides() && !self.sched.waits_for_window(qp);
         if !is_alone || TurnOrder::of(qp) != TurnOrder::RequestsFirst {
             return false;
         }

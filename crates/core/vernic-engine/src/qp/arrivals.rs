@@ -31,6 +31,8 @@ impl Arrivals {
     /// Notes that the thread which has taken the lane polls a queue for up to `room` completions.
     #[inline]
     pub(crate) fn begin(&mut self, cq: &CqRing, room: usize) {
+        // Left over only if the last call has panicked. They are not this queue's.
+        self.list.clear();
         self.polled = (!cq.has_channel()).then(|| cq.id());
         self.room = room.min(MOST);
     }

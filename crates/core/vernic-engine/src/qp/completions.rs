@@ -1,6 +1,7 @@
 //! The ring of a completion queue: the lane adds completions, and the application takes them.
 //!
-//! The thread that runs the lane adds completions while it has the lock of a queue pair.
+//! The thread that runs the lane adds completions while it has the lock of a queue pair. Those of
+//! receives may go straight to a thread that has found its queue empty (`arrivals.rs`).
 //! Applications have the handle `verbs::Cq`. Lock order: lane, queue pair, completion queue. The
 //! ring's lock is held only while completions are copied.
 //!
@@ -28,7 +29,8 @@ pub struct Wc {
     /// The time of the completion, in nanoseconds of CLOCK_MONOTONIC.
     /// [`Context::clocks`](crate::Context::clocks) returns the time of day that corresponds to it.
     /// All completions of one batch of packets have the time at which handling of the batch began,
-    /// so the time is some microseconds early, never late.
+    /// so the time is some microseconds early. It may be a microsecond ahead of the kernel's clock,
+    /// from which the lanes' clock is corrected (`vernic_io::Clock`).
     pub timestamp_ns: u64,
 }
 

@@ -162,7 +162,7 @@ fn step(machine: &Qp, host: &mut QpHost<'_>, direct: &Direct, room: u32, now: Ti
         let worth = direct.after == After::OneSided || direct.length >= WORTH_WAITING;
         return if worth { Step::Wait } else { Step::Packets };
     }
-    let by_kernel = grant.region.by_kernel().is_some();
+    let by_kernel = !grant.region.is_mapped();
     if by_kernel && peer.is_forbidden() {
         // The kernel has refused to access this process with another key, and would refuse this
         // key, too.
@@ -250,7 +250,7 @@ fn list(
     inside: &AtomicU64,
     room: u32,
 ) -> Option<Step> {
-    let range = grant.region.by_kernel()?;
+    let range = grant.region.range()?;
     let second = machine.directs_behind().next()?;
     let next = machine.next_direct().filter(|next| goes_with(&second, next))?;
     let requests = || {

@@ -10,7 +10,7 @@
 //! costs as much as packets of a few KiB, and may fail half-way.
 
 use vernic_local::{GrantState, Refusal};
-use vernic_proto::{DirectOp, QpState, Remote, Time};
+use vernic_proto::{DirectOp, QpState, QpType, Remote, Time};
 use vernic_wire::Qpn;
 
 use crate::progress::engine::Engine;
@@ -51,6 +51,9 @@ impl Qp {
             return Placed::Not;
         }
         let (inner, mut placed) = (self.inner(), Placed::Not);
+        if inner.qp_type() != QpType::Rc {
+            return Placed::Not;
+        }
         // Only the thread that has the lane may access a local peer's memory.
         engine.with_free_lane(|now| {
             let mut core = lock(&inner.core);
@@ -84,7 +87,7 @@ fn place(
         }
         Some(GrantState::No { .. } | GrantState::Never) => return Placed::Not,
     };
-    if grant.region.by_kernel().is_some() {
+    if !grant.region.is_mapped() {
         return Placed::Not;
     }
     let Some(start) = grant.offer.place_write(to.addr, len) else {

@@ -126,11 +126,15 @@ impl ConnectedPeer {
             },
             Some(PeerMessage::Slots(slots)) => {
                 self.slots.clone_from(&slots);
-                // Only the latest list of slots counts.
-                let is_old =
-                    |event: &Event| matches!(event, Event::Slots { from: f, .. } if *f == from);
-                events.retain(|event| !is_old(event));
-                events.push(Event::Slots { from, slots });
+                // Only the latest list of slots counts, in the place of the first.
+                let old = events.iter_mut().find_map(|event| match event {
+                    Event::Slots { from: peer, slots } if *peer == from => Some(slots),
+                    _ => None,
+                });
+                match old {
+                    Some(old) => *old = slots,
+                    None => events.push(Event::Slots { from, slots }),
+                }
             }
             Some(PeerMessage::Ring) => {}
             Some(PeerMessage::Bye) => self.said_bye = true,

@@ -10,13 +10,13 @@ use crate::{Access, LivenessWord, PeerList, PeerRange};
 impl RemoteMemory for PeerRange {
     fn write(&self, from: LocalPart<'_>, at: u64, holds: Holds<'_>) -> Result<(), PeerCopyError> {
         let remote = |batch: &mut CopyBatch<'_, true>, at, len| batch.push_range(self, at, len);
-        let mut copy = Copy::new((self.pid, self.liveness), at, holds, remote);
+        let mut copy = KernelCopy::new((self.pid, self.liveness), at, holds, remote);
         from.each(Access::empty(), |checked, n| {
             if copy.add(checked, n)? {
                 return Ok(());
             }
             bounce(checked, n, |_, bytes| {
-                let mut one = Copy::new((self.pid, self.liveness), copy.at, holds, remote);
+                let mut one = KernelCopy::new((self.pid, self.liveness), copy.at, holds, remote);
                 one.len = bytes.len() as u64;
                 one.batch.push_bytes(bytes).ok_or_else(outside)?;
                 one.run()?;
@@ -29,7 +29,7 @@ impl RemoteMemory for PeerRange {
 
     fn write_bytes(&self, bytes: &[u8], at: u64) -> Result<(), PeerCopyError> {
         let remote = |batch: &mut CopyBatch<'_, true>, at, len| batch.push_range(self, at, len);
-        let mut copy = Copy::new((self.pid, self.liveness), at, &|| true, remote);
+        let mut copy = KernelCopy::new((self.pid, self.liveness), at, &|| true, remote);
         copy.len = bytes.len() as u64;
         copy.batch.push_bytes(bytes).ok_or_else(outside)?;
         copy.run()
@@ -41,12 +41,20 @@ impl RemoteMemory for PeerRange {
         })
     }
 
-    fn by_kernel(&self) -> Option<&PeerRange> {
+    fn is_mapped(&self) -> bool {
+        false
+    }
+
+    fn range(&self) -> Option<&PeerRange> {
         Some(self)
     }
 }
 
 impl RemoteMemory for PeerList<'_> {
+    fn is_mapped(&self) -> bool {
+        false
+    }
+
     fn write(&self, _: LocalPart<'_>, _: u64, _: Holds<'_>) -> Result<(), PeerCopyError> {
         Err(outside())
     }
@@ -78,15 +86,15 @@ fn read(
     to: LocalPart<'_>,
     at: u64,
     holds: Holds<'_>,
-    remote: impl Fn(&mut CopyBatch<'_, false>, u64, u64) -> Option<()> + std::marker::Copy,
+    remote: impl Fn(&mut CopyBatch<'_, false>, u64, u64) -> Option<()> + Copy,
 ) -> Result<(), PeerCopyError> {
-    let mut copy = Copy::new(program, at, holds, remote);
+    let mut copy = KernelCopy::new(program, at, holds, remote);
     to.each(Access::LOCAL_WRITE, |checked, n| {
         if copy.add(checked, n)? {
             return Ok(());
         }
         fill(checked, n, |_, bytes| {
-            let mut one = Copy::new(program, copy.at, holds, remote);
+            let mut one = KernelCopy::new(program, copy.at, holds, remote);
             one.len = bytes.len() as u64;
             one.batch.push_bytes_mut(bytes).ok_or_else(outside)?;
             one.run()?;
@@ -98,7 +106,7 @@ fn read(
 }
 
 /// A copy of one message by the kernel, in as many calls as its local pieces take.
-struct Copy<'a, const TO_PEER: bool, F> {
+struct KernelCopy<'a, const TO_PEER: bool, F> {
     /// The local pieces of the next call.
     batch: CopyBatch<'a, TO_PEER>,
     /// The offset in remote memory where the next call begins, and how many bytes it copies.
@@ -109,7 +117,7 @@ struct Copy<'a, const TO_PEER: bool, F> {
     remote: F,
 }
 
-impl<'a, const TO_PEER: bool, F> Copy<'a, TO_PEER, F>
+impl<'a, const TO_PEER: bool, F> KernelCopy<'a, TO_PEER, F>
 where
     F: Fn(&mut CopyBatch<'_, TO_PEER>, u64, u64) -> Option<()>,
 {
