@@ -108,16 +108,19 @@ impl LocalPeer {
     }
 
     /// Returns the peer's process.
+    #[inline]
     pub fn process(&self) -> &Arc<PeerProcess> {
         &self.process
     }
 
     /// Returns the grants between this process and the peer.
+    #[inline]
     pub fn grants(&self) -> &Grants {
         &self.grants
     }
 
     /// Returns the grants between this process and the peer.
+    #[inline]
     pub fn grants_mut(&mut self) -> &mut Grants {
         &mut self.grants
     }
@@ -127,16 +130,19 @@ impl LocalPeer {
     }
 
     /// Returns the id of the peer's process; 0 if the process cannot be seen.
+    #[inline]
     pub fn pid(&self) -> u32 {
         self.process.pid()
     }
 
     /// Returns the slots that the peer says it has.
+    #[inline]
     pub fn slots(&self) -> &[Slot] {
         &self.slots
     }
 
     /// Whether UC and UD go through the ring.
+    #[inline]
     pub fn takes_datagrams(&self) -> bool {
         self.ring.datagrams
     }
@@ -175,6 +181,7 @@ impl PeerRing {
     }
 
     /// Whether UC and UD pause until the peer has taken what was sent to it by UDP.
+    #[inline]
     pub(crate) fn is_draining(&self, now: Time) -> bool {
         self.drains_since.is_some_and(|since| now.since(since) <= DRAIN_NANOS)
     }

@@ -123,6 +123,7 @@ impl LocalPeers {
     }
 
     /// Whether the background thread has something to do: peers to connect to, or to disconnect.
+    #[inline]
     pub fn is_pending(&self) -> bool {
         !self.faults.broken.is_empty() || !self.found.is_empty()
     }
@@ -143,6 +144,7 @@ impl LocalPeers {
     }
 
     /// Returns when to try again to wake a peer that could not be woken.
+    #[inline]
     pub fn wake_at(&self) -> Option<Time> {
         self.faults.wake_at
     }
@@ -159,11 +161,13 @@ impl LocalPeers {
     }
 
     /// Returns a local peer by its id.
+    #[inline]
     pub fn peer(&self, id: LocalPeerId) -> Option<&LocalPeer> {
         self.peers.get(id.index())?.as_ref().filter(|peer| peer.id() == id)
     }
 
     /// Returns a local peer with which memory accesses are possible, by its id.
+    #[inline]
     pub fn accessible(&mut self, id: LocalPeerId) -> Option<&mut LocalPeer> {
         self.peer_mut(id).filter(|peer| peer.process().may_access())
     }
@@ -173,6 +177,7 @@ impl LocalPeers {
         self.peers.iter_mut().flatten().for_each(|peer| peer.grants_mut().end(memory));
     }
 
+    #[inline]
     fn peer_mut(&mut self, id: LocalPeerId) -> Option<&mut LocalPeer> {
         self.peers.get_mut(id.index())?.as_mut().filter(|peer| peer.id() == id)
     }
@@ -270,6 +275,7 @@ impl LocalPeers {
     }
 
     /// Begins a call of the lane, which may write 512 KiB to rings.
+    #[inline]
     pub fn begin(&mut self) {
         self.budget = BYTES_PER_CALL;
     }
@@ -282,6 +288,7 @@ impl LocalPeers {
     }
 
     /// Whether this call of the lane has written as much to rings as it may.
+    #[inline]
     pub fn is_done(&self) -> bool {
         self.budget == 0
     }
@@ -311,6 +318,7 @@ impl LocalPeers {
     }
 
     /// Whether some ring has been full for longer than 100 ms.
+    #[inline]
     pub fn is_stuck(&self, now: Time) -> bool {
         let mut since = self.peers.iter().flatten().filter_map(|peer| peer.ring.full_since);
         since.any(|since| now.since(since) >= PATIENCE_NANOS)
@@ -324,6 +332,7 @@ impl LocalPeers {
 
     /// Whether any peer has written something to its ring. For a thread that has announced that it
     /// is about to sleep.
+    #[inline]
     pub fn has_news(&self) -> bool {
         let mut readers = self.peers.iter().flatten().filter_map(|peer| peer.ring.reader.as_ref());
         readers.any(RingReader::has_news)

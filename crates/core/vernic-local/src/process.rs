@@ -35,6 +35,7 @@ impl LocalPeerId {
 
     /// Returns the peer's index in a table of [`MAX_LOCAL_PEERS`]; another peer gets the index
     /// after this one is gone.
+    #[inline]
     pub const fn index(self) -> usize {
         self.index as usize
     }
@@ -78,12 +79,14 @@ impl PeerProcess {
     }
 
     /// Returns the id of the local peer.
+    #[inline]
     pub fn id(&self) -> LocalPeerId {
         self.id
     }
 
     /// Returns the process id of the local peer as the kernel names it here; 0 if the process is of
     /// a PID namespace that cannot be seen.
+    #[inline]
     pub fn pid(&self) -> u32 {
         self.pid
     }

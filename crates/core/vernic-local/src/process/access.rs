@@ -83,6 +83,7 @@ impl PeerProcess {
     /// Whether the two processes may access each other's memory, if the kernel permits it. Not if
     /// the setting says no, or if the process has no number in this PID namespace. Such a process
     /// cannot be identified. It may send packets, as any process of this user may.
+    #[inline]
     pub fn may_access(&self) -> bool {
         self.access.is_possible
     }
