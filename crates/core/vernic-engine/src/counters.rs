@@ -220,13 +220,17 @@ pub struct DeviceCounters {
     pub streams: StreamCounters,
     /// Counters of requests carried out in the memory of processes of this host, without packets.
     pub direct: DirectCounters,
-    /// Packets sent to processes of this host through shared memory; not counted by the link.
+    /// Packets and parts of messages sent to processes of this host through shared memory; not
+    /// counted by the link.
     pub near_tx_packets: u64,
-    /// Bytes of the packets sent through shared memory, headers included.
+    /// Bytes of the packets sent through shared memory, headers included, and of the payload of
+    /// parts.
     pub near_tx_bytes: u64,
-    /// Packets received from processes of this host through shared memory; not counted by the link.
+    /// Packets and parts of messages received from processes of this host through shared memory;
+    /// not counted by the link.
     pub near_rx_packets: u64,
-    /// Bytes of the packets received through shared memory, headers included.
+    /// Bytes of the packets received through shared memory, headers included, and of the payload
+    /// of parts.
     pub near_rx_bytes: u64,
     /// Times that a queue pair had to wait before it sent through shared memory, because the memory
     /// was full.

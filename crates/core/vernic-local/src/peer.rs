@@ -59,6 +59,8 @@ pub(crate) struct PeerRing {
 #[derive(Debug)]
 pub struct RingSource<'a> {
     pub(crate) process: &'a PeerProcess,
+    /// The process slots that the peer says it has.
+    pub(crate) slots: &'a [Slot],
     pub(crate) owners: &'a [Option<u32>],
     pub(crate) found: &'a mut Vec<(Slot, u32)>,
     pub(crate) sender_memory: Option<&'a SenderMemory>,
@@ -77,10 +79,15 @@ impl<'a> RingSource<'a> {
         self.sender_memory
     }
 
-    /// Whether the peer may have the process slot of the queue pair `peer`: the kernel has not
-    /// reported another process as the owner of the slot's socket. Which slots the peer says it has
-    /// does not matter. Any process can say so, and what a process sends from a new slot may come
-    /// before it says so.
+    /// Whether the peer has the process slot of the queue pair `peer`. The peer's own statement is
+    /// enough only until the kernel has reported the owner of the slot's socket.
+    pub fn has(&self, peer: Qpn) -> bool {
+        self.may_have(peer) && self.slots.contains(&Slot::of(peer))
+    }
+
+    /// Whether the peer may have the process slot of the queue pair `peer`, whatever it says: the
+    /// kernel has not reported another process as the owner of the slot's socket. What a process
+    /// sends from a new slot may come before it says that it has the slot.
     pub fn may_have(&self, peer: Qpn) -> bool {
         let owner = self.owners[usize::from(Slot::of(peer).value())];
         owner.is_none_or(|owner| owner == self.process.pid())
@@ -149,9 +156,9 @@ impl LocalPeer {
 
     /// Returns the parts that reading the peer's ring takes; `None` once the ring is broken.
     #[inline]
-    pub(crate) fn reading(&mut self) -> Option<(&mut RingReader, &PeerProcess, &Grants)> {
-        let Self { process, ring, grants, .. } = self;
-        Some((ring.reader.as_mut()?, process, grants))
+    pub(crate) fn reading(&mut self) -> Option<(&mut RingReader, &PeerProcess, &[Slot], &Grants)> {
+        let Self { process, slots, ring, grants } = self;
+        Some((ring.reader.as_mut()?, process, slots, grants))
     }
 
     #[cold]

@@ -228,9 +228,9 @@ impl LocalPeers {
     pub fn reading(&mut self, index: u16) -> Option<(&mut RingReader, RingSource<'_>)> {
         let Self { peers, owners, found, .. } = self;
         let peer = peers.get_mut(usize::from(index))?.as_mut()?;
-        let (reader, process, grants) = peer.reading()?;
+        let (reader, process, slots, grants) = peer.reading()?;
         let sender_memory = grants.sender_memory();
-        Some((reader, RingSource { process, owners, found, sender_memory }))
+        Some((reader, RingSource { process, slots, owners, found, sender_memory }))
     }
 
     /// Returns the local peer that has the queue pair `peer`, if `path` leads to a process of this

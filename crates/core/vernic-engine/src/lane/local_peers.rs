@@ -48,8 +48,7 @@ impl LaneState {
             }
             let used = core.side.peer.lose(id);
             if used && !in_order {
-                failed += 1;
-                fail_peerless_qp(engine, qp, &mut core, srqs, now);
+                failed += usize::from(fail_peerless_qp(engine, qp, &mut core, srqs, now));
             }
             sched.after(engine, qp, &mut core, QpEvent::Changed, now);
         }
@@ -61,7 +60,7 @@ impl LaneState {
         if in_order {
             tracing::debug!(pid, "a local peer closed its device");
         } else if failed == 0 {
-            tracing::debug!(pid, "a local peer is gone, or cut off: no queue pair has used it");
+            tracing::debug!(pid, "a local peer is gone, or cut off: no queue pair fails");
         } else {
             tracing::warn!(
                 pid,

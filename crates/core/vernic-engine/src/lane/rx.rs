@@ -474,7 +474,7 @@ fn is_from_peer(engine: &Device, core: &mut QpCore, via: &mut RingSource<'_>) ->
     let QpCore { machine, side } = core;
     let Some(path) = side.peer.path() else { return false };
     let peer = machine.attr().dest_qpn;
-    if side.peer.route().is_peer_gone() || !via.may_have(peer) {
+    if side.peer.route().is_peer_gone() || !via.has(peer) {
         return false;
     }
     if !path.is_local() {

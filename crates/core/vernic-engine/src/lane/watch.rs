@@ -52,12 +52,12 @@ impl Lane {
                 left += 1;
                 continue;
             }
-            failed += 1;
-            fail_peerless_qp(engine, qp, &mut core, srqs, now);
+            failed += usize::from(fail_peerless_qp(engine, qp, &mut core, srqs, now));
             sched.after(engine, qp, &mut core, Event::Changed, now);
         }
         let slot = slot.value();
         match (failed, left) {
+            (0, 0) => tracing::debug!(pid, slot, "a process of this host is gone: nothing fails"),
             (0, _) => tracing::debug!(pid, slot, left, "a process of this host has left"),
             _ => tracing::warn!(pid, slot, failed, "{GONE}"),
         }
@@ -71,17 +71,20 @@ const MOST_BATCHES: usize = 64;
 /// The warning for users.
 pub(crate) const GONE: &str = "a process of this host is gone: its peers' queue pairs fail";
 
-/// Fails a queue pair whose peer process is gone. The caller has the scheduler see to what follows.
+/// Fails a queue pair whose peer process is gone, and returns true. One of UC goes on, since
+/// nothing of it is acknowledged. The caller has the scheduler see to what follows.
 pub(crate) fn fail_peerless_qp(
     engine: &Device,
     qp: &Arc<QpInner>,
     core: &mut QpCore,
     srqs: &SrqTable,
     now: Time,
-) {
+) -> bool {
+    let before = core.machine.state();
     qp.with_lane_host(engine, Some(srqs), now, core, |machine, host| {
         if let Some(machine) = machine.packets() {
             machine.handle_peer_gone(now, host);
         }
     });
+    core.machine.state() != before
 }

@@ -7,7 +7,7 @@ use vernic_io::Address;
 use vernic_local::MessageHead;
 use vernic_local::{BYTES_PER_POLL, LIMITS, Rendezvous, RendezvousRecord, part_of};
 use vernic_proto::{Disposition, DropReason, MessagePart};
-use vernic_wire::{Gid, Qpn};
+use vernic_wire::{Gid, Qpn, Service};
 
 use super::{Demux, count_disposition, is_from_peer};
 use crate::counters::Counted;
@@ -63,9 +63,13 @@ impl Demux<'_, '_> {
         let (engine, srqs, now) = (self.engine, Some(self.srqs), self.now);
         let (Some(locked), Some(via)) = (&mut self.locked, &mut self.via) else { return Ok(()) };
         let core = &mut locked.core;
-        if core.side.peer.route().answer_ring() != Some(via.id())
-            && !is_from_peer(engine, core, via)
-        {
+        let is_known = core.side.peer.route().answer_ring() == Some(via.id())
+            || is_from_peer(engine, core, via);
+        // UC is never sent again, and nothing answers it. A peer that has not said yet that it has
+        // the slot of its queue pair is believed.
+        let may_be =
+            || locked.qp.service() == Service::Uc && via.may_have(core.machine.attr().dest_qpn);
+        if !is_known && !may_be() {
             return Err(DropReason::WrongSource);
         }
         locked.requests = true;
@@ -79,7 +83,8 @@ impl Demux<'_, '_> {
                 None => Disposition::Drop(DropReason::WrongService),
             },
         );
-        if !matches!(disposition, Disposition::Drop(_))
+        if is_known
+            && !matches!(disposition, Disposition::Drop(_))
             && core.side.peer.note_arrival(true, Some(via.id()))
         {
             core.side.peer.answer_through(Some(via.id()));
