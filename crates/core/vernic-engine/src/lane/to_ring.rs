@@ -22,18 +22,20 @@ pub(super) fn send_messages(
     let ring = host.side.peer.route().request_ring();
     let Some(mut ring) = ring.and_then(|id| rings.out(id, now)) else { return false };
     begin_messages(machine, host);
-    let (mut is_done, mut bytes) = (false, 0);
+    let (mut is_written, mut is_done, mut bytes) = (false, false, 0);
     for _ in 0..TURN_PACKETS {
         let Some(room) = ring.room(false) else { break };
         let Some((part, len)) = machine.poll_message(now, host, room) else { break };
         ring.push_message(machine.attr().dest_qpn, &part, len);
         bytes += part.length as usize;
-        is_done = machine.has_sent_all();
+        (is_written, is_done) = (true, machine.has_sent_all());
         if bytes >= TURN_BYTES || is_done {
             break;
         }
     }
-    host.engine.counts().note_written(ring.finish());
+    if is_written {
+        host.engine.counts().note_written(ring.finish());
+    }
     is_done
 }
 

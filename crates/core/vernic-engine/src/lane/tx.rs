@@ -147,9 +147,8 @@ impl LaneState {
     }
 
     /// Gives one queue pair its turn, and does what follows it. A queue pair that was `posted` to
-    /// is sure to have done something, and writes responses only where they are due. Not inlined:
-    /// one copy leaves room to inline the callers.
-    #[inline(never)]
+    /// is sure to have done something, and writes responses only where they are due.
+    #[inline]
     fn give_turn(
         &mut self,
         engine: &Device,
