@@ -493,6 +493,16 @@ fn is_from_peer(engine: &Device, core: &mut QpCore, via: &mut RingSource<'_>) ->
     true
 }
 
+/// Whether the process that writes to this ring may be that of the queue pair's peer: the peer is
+/// of this host, and the kernel has named no other process of its slot.
+#[cold]
+fn may_be_from_peer(core: &QpCore, via: &RingSource<'_>) -> bool {
+    let QpCore { machine, side } = core;
+    side.peer.path().is_some_and(|path| path.is_local())
+        && !side.peer.route().is_peer_gone()
+        && via.may_have(machine.attr().dest_qpn)
+}
+
 /// Returns what a packet counts under UDP backpressure. Senders do not count packets to the shared
 /// port.
 #[inline]

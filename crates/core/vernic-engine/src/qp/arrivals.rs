@@ -65,3 +65,56 @@ impl Arrivals {
         count
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::without_background;
+    use crate::{Cq, EMPTY_WC};
+
+    /// Completions that are told apart by their ids.
+    fn wcs(ids: std::ops::Range<u64>) -> Vec<Wc> {
+        ids.map(|id| {
+            let mut wc = EMPTY_WC;
+            wc.completion.wr_id = id;
+            wc
+        })
+        .collect()
+    }
+
+    /// Polls as `Engine::poll_inline` does; `lists` are what arrives meanwhile.
+    fn poll(arrivals: &mut Arrivals, cq: &Cq, room: usize, lists: &[Vec<Wc>]) -> Vec<u64> {
+        let mut out = vec![EMPTY_WC; room];
+        arrivals.begin(cq.ring(), room);
+        assert!(lists.iter().all(|list| arrivals.push(Some(cq.ring()), list)));
+        let taken = arrivals.take(&mut out);
+        let taken = taken + cq.ring().take(&mut out[taken..]);
+        out[..taken].iter().map(|wc| wc.wr_id).collect()
+    }
+
+    #[test]
+    fn completions_keep_their_order_whether_there_is_room_for_all_or_not() {
+        let context = without_background();
+        let (cq, mut arrivals) = (context.create_cq(64, None).unwrap(), Arrivals::new());
+        // The second list does not fit, so the third goes behind it into the queue.
+        let lists = [wcs(0..3), wcs(3..6), wcs(6..7)];
+        assert_eq!(poll(&mut arrivals, &cq, 4, &lists), [0, 1, 2, 3]);
+        assert_eq!(poll(&mut arrivals, &cq, 4, &[wcs(7..8)]), [4, 5, 6, 7]);
+        assert!(poll(&mut arrivals, &cq, 4, &[]).is_empty());
+    }
+
+    #[test]
+    fn completions_go_to_no_other_queue_than_their_own() {
+        let context = without_background();
+        let new = || context.create_cq(64, None).unwrap();
+        let (cq, other, mut arrivals) = (new(), new(), Arrivals::new());
+        // What a call has left that panicked.
+        arrivals.begin(cq.ring(), 4);
+        assert!(arrivals.push(Some(cq.ring()), &wcs(0..2)));
+        assert_eq!(poll(&mut arrivals, &other, 4, &[wcs(5..6)]), [5]);
+        // Of a queue that is not polled.
+        arrivals.begin(other.ring(), 4);
+        assert!(arrivals.push(Some(cq.ring()), &wcs(7..8)));
+        assert_eq!((arrivals.take(&mut [EMPTY_WC; 4]), cq.ring().waiting()), (0, 1));
+    }
+}

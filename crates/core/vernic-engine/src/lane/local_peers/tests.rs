@@ -22,11 +22,15 @@ struct Own {
 
 impl Own {
     fn new() -> Self {
+        Self::with(Service::Rc)
+    }
+
+    fn with(service: Service) -> Self {
         let context = Context::open(Some("lo"), Config::default()).unwrap();
         context.stop_background();
         let cq = context.create_cq(16, None).unwrap();
         let init = QpInit {
-            service: Service::Rc,
+            service,
             send_cq: cq.clone(),
             recv_cq: cq,
             srq: None,
@@ -45,7 +49,8 @@ impl Own {
         let attr = QpAttr { state: QpState::Init, av, dest_qpn: qp.qpn(), ..QpAttr::default() };
         qp.modify(&attr, M::STATE | M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS).unwrap();
         let mask = M::STATE | M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
-        let mask = mask | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+        let of_rc = M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
+        let mask = if service == Service::Rc { mask | of_rc } else { mask };
         qp.modify(&QpAttr { state: QpState::Rtr, ..attr }, mask).unwrap();
         let slot = Slot::of(qp.qpn());
         let engine = context.engine();
@@ -85,6 +90,18 @@ fn a_queue_pair_is_barred_when_the_process_is_gone_that_it_was_connected_to() {
     assert_eq!(own.pid(), Some(std::process::id()));
     own.lose();
     assert_eq!(own.requests(), RequestRoute::PeerGone);
+}
+
+#[test]
+fn only_queue_pairs_whose_service_acknowledges_fail_when_their_peer_is_gone() {
+    for (service, fails) in [(Service::Rc, true), (Service::Uc, false)] {
+        let own = Own::with(service);
+        let (engine, qp) = (own.context.engine(), own.qp.inner());
+        let failed = engine.with_lane(|lane| {
+            fail_peerless_qp(engine, qp, &mut lock(&qp.core), &lane.srqs, engine.now())
+        });
+        assert_eq!((failed, own.qp.state() == QpState::Error), (fails, fails), "{service:?}");
+    }
 }
 
 #[test]

@@ -9,7 +9,7 @@ use vernic_local::{BYTES_PER_POLL, LIMITS, Rendezvous, RendezvousRecord, part_of
 use vernic_proto::{Disposition, DropReason, MessagePart};
 use vernic_wire::{Gid, Qpn, Service};
 
-use super::{Demux, count_disposition, is_from_peer};
+use super::{Demux, count_disposition, is_from_peer, may_be_from_peer};
 use crate::counters::Counted;
 
 impl Demux<'_, '_> {
@@ -65,11 +65,10 @@ impl Demux<'_, '_> {
         let core = &mut locked.core;
         let is_known = core.side.peer.route().answer_ring() == Some(via.id())
             || is_from_peer(engine, core, via);
-        // UC is never sent again, and nothing answers it. A peer that has not said yet that it has
-        // the slot of its queue pair is believed.
-        let may_be =
-            || locked.qp.service() == Service::Uc && via.may_have(core.machine.attr().dest_qpn);
-        if !is_known && !may_be() {
+        // UC is never sent again, and nothing answers it. A process of this host that has not said
+        // yet that it has the slot of its queue pair is believed.
+        let is_believed = || locked.qp.service() == Service::Uc && may_be_from_peer(core, via);
+        if !is_known && !is_believed() {
             return Err(DropReason::WrongSource);
         }
         locked.requests = true;

@@ -255,6 +255,34 @@ fn parts_for_queue_pairs_that_are_not_connected_to_the_neighbour_are_dropped() {
 }
 
 #[test]
+fn parts_of_uc_may_come_before_their_sender_has_claimed_the_slot() {
+    let t = Neighbour::new();
+    let (own, slot) = (t.context.gid_table()[0].gid, Slot::of(t.qp.qpn()));
+    let new = |service, dgid| {
+        let qp = create(&t.pd, &t.cq, service);
+        connect(&t.context, &qp, dgid, t.qp.qpn());
+        (0..2).for_each(|_| qp.post_recv(&[RecvWr { wr_id: 8, sges: &[] as &[Sge] }]).unwrap());
+        qp
+    };
+    let far = new(Service::Uc, Gid::from_ip([127, 0, 9, 9].into()));
+    let (uc, rc) = (new(Service::Uc, own), new(Service::Rc, own));
+    t.context.engine().with_lane(|lane| lane.rings.set_slots(t.id, Vec::new()));
+    let part = |qp: &Qp| head_of(qp.qpn(), &PART);
+    t.drops_for(DropReason::WrongSource, "another host", part(&far), &[]);
+    // RC is sent again, and its answers would go to whoever writes to the ring.
+    t.drops_for(DropReason::WrongSource, "of RC", part(&rc), &[]);
+    assert!(t.write(part(&uc), &[]));
+    assert_eq!(t.receive(), 1);
+    let mut wc = [crate::EMPTY_WC; 2];
+    assert_eq!((t.cq.poll(&mut wc), wc[0].qpn), (Ok(1), uc.qpn()));
+    // Packets by the link are not shut out by it.
+    assert_eq!(lock(&uc.inner().core).side.peer.route().answer_ring(), None);
+    let other = std::process::id() ^ 1;
+    t.context.engine().with_lane(|lane| lane.rings.set_owner(slot, other));
+    t.drops_for(DropReason::WrongSource, "another process", part(&uc), &[]);
+}
+
+#[test]
 fn parts_for_queue_pairs_that_receive_nothing_are_dropped() {
     let t = Neighbour::new();
     let failed = create(&t.pd, &t.cq, Service::Rc);
