@@ -33,9 +33,7 @@ struct Report {
 impl Report {
     /// Reads what was kept, and checks what types cannot say.
     fn parse(json: &str) -> Result<Self> {
-        let report: Self = serde_json::from_str(json).map_err(|e| format!("not a report: {e}"))?;
-        report.programs.check()?;
-        Ok(report)
+        Programs::read_kept(json, |report: &Self| &report.programs)
     }
 }
 

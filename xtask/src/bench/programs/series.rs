@@ -1,5 +1,6 @@
 //! The readings of all rounds, as they are kept in the JSON of a run.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::chart;
@@ -38,6 +39,16 @@ pub(crate) struct Series {
 }
 
 impl Programs {
+    /// Reads a measurement that was kept, and checks of its programs what types cannot say.
+    pub(crate) fn read_kept<T: DeserializeOwned>(
+        json: &str,
+        programs: impl Fn(&T) -> &Self,
+    ) -> Result<T> {
+        let kept: T = serde_json::from_str(json).map_err(|e| format!("not a report: {e}"))?;
+        programs(&kept).check()?;
+        Ok(kept)
+    }
+
     /// Checks what types cannot say.
     pub(crate) fn check(&self) -> Result {
         for series in &self.series {
