@@ -30,6 +30,7 @@ const CONNECTED: &[&str] = &["peer is on this host", " Established "];
 const TOLD: &[&str] = &[
     "queue pair failed",
     "its peers' queue pairs fail",
+    "connections with it end",
     " Disconnected ",
     "iWARP connection over",
 ];
@@ -278,5 +279,8 @@ mod tests {
         assert!(matches!(judge("Waiting for client to connect"), Verdict::NotConnected));
         assert!(matches!(judge(connected), Verdict::Hung));
         assert!(matches!(judge(&format!("{connected}{told}")), Verdict::Told));
+        // The connection manager was first, and the program has ended its queue pair itself.
+        let ended = "vernic[1] debug: a process of this host is gone: connections with it end\n";
+        assert!(matches!(judge(&format!("{connected}{ended}")), Verdict::Told));
     }
 }

@@ -28,6 +28,7 @@ use std::collections::HashSet;
 use vernic_io::Slot;
 use vernic_io::host::{Lookup, SlotTable};
 use vernic_proto::Time;
+use vernic_proto::cm::CmPath;
 use vernic_wire::Gid;
 
 use super::{CmShared, slot_of};
@@ -122,7 +123,9 @@ impl CmShared {
         let mut state = lock(&self.state);
         let Some(machine) = &mut state.machine else { return };
         if !gone.is_empty() {
-            machine.end_gone(now, |path, id| gone.contains(&(path.remote, slot_of(id))));
+            let is_gone = |path: CmPath, id| gone.contains(&(path.remote, slot_of(id)));
+            let connections = machine.end_gone(now, is_gone);
+            tracing::debug!(connections, "a process of this host is gone: connections with it end");
         }
         let met: HashSet<_> =
             machine.peers().map(|(path, id)| (path.remote, slot_of(id))).collect();

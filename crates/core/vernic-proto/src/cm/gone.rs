@@ -31,13 +31,15 @@ impl Cm {
     /// Ends the connections whose peer, as [`peers`](Self::peers) tells it, is gone: its process
     /// was killed, say. Each end is told as if the peer had said so: before the connection is up by
     /// [`Rejected`](super::EventKind::Rejected), after by
-    /// [`Disconnected`](super::EventKind::Disconnected). Nothing is sent.
-    pub fn end_gone(&mut self, now: Time, is_gone: impl Fn(CmPath, CommId) -> bool) {
+    /// [`Disconnected`](super::EventKind::Disconnected). Nothing is sent. Returns how many have
+    /// ended.
+    pub fn end_gone(&mut self, now: Time, is_gone: impl Fn(CmPath, CommId) -> bool) -> usize {
         let gone = self
             .table
             .iter()
             .filter(|(_, conn)| has_peer(conn) && is_gone(conn.path, conn.remote_id));
         let gone: Vec<_> = gone.map(|(id, conn)| (id, conn.state)).collect();
+        let ended = gone.len();
         for (id, state) in gone {
             self.counters.peers_gone += 1;
             // What a peer says whose owner has gone.
@@ -48,6 +50,7 @@ impl Cm {
             let rej = Rej { reason, message: RejectedMessage::OTHER, ..Rej::default() };
             self.end_rejected(now, id, &rej);
         }
+        ended
     }
 
     /// Ends a request that its owner knows to be heard by nobody, as if the peer had rejected it

@@ -9,9 +9,10 @@ use crate::cm::CmError;
 fn gone(mut t: Pair, expected: &Expect) {
     t.trace();
     let peers: Vec<_> = t.b.cm.peers().collect();
-    t.b.cm.end_gone(t.now, |path, _| path.remote == gid(9));
+    assert_eq!(t.b.cm.end_gone(t.now, |path, _| path.remote == gid(9)), 0);
     assert_eq!(t.b.cm.peers().collect::<Vec<_>>(), peers, "others stay");
-    t.b.cm.end_gone(t.now, |path, id| peers.contains(&(path, id)));
+    let ended = t.b.cm.end_gone(t.now, |path, id| peers.contains(&(path, id)));
+    assert_eq!(ended, peers.len());
     assert_eq!(t.b.cm.peers().count(), 0);
     assert_eq!(t.b.cm.counters().peers_gone, peers.len() as u64);
     t.b.cm.end_gone(t.now, |_, _| true);
