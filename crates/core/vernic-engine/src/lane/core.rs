@@ -64,6 +64,9 @@ pub(crate) struct LaneState {
     pub(super) rings: LocalPeers,
     /// The receiver page of this process, which says how much is in flight to it.
     pub(super) receiver_page: Option<Arc<ReceiverPage>>,
+    /// Bytes that receiving has pulled out of the memory of local peers since
+    /// [`take_pulled`](Self::take_pulled).
+    pub(super) pulled: u64,
     pub(super) groups: Groups,
     pub(super) gsi: Gsi,
 }
@@ -80,6 +83,7 @@ impl LaneState {
             udp_backpressure: UdpBackpressure::new(device.config().pace),
             rings: LocalPeers::default(),
             receiver_page: device.slots().receiver_page().cloned(),
+            pulled: 0,
             groups: Groups::default(),
             gsi: Gsi::new(cm),
         }
@@ -89,6 +93,12 @@ impl LaneState {
     #[inline]
     pub(crate) fn arrivals(&mut self) -> &mut Arrivals {
         &mut self.arrivals
+    }
+
+    /// Returns how many bytes were pulled out of the memory of local peers since the last call.
+    #[inline]
+    pub(crate) fn take_pulled(&mut self) -> u64 {
+        std::mem::take(&mut self.pulled)
     }
 
     /// Returns when the background thread must poll the lane again for its packets though none

@@ -136,7 +136,7 @@ impl LaneState {
 
     /// Receives up to `bytes` from the ring of one local peer.
     fn receive_ring(&mut self, engine: &Device, index: u16, bytes: u64, now: Time) -> usize {
-        let Self { rings, table, srqs, sched, arrivals, groups, .. } = self;
+        let Self { rings, table, srqs, sched, arrivals, groups, pulled: all_pulled, .. } = self;
         let (mut buffer, mut count, mut total, mut broken) = (rings.take_buffer(), 0, 0, None);
         let Some((reader, via)) = rings.reading(index) else { return 0 };
         let sender_memory = via.sender_memory();
@@ -184,6 +184,7 @@ impl LaneState {
             }
         }
         demux.unlock();
+        *all_pulled += demux.pulled;
         drop(demux);
         reader.release();
         rings.give_buffer(buffer);

@@ -141,6 +141,23 @@ fn staying_calls_keep_it_away_once_it_is() {
     assert_eq!(judged(&mut policy, 100 + 2 * TABLE.staying_calls - 1), Next::Poll);
 }
 
+#[test]
+fn bytes_per_call_let_a_thread_that_copies_count_as_one_that_polls() {
+    let (cells, mut policy) = (Cells::default(), Background::new(TAKEOVER));
+    judged(&mut policy, 100);
+    let away = Event::BackedOff { is_armed: false, caller_sleeps: false };
+    policy.after(&TABLE, away);
+    policy.after(&TABLE, Event::Paused { caller_sleeps: false });
+    // At 20 GB/s, the copies of a take-over time.
+    cells.called(Time(1));
+    cells.pulled(&TABLE, TAKEOVER * 20);
+    assert_eq!(judged(&mut policy, 100 + cells.calls()), Next::BackOff);
+    cells.pulled(&TABLE, TABLE.bytes_per_call - 1);
+    let calls = cells.calls();
+    cells.pulled(&TABLE, TABLE.bytes_per_call);
+    assert_eq!(cells.calls(), calls + 1);
+}
+
 /// Returns for how many rounds the thread watches, although application threads call, after it has
 /// backed off and then found packets `silent_nanos` after the last call.
 fn rounds_after(silent_nanos: u64, table: &Table) -> usize {

@@ -241,6 +241,8 @@ impl Background {
         engine.answer_doorbells(&mut lane);
         lane.transmit(&engine, now);
         let received = lane.receive_before_sleep(&engine, now);
+        // Only what applications' threads pull counts as calls.
+        lane.take_pulled();
         lane.fire_timers(&engine, now);
         lane.transmit_all(&engine, now);
         let due = [self.policy.polls_by(now), self.processes_due, engine.alarms().due()];

@@ -220,6 +220,7 @@ impl Engine {
             lane.arrivals().begin(cq, out.len());
             let received = lane.receive(self, now);
             taken = lane.arrivals().take(out);
+            self.count_pulled(lane);
             lane.fire_timers(self, now);
             taken += cq.take(&mut out[taken..]);
             after = self.policy().polled(taken != 0 || received != 0, now);
@@ -252,9 +253,19 @@ impl Engine {
             self.policy().called(now);
             lane.transmit(self, now);
             lane.receive(self, now);
+            self.count_pulled(lane);
             lane.fire_timers(self, now);
             lane.transmit_all(self, now);
         })
+    }
+
+    /// Reports to the policy what a thread of the application has pulled.
+    #[inline]
+    fn count_pulled(&self, lane: &mut Lane) {
+        let pulled = lane.take_pulled();
+        if pulled != 0 {
+            self.policy().pulled(&TABLE, pulled);
+        }
     }
 
     /// Makes progress for the last time before the process ends, as
