@@ -14,20 +14,22 @@ use connected::{aim, connect, send};
 use host::FuzzHost;
 use libfuzzer_sys::fuzz_target;
 use vernic_local::MessageHead;
-use vernic_local::{head_of, part_of};
+use vernic_local::{PartRecord, head_of, part_of, put_tail};
 use vernic_proto::{
-    AccessCheck, AccessFault, AttrMask, Disposition, MessagePart, PullFault, Qp, QpAttr, QpState,
-    QpType, RendezvousLimits, RxMeta, Time,
+    AccessCheck, AccessFault, AttrMask, Disposition, MessagePart, PartAck, PullFault, Qp, QpAttr,
+    QpState, QpType, RendezvousLimits, RxMeta, Time,
 };
 use vernic_wire::{Packet, Psn, Qpn};
 
 /// The number of the queue pair under test.
 const QPN: u32 = 0x11;
+/// The flag of a head that an acknowledgement comes with the part.
+const ACK: u16 = 1 << 10;
 /// Payload of parts that are no rendezvous is at most as long as a ring carries.
 const MAX_PAYLOAD: u32 = 4224;
 
 /// What a head that a process wrote names, if anything.
-fn parse(data: &mut &[u8], near: Psn, argument: u8) -> Option<MessagePart> {
+fn parse(data: &mut &[u8], near: Psn, argument: u8) -> Option<(MessagePart, Option<PartAck>)> {
     let (bytes, rest) = data.split_first_chunk::<6>()?;
     *data = rest;
     let [low, high, a, b, c, tag] = *bytes;
@@ -37,24 +39,33 @@ fn parse(data: &mut &[u8], near: Psn, argument: u8) -> Option<MessagePart> {
         n @ 4..8 => near.sub(u32::from(n)),
         _ => near,
     };
-    let flags = u16::from_le_bytes([low, high & (argument << 4)]);
+    // Mostly bits that have a meaning.
+    let flags = u16::from_le_bytes([low, if argument & 7 == 7 { high } else { high & 7 }]);
     let head = MessageHead { flags, words: [QPN, psn.value(), u32::from(tag)] };
     let length = u32::from_le_bytes([a, b, c, 0]);
-    // Behind the payload, a number that XRC may name, or one that cannot be.
-    let mut bytes = vec![0x5A; (length % (MAX_PAYLOAD - 3)) as usize];
-    bytes.extend((u32::from(tag) << (argument & 24)).to_ne_bytes());
-    let (dest, part, _) = part_of(head, &bytes)?;
-    assert_eq!(head_of(dest, &part).flags, flags);
-    Some(if part.is_rendezvous { MessagePart { length, ..part } } else { part })
+    // Behind the payload, a number that XRC may name or that is acknowledged, or one that cannot
+    // be.
+    let mut bytes = vec![0x5A; (length % (MAX_PAYLOAD - 7)) as usize];
+    if flags & ACK != 0 {
+        bytes.extend((u32::from(tag & 15) << (argument & 24)).to_ne_bytes());
+        bytes.extend([tag & 0x60, 0, 0, tag]);
+    } else {
+        bytes.extend((u32::from(tag) << (argument & 24)).to_ne_bytes());
+    }
+    let PartRecord { dest, part, ack, .. } = part_of(head, &bytes)?;
+    assert_eq!(head_of(dest, &part, ack).flags, flags);
+    Some((if part.is_rendezvous { MessagePart { length, ..part } } else { part }, ack))
 }
 
 /// Checks that a part is one that a peer takes.
-fn check(part: &MessagePart, payload: &[u8], mtu: u32) {
-    let head = head_of(Qpn::new(0x22), part);
-    let mut bytes = payload.to_vec();
-    bytes.extend(part.srqn.map(|srqn| srqn.value().to_ne_bytes()).into_iter().flatten());
-    let (dest, read, behind) = part_of(head, &bytes).expect("what is written is read");
-    assert_eq!((dest, behind), (Qpn::new(0x22), payload));
+fn check(part: &MessagePart, ack: Option<PartAck>, payload: &[u8], mtu: u32) {
+    let head = head_of(Qpn::new(0x22), part, ack);
+    let (mut bytes, mut tail) = (payload.to_vec(), [0; 8]);
+    let len = put_tail(part, ack, &mut tail);
+    bytes.extend_from_slice(&tail[..len]);
+    let record = part_of(head, &bytes).expect("what is written is read");
+    let PartRecord { dest, part: read, payload: behind, ack: carried } = record;
+    assert_eq!((dest, behind, carried), (Qpn::new(0x22), payload, ack));
     assert_eq!(MessagePart { length: part.length, ..read }, *part);
     assert!(part.is_rendezvous || read.length == part.length);
     let is_full = part.length != 0 && part.length.is_multiple_of(mtu);
@@ -68,7 +79,9 @@ fn drain(qp: &mut Qp, now: Time, host: &mut FuzzHost) {
     for _ in 0..4096 {
         if let Some((part, written)) = qp.poll_message(now, host, &mut buf) {
             assert_eq!(part.srqn.is_some(), qp.qp_type() == QpType::XrcIni);
-            check(&part, &buf[..written], mtu);
+            let ack = qp.take_ack(now, host);
+            assert!(ack.is_none() || qp.qp_type() == QpType::Rc);
+            check(&part, ack, &buf[..written], mtu);
             continue;
         }
         let Some(sent) =
@@ -96,7 +109,12 @@ fuzz_target!(|data: &[u8]| {
         data = rest;
         match action & 7 {
             0..=2 => {
-                let Some(part) = parse(&mut data, expected, *argument) else { continue };
+                let Some((part, ack)) = parse(&mut data, expected, *argument) else { continue };
+                if let Some(ack) = ack {
+                    let answered = qp.handle_ack(now, ack, &mut host);
+                    let drops = matches!(answered, Disposition::Drop(_));
+                    assert!(drops || qp_type == QpType::Rc, "{answered:?}");
+                }
                 let len = if part.is_rendezvous { 0 } else { part.length as usize };
                 let disposition = qp.handle_message(now, &part, &payload[..len], &mut host);
                 let is_taken = match qp_type {

@@ -304,12 +304,20 @@ impl Scheduler {
     }
 
     /// Does the part of [`after`](Self::after) that may have to be done when a queue pair has sent
-    /// messages and nothing else, all that was posted. No request is left to be sent, its state and
-    /// responses are what they were, and the destination window does not count messages. So its
-    /// standing stays the same.
+    /// messages and nothing else, all that was posted. No request is left to be sent, its state is
+    /// what it was, and the destination window does not count messages. So its standing stays the
+    /// same, unless a message has carried the delayed ACK.
     #[inline]
     pub(crate) fn after_messages(&mut self, qp: &QpInner, core: &mut QpCore) {
         self.timers.arm(qp.qpn(), core);
+        let QpCore { machine, side } = core;
+        if side.ack.is_listed() && !machine.owes_only_ack() {
+            side.ack.left();
+            let index = qp.mark.index();
+            if self.entries.standing(index) == Standing::AckDelayed {
+                self.put(index, Standing::Idle);
+            }
+        }
     }
 
     fn move_to(&mut self, qp: &QpInner, index: u32, then: Standing) {

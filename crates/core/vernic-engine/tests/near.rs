@@ -33,6 +33,33 @@ fn after_two_have_met_nothing_goes_by_the_wire_any_more() {
 }
 
 #[test]
+fn an_answer_carries_the_acknowledgement_of_what_it_answers() {
+    let pair = near_pair(Service::Rc);
+    warm_up(&pair);
+    let records = || near_packets(&pair.a) + near_packets(&pair.b);
+    let start = Instant::now();
+    loop {
+        pair.a_qp.post_recv(&[RecvWr { wr_id: 1, sges: &[pair.a.sge(0, 8)] }]).unwrap();
+        pair.b_qp.post_recv(&[RecvWr { wr_id: 2, sges: &[pair.b.sge(0, 8)] }]).unwrap();
+        let before = records();
+        pair.a_qp.post_send(&[wr(3, SendOp::Send, &[pair.a.sge(0, 8)])]).unwrap();
+        let received = pair.b.wait(1)[0];
+        pair.b_qp.post_send(&[wr(4, SendOp::Send, &[pair.b.sge(0, 8)])]).unwrap();
+        // The send that is answered completes before its answer is received.
+        let done = pair.a.wait(2);
+        let records = records() - before;
+        assert_eq!([received.wr_id, done[0].wr_id, done[1].wr_id], [2, 3, 1]);
+        assert!(done.iter().all(|wc| wc.status == WcStatus::Success), "{done:?}");
+        pair.b.wait_beside(1, || pair.a.context.progress());
+        if records == 2 {
+            return;
+        }
+        // This thread was without its core for so long that the acknowledgement went by itself.
+        assert!(start.elapsed() < PATIENCE, "{records} records there and back");
+    }
+}
+
+#[test]
 fn one_sided_operations_go_through_memory_as_packets_do() {
     let pair = near_pair(Service::Rc);
     warm_up(&pair);

@@ -48,7 +48,7 @@ pub use connect::{
 pub use grant_message::{Denial, GrantMessage, GrantOffer};
 pub use grants::{GrantAnswer, Grants};
 pub use hello::MAX_PAYLOAD_BYTES;
-pub use message_head::{head_of, part_of};
+pub use message_head::{PartRecord, head_of, part_of, put_tail};
 pub use page::SleepFlag;
 pub use peer::{LocalPeer, RingSource};
 pub use peers::LocalPeers;

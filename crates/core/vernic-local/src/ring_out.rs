@@ -1,10 +1,10 @@
 //! The ring to a local peer, while a turn of a queue pair is written to it.
 
 use vernic_io::TxPath;
-use vernic_proto::{MessagePart, Time};
+use vernic_proto::{MessagePart, PartAck, Time};
 use vernic_wire::Qpn;
 
-use crate::message_head::{SRQN_BYTES, head_of, put_srqn};
+use crate::message_head::{TAIL_BYTES, head_of, put_tail};
 use crate::peer::{LocalPeer, PATIENCE_NANOS, RingFaults, WAKE_NANOS};
 use crate::ring::{message_bytes, record_bytes};
 use crate::staging::StagingBuffer;
@@ -88,7 +88,7 @@ impl RingOut<'_> {
             self.drops = true;
         }
         let room = self.staging.room();
-        let len = room.len() - SRQN_BYTES;
+        let len = room.len() - TAIL_BYTES;
         Some(&mut room[..len])
     }
 
@@ -116,14 +116,21 @@ impl RingOut<'_> {
     }
 
     /// Sends the part whose payload, `len` bytes, was written to the space of
-    /// [`room`](Self::room), to the queue pair `dest` of the peer.
+    /// [`room`](Self::room), to the queue pair `dest` of the peer. The part may carry an
+    /// acknowledgement, unless it is of XRC.
     #[inline]
-    pub fn push_message(&mut self, dest: Qpn, part: &MessagePart, len: usize) {
+    pub fn push_message(
+        &mut self,
+        dest: Qpn,
+        part: &MessagePart,
+        ack: Option<PartAck>,
+        len: usize,
+    ) {
         self.written.records += 1;
         self.written.bytes += len as u64;
-        let len = len + put_srqn(part, &mut self.staging.room()[len..]);
+        let len = len + put_tail(part, ack, &mut self.staging.room()[len..]);
         self.spent += message_bytes(len);
-        if self.staging.push_message(head_of(dest, part), len) {
+        if self.staging.push_message(head_of(dest, part, ack), len) {
             self.staging.flush(self.peer.ring.writer.as_mut());
         }
     }

@@ -60,6 +60,12 @@ impl QpRoute {
         self.responses
     }
 
+    /// Whether answers go through the ring that requests go through, so that they may go together.
+    #[inline]
+    pub fn answers_beside_requests(&self) -> bool {
+        self.responses.is_some() && self.responses == self.request_ring()
+    }
+
     /// Whether packets go through a ring of this local peer.
     pub fn uses(&self, id: LocalPeerId) -> bool {
         self.requests == RequestRoute::Ring(id) || self.responses == Some(id)

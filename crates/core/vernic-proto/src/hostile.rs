@@ -13,7 +13,7 @@ use crate::completion::Tag;
 use crate::cx::QpInit;
 use crate::disposition::{Disposition, DropReason};
 use crate::host::PullFault;
-use crate::message::{MessagePart, RendezvousLimits};
+use crate::message::{MessagePart, PartAck, RendezvousLimits};
 use crate::qp::Qp;
 use crate::state::{AttrMask, QpAttr, QpState, QpType};
 use crate::test_host::{BASE, FOREIGN_SRQN, RKEY, SRQN, TestHost, meta, packet_bytes};
@@ -153,6 +153,14 @@ fn hand_over(
     (now, host): (Time, &mut TestHost),
     part: &MessagePart,
 ) -> Disposition {
+    if random.below(4) == 0 {
+        let any = Syndrome(random.next() as u8);
+        let syndrome = random.one_of(&[Syndrome::ACK, Syndrome::ACK, any]);
+        let aeth = Aeth { syndrome, msn: random.below(4) as u32 };
+        let psn = Psn::new(FIRST_PSN).add(random.below(24) as u32).sub(8);
+        let disposition = qp.handle_ack(now, PartAck { psn, aeth }, host);
+        assert!(qp.qp_type() == QpType::Rc || matches!(disposition, Disposition::Drop(_)));
+    }
     let payload = [7; 8448];
     let is_cut = random.below(100) == 0;
     let len = if part.is_rendezvous { 0 } else { (part.length as usize).min(payload.len()) };
@@ -296,6 +304,10 @@ fn drain(qp: &mut Qp, host: &mut TestHost, now: Time) {
             assert_eq!(part.srqn.is_some(), qp.qp_type() == QpType::XrcIni);
             assert!(part.has_fitting_length(PATH_MTU), "{part:?}");
             assert!(part.is_rendezvous || len == part.length as usize, "{part:?}");
+            if let Some(ack) = qp.take_ack(now, host) {
+                assert_eq!(qp.qp_type(), QpType::Rc, "{ack:?}");
+                assert!(!qp.wants_responses(), "an acknowledgement is all there is to answer");
+            }
             continue;
         }
         let sent = match qp.poll_response(now, host, &mut buf) {

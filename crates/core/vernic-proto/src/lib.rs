@@ -50,7 +50,7 @@ pub use error::{
 };
 pub use event::QpEvent;
 pub use host::{AtomicOp, Host, PullFault, QpCounters, RemoteAccess, RxMeta, SrqFault, Transmit};
-pub use message::{MessagePart, RendezvousLimits};
+pub use message::{MessagePart, PartAck, RendezvousLimits};
 pub use qp::Qp;
 pub use shares::{Shares, Source};
 pub use state::{AddressVector, AttrMask, ModifyError, QpAttr, QpState, QpType};

@@ -7,7 +7,7 @@
 //! the peer's acknowledgements, its NAKs and a change of the route mean what they always mean, and
 //! what has to be sent again travels in packets.
 
-use vernic_wire::{Mtu, Psn, Srqn};
+use vernic_wire::{Aeth, Mtu, Psn, Srqn};
 
 use crate::completion::Tag;
 use crate::segment::packet_count;
@@ -35,6 +35,16 @@ pub struct MessagePart {
     pub tag: Tag,
     /// The shared receive queue at the peer that it is for. Of XRC alone, and of each part.
     pub srqn: Option<Srqn>,
+}
+
+/// A positive acknowledgement that travels with a part in the other direction, in place of an ACK
+/// packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PartAck {
+    /// The last sequence number that it acknowledges.
+    pub psn: Psn,
+    /// What the packet would say: an ACK, with credits or without, and the responder's MSN.
+    pub aeth: Aeth,
 }
 
 impl MessagePart {

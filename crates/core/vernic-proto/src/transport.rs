@@ -24,7 +24,7 @@ use crate::direct::Direct;
 use crate::disposition::{Disposition, DropReason};
 use crate::error::PostError;
 use crate::host::{Host, RxMeta, Transmit};
-use crate::message::{MessagePart, RendezvousLimits};
+use crate::message::{MessagePart, PartAck, RendezvousLimits};
 use crate::sq::SendQueue;
 use crate::state::{ModifyError, QpAttr};
 use crate::time::Time;
@@ -143,6 +143,11 @@ pub(crate) trait Transport: fmt::Debug {
         Ok(None)
     }
 
+    /// Takes the positive acknowledgement that is all there is to answer, for a part to carry.
+    fn take_ack(&mut self, _cx: &mut Cx<'_>, _host: &mut impl Host) -> Option<PartAck> {
+        None
+    }
+
     /// The request that the owner may carry out without packets.
     fn next_direct(&self) -> Option<Direct> {
         None
@@ -176,6 +181,16 @@ pub(crate) trait Transport: fmt::Debug {
         _host: &mut impl Host,
     ) -> Disposition {
         Disposition::Drop(DropReason::WrongService)
+    }
+
+    /// Handles an acknowledgement that came with a part of a message.
+    fn handle_ack(
+        &mut self,
+        _cx: &mut Cx<'_>,
+        _ack: PartAck,
+        _host: &mut impl Host,
+    ) -> Result<Disposition, Broken> {
+        Ok(Disposition::Drop(DropReason::WrongService))
     }
 
     /// The peer tells of congestion on the path to it.

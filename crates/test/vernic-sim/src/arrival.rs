@@ -5,7 +5,7 @@
 
 use std::fmt::Display;
 
-use vernic_proto::{Disposition, DropReason, RxMeta, Time};
+use vernic_proto::{Disposition, DropReason, PartAck, Qp, RxMeta, Time};
 use vernic_wire::{AethCode, Bth, Headers, Opcode, Packet, Psn, RnrTimer, Service};
 
 use crate::cover::Count;
@@ -16,7 +16,7 @@ use crate::net::{Tag, garbage};
 use crate::parts;
 use crate::plan::Mutation;
 use crate::ring::{PartRecord, numbers_of};
-use crate::side::Effects;
+use crate::side::{Effects, SimHost};
 use crate::trace;
 use crate::world::World;
 use crate::xrc::is_reliable;
@@ -56,6 +56,27 @@ impl World {
 
     /// Hands a packet over that came by the network, or through a ring.
     pub(crate) fn receive(&mut self, c: usize, s: usize, bytes: &[u8], tag: &Tag, by_ring: bool) {
+        self.receive_as(c, s, (bytes, tag), by_ring, |qp, now, host, packet, meta| {
+            qp.handle_packet(now, packet, meta, host)
+        });
+    }
+
+    /// An acknowledgement that a part carried arrives: it is judged as the ACK packet that says the
+    /// same.
+    pub(crate) fn receive_ack(&mut self, c: usize, s: usize, ack: PartAck, bytes: &[u8]) {
+        self.receive_as(c, s, (bytes, &Tag::default()), true, |qp, now, host, _, _| {
+            qp.handle_ack(now, ack, host)
+        });
+    }
+
+    fn receive_as(
+        &mut self,
+        c: usize,
+        s: usize,
+        (bytes, tag): (&[u8], &Tag),
+        by_ring: bool,
+        handle: impl FnOnce(&mut Qp, Time, &mut SimHost<'_>, &Packet<'_>, &RxMeta) -> Disposition,
+    ) {
         let Ok(packet) = Packet::parse(bytes) else {
             if !self.conns[c].sides[s].st.lenient {
                 fail!(self.ctx, "a packet that was sent does not parse");
@@ -83,8 +104,7 @@ impl World {
         let out = &mut self.conns[c].flows[s];
         out.rnr_now = u32::from(rnr);
         out.rnr_naks += out.rnr_now;
-        let disposition =
-            self.with_qp(c, s, |qp, now, host| qp.handle_packet(now, &packet, &meta, host));
+        let disposition = self.with_qp(c, s, |qp, now, host| handle(qp, now, host, &packet, &meta));
         self.conns[c].flows[s].rnr_now = 0;
         self.ctx.hit(Count::Packets);
         judge::count(&mut self.ctx, disposition);
@@ -199,6 +219,14 @@ impl World {
         let meta = RxMeta { grh: None, ecn: 0, sl: 0xA };
         self.haunt(c, s, &packet, |world| {
             world.with_qp(c, s, |qp, now, host| qp.handle_packet(now, &packet, &meta, host))
+        });
+    }
+
+    /// An acknowledgement that a part of an earlier connection carried, likewise.
+    pub(crate) fn receive_ghost_ack(&mut self, c: usize, s: usize, ack: PartAck, bytes: &[u8]) {
+        let Ok(packet) = Packet::parse(bytes) else { return };
+        self.haunt(c, s, &packet, |world| {
+            world.with_qp(c, s, |qp, now, host| qp.handle_ack(now, ack, host))
         });
     }
 

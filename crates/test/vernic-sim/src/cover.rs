@@ -47,7 +47,7 @@ counts! {
     WcRemoteAccess = "wc_remote_access", WcRemoteOperation = "wc_remote_operation",
     WcRetryExceeded = "wc_retry_exceeded", WcRnrExceeded = "wc_rnr_exceeded", WcOther = "wc_other",
     Parts = "parts", PartsXrc = "parts_xrc", PartsUc = "parts_uc", PartsNotReady = "parts_not_ready", PartsRefused = "parts_refused",
-    Rendezvous = "rendezvous", Unreachable = "unreachable",
+    CarriedAcks = "carried_acks", Rendezvous = "rendezvous", Unreachable = "unreachable",
     Withdrawn = "withdrawn", RingPackets = "ring_packets", ToRing = "to_ring",
     RingFull = "ring_full", RingsLost = "rings_lost", RecordsLost = "records_lost",
     PeersGone = "peers_gone", LateCopies = "late_copies", HostileParts = "hostile_parts",

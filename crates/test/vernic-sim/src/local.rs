@@ -8,7 +8,7 @@
 //! Called by the world's loop and by chaos; calls the queue pairs and the arrival.
 
 use vernic_proto::{Disposition, MessagePart, Qp, QpState, Time};
-use vernic_wire::Packet;
+use vernic_wire::{Bth, Headers, Opcode, Packet};
 
 use crate::cover::Count;
 use crate::ctx::fail;
@@ -19,6 +19,7 @@ use crate::plan::{Chaos, Mutation, RingFate};
 use crate::ring::{Body, PartRecord, Polled, Record, numbers_of};
 use crate::side::{Offer, Pulled, SimHost};
 use crate::trace;
+use crate::wirecheck;
 use crate::world::{Event, Phase, World};
 use crate::xrc::is_reliable;
 
@@ -106,8 +107,9 @@ impl World {
         })
     }
 
-    /// Writes a part of a message to the ring.
+    /// Writes a part of a message to the ring, and before it the acknowledgement that it carries.
     pub(crate) fn transmit_part(&mut self, c: usize, s: usize, part: MessagePart, payload: &[u8]) {
+        self.transmit_ack(c, s);
         let conn = &mut self.conns[c];
         let limits = conn.plan.ring.as_ref().and_then(|plan| plan.rendezvous);
         let (side, mtu) = (&mut conn.sides[s], conn.plan.mtu.bytes());
@@ -128,6 +130,29 @@ impl World {
             *byte ^= 0x10;
         }
         self.write(c, s, true, Body::Part(PartRecord { part, payload, tag }));
+    }
+
+    /// Writes the acknowledgement that is due, if answers take the ring of the part that leaves.
+    fn transmit_ack(&mut self, c: usize, s: usize) {
+        if !self.conns[c].sides[s].st.responses_by_ring {
+            return;
+        }
+        let Some(ack) = self.with_qp(c, s, |qp, now, host| qp.take_ack(now, host)) else { return };
+        let conn = &mut self.conns[c];
+        let dest = conn.sides[1 - s].st.qpn;
+        let side = &conn.sides[s];
+        let mut headers = Headers::new(Bth::new(Opcode::RC_ACK, dest, ack.psn));
+        headers.aeth = Some(ack.aeth);
+        let mut bytes = vec![0; HEADERS];
+        let len = headers.emit(&mut bytes);
+        bytes.truncate(len);
+        if let (Ok(packet), false) = (Packet::parse(&bytes), side.st.lenient) {
+            let memory = &self.nodes[side.st.node].memory;
+            let acknowledged = &mut conn.flows[1 - s];
+            wirecheck::response(&mut self.ctx, &side.st, acknowledged, memory, &packet);
+        }
+        self.ctx.hit(Count::CarriedAcks);
+        self.write(c, s, false, Body::Ack(ack, bytes));
     }
 
     /// Writes a packet to the ring.
@@ -210,6 +235,7 @@ impl World {
             }
             match &record.body {
                 Body::Packet(bytes, tag) => self.receive(c, s, bytes, tag, true),
+                Body::Ack(ack, bytes) => self.receive_ack(c, s, *ack, bytes),
                 Body::Part(part) => {
                     self.receive_part(c, s, part);
                     if self.ctx.mutates(Mutation::Replay) {
@@ -222,6 +248,7 @@ impl World {
         } else if conn.plan.ghosts {
             match &record.body {
                 Body::Packet(bytes, _) => self.receive_ghost(c, s, bytes),
+                Body::Ack(ack, bytes) => self.receive_ghost_ack(c, s, *ack, bytes),
                 Body::Part(part) => self.receive_ghost_part(c, s, part),
             }
         }
@@ -232,7 +259,9 @@ impl World {
         let (near, mtu) = (self.conns[c].flows[1 - s].base, self.conns[c].plan.mtu);
         let (real, near) = match body {
             Body::Part(record) => (Some(&record.part), near),
-            Body::Packet(bytes, _) => (None, Packet::parse(bytes).map_or(near, |p| p.psn())),
+            Body::Packet(bytes, _) | Body::Ack(_, bytes) => {
+                (None, Packet::parse(bytes).map_or(near, |p| p.psn()))
+            }
         };
         let (part, payload) = parts::garbage(&mut self.rng, real, (near, mtu));
         self.ctx.hit(Count::HostileParts);

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 
-use vernic_proto::MessagePart;
+use vernic_proto::{MessagePart, PartAck};
 
 use crate::net::Tag;
 use crate::plan::RingFate;
@@ -50,6 +50,8 @@ impl Polled {
 pub(crate) enum Body {
     Packet(Vec<u8>, Tag),
     Part(PartRecord),
+    /// The acknowledgement that the next part carries, and the ACK packet that says the same.
+    Ack(PartAck, Vec<u8>),
 }
 
 #[derive(Debug)]
@@ -64,7 +66,7 @@ pub(crate) struct Record {
 impl Record {
     fn size(&self) -> usize {
         let bytes = match &self.body {
-            Body::Packet(bytes, _) => bytes,
+            Body::Packet(bytes, _) | Body::Ack(_, bytes) => bytes,
             Body::Part(record) => &record.payload,
         };
         HEAD + bytes.len()

@@ -21,12 +21,13 @@ pub(super) fn send_messages(
 ) -> bool {
     let ring = host.side.peer.route().request_ring();
     let Some(mut ring) = ring.and_then(|id| rings.out(id, now)) else { return false };
-    begin_messages(machine, host);
+    let carries_acks = begin_messages(machine, host);
     let (mut is_written, mut is_done, mut bytes) = (false, false, 0);
     for _ in 0..TURN_PACKETS {
         let Some(room) = ring.room(false) else { break };
         let Some((part, len)) = machine.poll_message(now, host, room) else { break };
-        ring.push_message(machine.attr().dest_qpn, &part, len);
+        let ack = if carries_acks { machine.take_ack(now, host) } else { None };
+        ring.push_message(machine.attr().dest_qpn, &part, ack, len);
         bytes += part.length as usize;
         (is_written, is_done) = (true, machine.has_sent_all());
         if bytes >= TURN_BYTES || is_done {
@@ -40,11 +41,12 @@ pub(super) fn send_messages(
 }
 
 /// Tells the machine that its SENDs leave as parts of messages, and of which the peer copies the
-/// payload.
+/// payload. Returns whether they carry acknowledgements: answers take the same ring.
 #[inline]
-fn begin_messages(machine: &mut Qp, host: &QpHost<'_>) {
+fn begin_messages(machine: &mut Qp, host: &QpHost<'_>) -> bool {
     machine.set_messages(true);
     machine.set_rendezvous(rendezvous(machine, host));
+    host.side.peer.route().answers_beside_requests()
 }
 
 /// Writes requests of a connection to the ring of a local peer: SENDs as parts of messages, the
@@ -61,7 +63,7 @@ pub(super) fn write_to_ring(
         machine.poll_request(now, host, &mut []);
         return TurnResult::Nothing;
     }
-    begin_messages(machine, host);
+    let carries_acks = begin_messages(machine, host);
     let (mut written, mut bytes) = (false, 0);
     for _ in 0..TURN_PACKETS {
         if bytes >= TURN_BYTES || (written && machine.has_sent_all()) {
@@ -81,7 +83,8 @@ pub(super) fn write_to_ring(
             };
         };
         if let Some((part, len)) = machine.poll_message(now, host, room) {
-            ring.push_message(machine.attr().dest_qpn, &part, len);
+            let ack = if carries_acks { machine.take_ack(now, host) } else { None };
+            ring.push_message(machine.attr().dest_qpn, &part, ack, len);
             bytes += part.length as usize;
         } else if let Some(sent) = machine.poll_request(now, host, room) {
             let Some(path) = host.side.peer.path() else { break };

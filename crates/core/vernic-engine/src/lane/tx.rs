@@ -130,8 +130,10 @@ impl LaneState {
         if !core.side.peer.route().is_ring() {
             return false;
         }
-        let is_alone =
-            self.tx.is_empty() && !core.side.ack.rides() && !self.sched.waits_for_window(qp);
+        // A part carries the acknowledgement that is due.
+        let is_alone = self.tx.is_empty()
+            && (!core.side.ack.rides() || core.side.peer.route().answers_beside_requests())
+            && !self.sched.waits_for_window(qp);
         if !is_alone || TurnOrder::of(qp) != TurnOrder::RequestsFirst {
             return false;
         }

@@ -105,6 +105,12 @@ impl AckDelay {
         self.more |= requests;
     }
 
+    /// Whether an ACK is being delayed.
+    #[inline]
+    pub(crate) fn is_listed(&self) -> bool {
+        self.listed
+    }
+
     /// Whether an ACK waits that is not to be delayed, and so should leave with a request that the
     /// application posts now.
     pub(crate) fn rides(&self) -> bool {

@@ -4,18 +4,19 @@
 //! The owner says with [`Qp::set_messages`] that the peer is reached through memory that loses
 //! nothing. From then on SENDs that were not sent before leave by [`Qp::poll_message`], in their
 //! turn among the packets of [`Qp::poll_request`], and [`Qp::handle_message`] takes those of the
-//! peer.
+//! peer. A part carries the acknowledgement that is due in the other direction
+//! ([`Qp::take_ack`], [`Qp::handle_ack`]).
 
 use super::Qp;
 use super::machine::{Machine, each};
 use crate::cx::Cx;
 use crate::disposition::{Disposition, DropReason};
 use crate::host::Host;
-use crate::message::{MessagePart, RendezvousLimits};
-use crate::state::QpState;
+use crate::message::{MessagePart, PartAck, RendezvousLimits};
+use crate::state::{QpState, QpType};
 use crate::time::Time;
 use crate::transport::Transport;
-use vernic_wire::Pkey;
+use vernic_wire::{AethCode, Pkey};
 
 impl Qp {
     /// Says whether SENDs leave as parts of messages, until it is said anew. They do not at first,
@@ -74,6 +75,42 @@ impl Qp {
             Err(broken) => {
                 self.stop_for(broken, now, host);
                 None
+            }
+        }
+    }
+
+    /// Takes the positive acknowledgement that is due, for the part that leaves now to carry.
+    /// Returns `None` if none is due, or something else is to be answered before it: see
+    /// [`poll_response`](Self::poll_response). Only where answers take the way of the part.
+    #[inline]
+    pub fn take_ack(&mut self, now: Time, host: &mut impl Host) -> Option<PartAck> {
+        let cx = cx!(self, now);
+        each!(&mut self.machine, m => m.take_ack(cx, host))
+    }
+
+    /// Handles an acknowledgement that came with a part of a message: before the part, and as an
+    /// ACK packet. The owner has verified that the connected peer has sent it.
+    #[inline]
+    pub fn handle_ack(&mut self, now: Time, ack: PartAck, host: &mut impl Host) -> Disposition {
+        if self.init.qp_type != QpType::Rc {
+            return Disposition::Drop(DropReason::WrongService);
+        }
+        if !self.takes(false) {
+            return Disposition::Drop(DropReason::BadState);
+        }
+        if !matches!(ack.aeth.syndrome.decode(), AethCode::Ack { .. }) {
+            return Disposition::Drop(DropReason::Malformed);
+        }
+        let cx = cx!(self, now);
+        match each!(&mut self.machine, m => m.handle_ack(cx, ack, host)) {
+            Ok(Disposition::Duplicate) => {
+                self.counters.duplicates_received += 1;
+                Disposition::Duplicate
+            }
+            Ok(disposition) => disposition,
+            Err(broken) => {
+                self.stop_for(broken, now, host);
+                Disposition::Accepted
             }
         }
     }

@@ -15,6 +15,7 @@ use crate::cx::Cx;
 use crate::disposition::{Disposition, DropReason};
 use crate::error::{Cause, RemoteRange, WcStatus, requester_status};
 use crate::host::Host;
+use crate::message::PartAck;
 use crate::sq::{Entry, SendQueue};
 use crate::time::Time;
 use crate::wqe::SendOp;
@@ -111,6 +112,23 @@ impl Completer {
             Kind::ReadResponse | Kind::AtomicAck => self.handle_data(parts, cx, seq, packet, host),
             _ => Ok(Disposition::Drop(DropReason::UnknownOpcode)),
         }
+    }
+
+    /// Handles an acknowledgement that came with a part of a message: as an ACK packet.
+    #[inline]
+    pub(crate) fn handle_part_ack(
+        &mut self,
+        parts: &mut Parts<'_>,
+        cx: &mut Cx<'_>,
+        ack: PartAck,
+    ) -> Outcome {
+        let seq = parts.sq.extend(ack.psn);
+        if seq >= parts.sq.high() {
+            return Ok(Disposition::Drop(DropReason::StaleResponse));
+        }
+        self.heard = true;
+        cx.counters.acks_received += 1;
+        self.handle_ack(parts, cx, seq, ack.aeth)
     }
 
     fn handle_ack(

@@ -23,7 +23,7 @@ use crate::disposition::{Disposition, DropReason};
 use crate::error::{Cause, Failure, PostError, WcStatus};
 use crate::event::QpEvent;
 use crate::host::{CONGESTION_EXPERIENCED, Host, RxMeta, Transmit};
-use crate::message::{MessagePart, RendezvousLimits};
+use crate::message::{MessagePart, PartAck, RendezvousLimits};
 use crate::send_completion::{completion, retire};
 use crate::sq::{Entry, SendQueue};
 use crate::state::{ModifyError, QpAttr, QpType};
@@ -76,6 +76,20 @@ impl Rc {
             is_xrc: init.qp_type != QpType::Rc,
             drain_event_due: false,
         }
+    }
+
+    /// Does what follows an answer of the peer.
+    #[inline]
+    fn after_answer(
+        &mut self,
+        outcome: completer::Outcome,
+        cx: &mut Cx<'_>,
+        host: &mut impl Host,
+    ) -> Result<Disposition, Broken> {
+        self.requester.pace(&self.window, cx.now);
+        retire(&mut self.sq, cx, host);
+        self.check_drained(host);
+        outcome.map_err(|fatal| self.fail(cx, fatal, host))
     }
 
     fn check_drained(&mut self, host: &mut impl Host) {
@@ -164,10 +178,7 @@ impl Transport for Rc {
             return Ok(self.responder.handle_request(cx, packet, host));
         }
         let outcome = self.completer.handle_response(&mut parts!(self), cx, packet, host);
-        self.requester.pace(&self.window, cx.now);
-        retire(&mut self.sq, cx, host);
-        self.check_drained(host);
-        outcome.map_err(|fatal| self.fail(cx, fatal, host))
+        self.after_answer(outcome, cx, host)
     }
 
     #[cold]
@@ -283,6 +294,22 @@ impl Transport for Rc {
             self.requester.pace(&self.window, cx.now);
         }
         Ok(sent)
+    }
+
+    #[inline]
+    fn take_ack(&mut self, cx: &mut Cx<'_>, host: &mut impl Host) -> Option<PartAck> {
+        self.responder.take_ack(cx, host)
+    }
+
+    #[inline]
+    fn handle_ack(
+        &mut self,
+        cx: &mut Cx<'_>,
+        ack: PartAck,
+        host: &mut impl Host,
+    ) -> Result<Disposition, Broken> {
+        let outcome = self.completer.handle_part_ack(&mut parts!(self), cx, ack);
+        self.after_answer(outcome, cx, host)
     }
 
     /// The memory of an XRC request is of the shared receive queue's domain: packets go there.

@@ -39,6 +39,7 @@ use crate::error::{AccessCheck, AccessFault, Cause, ErrorClass, Failure};
 use crate::event::QpEvent;
 use crate::host::Host;
 use crate::inbound::{Message, Target, fills_receive, recv_completion, tag_of};
+use crate::message::PartAck;
 use crate::segment::packet_count;
 use crate::state::{QpAttr, QpState};
 use crate::wqe::RecvWqe;
@@ -128,6 +129,18 @@ impl Responder {
     /// Whether all there is to send is a positive acknowledgement.
     pub(crate) fn owes_only_ack(&self) -> bool {
         !self.answers.is_due() && matches!(self.notice, Notice::Ack(_))
+    }
+
+    /// Takes the positive acknowledgement, if it is all there is to send.
+    #[inline]
+    pub(crate) fn take_ack(&mut self, cx: &mut Cx<'_>, host: &mut impl Host) -> Option<PartAck> {
+        let Notice::Ack(psn) = self.notice else { return None };
+        if self.answers.is_due() {
+            return None;
+        }
+        self.notice = Notice::None;
+        cx.counters.acks_sent += 1;
+        Some(PartAck { psn, aeth: Aeth { syndrome: self.ack_syndrome(host), msn: self.msn } })
     }
 
     /// Handles a request packet of this service.

@@ -5,9 +5,9 @@
 
 use vernic_io::Address;
 use vernic_local::MessageHead;
-use vernic_local::{BYTES_PER_POLL, LIMITS, Rendezvous, RendezvousRecord, part_of};
+use vernic_local::{BYTES_PER_POLL, LIMITS, PartRecord, Rendezvous, RendezvousRecord, part_of};
 use vernic_proto::{Disposition, DropReason, MessagePart};
-use vernic_wire::{Gid, Qpn, Service};
+use vernic_wire::{Gid, Service};
 
 use super::{Demux, count_disposition, is_from_peer, may_be_from_peer};
 use crate::counters::Counted;
@@ -18,10 +18,8 @@ impl Demux<'_, '_> {
     pub(super) fn handle_message(&mut self, head: MessageHead, bytes: &[u8]) {
         let handled = match part_of(head, bytes) {
             None => Err(DropReason::Malformed),
-            Some((qpn, part, record)) if part.is_rendezvous => {
-                self.handle_rendezvous(qpn, part, record)
-            }
-            Some((qpn, part, payload)) => self.deliver_part(qpn, &part, payload, None),
+            Some(record) if record.part.is_rendezvous => self.handle_rendezvous(&record),
+            Some(record) => self.deliver_part(&record, None),
         };
         if let Err(reason) = handled {
             // No address says whose fault that is.
@@ -30,13 +28,8 @@ impl Demux<'_, '_> {
     }
 
     /// Handles a part whose payload is in the memory of the local peer.
-    fn handle_rendezvous(
-        &mut self,
-        qpn: Qpn,
-        part: MessagePart,
-        record: &[u8],
-    ) -> Result<(), DropReason> {
-        let record = RendezvousRecord::parse(record);
+    fn handle_rendezvous(&mut self, named: &PartRecord<'_>) -> Result<(), DropReason> {
+        let record = RendezvousRecord::parse(named.payload);
         // Only what a peer that is gone left in its ring may name more bytes than one poll copies;
         // the rest is refused.
         let may = self.pulled < BYTES_PER_POLL;
@@ -46,20 +39,21 @@ impl Demux<'_, '_> {
         };
         // A copy takes a system call, however short it is.
         self.pulled += u64::from(record.length.max(LIMITS.min_bytes));
-        let part = MessagePart { length: record.length, ..part };
-        self.deliver_part(qpn, &part, &[], Some(Rendezvous { record: &record, sender_memory }))
+        let part = MessagePart { length: record.length, ..named.part };
+        let named = PartRecord { part, payload: &[], ..*named };
+        self.deliver_part(&named, Some(Rendezvous { record: &record, sender_memory }))
     }
 
-    /// Hands a part to one queue pair, if the process of its peer has sent the part.
+    /// Hands a part to one queue pair, and first the acknowledgement that the part carries, if the
+    /// process of its peer has sent them.
     #[inline]
     fn deliver_part(
         &mut self,
-        qpn: Qpn,
-        part: &MessagePart,
-        payload: &[u8],
+        record: &PartRecord<'_>,
         rendezvous: Option<Rendezvous<'_>>,
     ) -> Result<(), DropReason> {
-        self.lock(qpn)?;
+        let PartRecord { dest, part, payload, ack } = record;
+        self.lock(*dest)?;
         let (engine, srqs, now) = (self.engine, Some(self.srqs), self.now);
         let (Some(locked), Some(via)) = (&mut self.locked, &mut self.via) else { return Ok(()) };
         let core = &mut locked.core;
@@ -72,16 +66,30 @@ impl Demux<'_, '_> {
             return Err(DropReason::WrongSource);
         }
         locked.requests = true;
+        let mut answered = None;
         let disposition = locked.qp.with_part(
             engine,
             (srqs, rendezvous),
             now,
             core,
             |machine, host| match machine.packets() {
-                Some(machine) => machine.handle_message(now, part, payload, host),
+                Some(machine) => {
+                    answered = ack.map(|ack| machine.handle_ack(now, ack, host));
+                    machine.handle_message(now, part, payload, host)
+                }
                 None => Disposition::Drop(DropReason::WrongService),
             },
         );
+        match answered {
+            None => {}
+            Some(Disposition::Drop(reason)) => engine.counts().drop_packet(reason),
+            Some(disposition) => {
+                core.side.peer.note_arrival(false, Some(via.id()));
+                engine
+                    .counts()
+                    .add(Counted::Duplicate, u64::from(disposition == Disposition::Duplicate));
+            }
+        }
         if is_known
             && !matches!(disposition, Disposition::Drop(_))
             && core.side.peer.note_arrival(true, Some(via.id()))

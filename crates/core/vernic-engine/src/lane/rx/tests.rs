@@ -101,7 +101,7 @@ impl Neighbour {
     /// Checks that the queue pair takes what its peer sends.
     fn is_unharmed(&self) {
         assert_eq!(self.qp.state(), QpState::Rtr);
-        assert!(self.write(head_of(self.qp.qpn(), &PART), &[]));
+        assert!(self.write(head_of(self.qp.qpn(), &PART, None), &[]));
         assert_eq!(self.receive(), 1);
         let mut wc = [crate::EMPTY_WC; 2];
         assert_eq!(self.cq.poll(&mut wc), Ok(1));
@@ -143,7 +143,7 @@ fn connect(context: &Context, qp: &Qp, dgid: Gid, dest: Qpn) {
 #[test]
 fn heads_that_no_sender_writes_are_malformed() {
     let t = Neighbour::new();
-    let good = head_of(t.qp.qpn(), &PART);
+    let good = head_of(t.qp.qpn(), &PART, None);
     let [dest, psn, tag] = good.words;
     let heads = [
         // Of XRC, without the number of a shared receive queue.
@@ -169,13 +169,13 @@ fn heads_that_no_sender_writes_are_malformed() {
 fn parts_for_queue_pairs_that_are_none_are_dropped() {
     let t = Neighbour::new();
     for qpn in [0, 1, t.qp.qpn().value() ^ 0x55, 0xFF_FFFF] {
-        let head = head_of(Qpn::new(qpn), &PART);
+        let head = head_of(Qpn::new(qpn), &PART, None);
         t.drops_for(DropReason::UnknownQpn, &format!("{qpn:#x}"), head, &[1; 8]);
     }
     let qpn = t.qp.qpn();
     t.is_unharmed();
     t.qp.destroy().unwrap();
-    t.drops_for(DropReason::UnknownQpn, "destroyed", head_of(qpn, &PART), &[]);
+    t.drops_for(DropReason::UnknownQpn, "destroyed", head_of(qpn, &PART, None), &[]);
 }
 
 #[test]
@@ -196,12 +196,12 @@ fn parts_for_queue_pairs_of_other_services_are_dropped() {
         connect(&t.context, &qp, own, qp.qpn());
         let what = format!("{:?}", qp.qp_type());
         let number = if part.srqn.is_some() { &[1, 0, 0, 0][..] } else { &[] };
-        t.drops_for(DropReason::WrongService, &what, head_of(qp.qpn(), &part), number);
+        t.drops_for(DropReason::WrongService, &what, head_of(qp.qpn(), &part, None), number);
         assert_eq!(qp.state(), QpState::Rtr);
     }
     // A queue pair of UD has no peer whose process could be the neighbour.
     let ud = ud_qp(&t.pd, &t.cq, QpCap::default());
-    t.drops_for(DropReason::WrongSource, "UD", head_of(ud.qpn(), &PART), &[]);
+    t.drops_for(DropReason::WrongSource, "UD", head_of(ud.qpn(), &PART, None), &[]);
     t.is_unharmed();
 }
 
@@ -212,14 +212,14 @@ fn parts_that_no_sender_of_uc_writes_are_dropped() {
     let qp = create(&t.pd, &t.cq, Service::Uc);
     connect(&t.context, &qp, t.context.gid_table()[0].gid, t.qp.qpn());
     qp.post_recv(&[RecvWr { wr_id: 8, sges: &[] as &[Sge] }]).unwrap();
-    let head = head_of(qp.qpn(), &RENDEZVOUS);
+    let head = head_of(qp.qpn(), &RENDEZVOUS, None);
     t.drops_for(DropReason::RendezvousRefused, "large", head, &record(4096, [0, 1, 0]));
-    let head = head_of(qp.qpn(), &MessagePart { tag: Tag::Invalidated(Rkey(1)), ..PART });
+    let head = head_of(qp.qpn(), &MessagePart { tag: Tag::Invalidated(Rkey(1)), ..PART }, None);
     t.drops_for(DropReason::Malformed, "invalidates", head, &[]);
-    let head = head_of(qp.qpn(), &MessagePart { starts: false, ..PART });
+    let head = head_of(qp.qpn(), &MessagePart { starts: false, ..PART }, None);
     t.drops_for(DropReason::MessageBroken, "without its start", head, &[1]);
-    t.drops_for(DropReason::Length, "too long", head_of(qp.qpn(), &PART), &[1]);
-    assert!(t.write(head_of(qp.qpn(), &PART), &[]));
+    t.drops_for(DropReason::Length, "too long", head_of(qp.qpn(), &PART, None), &[1]);
+    assert!(t.write(head_of(qp.qpn(), &PART, None), &[]));
     assert_eq!(t.receive(), 1);
     let mut wc = [crate::EMPTY_WC; 2];
     assert_eq!((t.cq.poll(&mut wc), wc[0].wr_id), (Ok(1), 8));
@@ -231,7 +231,7 @@ fn parts_for_queue_pairs_that_are_not_connected_to_the_neighbour_are_dropped() {
     let t = Neighbour::new();
     let own = t.context.gid_table()[0].gid;
     let new = || create(&t.pd, &t.cq, Service::Rc);
-    let part = |qp: &Qp| head_of(qp.qpn(), &PART);
+    let part = |qp: &Qp| head_of(qp.qpn(), &PART, None);
     let idle = new();
     t.drops_for(DropReason::WrongSource, "not connected", part(&idle), &[]);
     // Of another host, with a number that a queue pair of the neighbour could have.
@@ -267,7 +267,7 @@ fn parts_of_uc_may_come_before_their_sender_has_claimed_the_slot() {
     let far = new(Service::Uc, Gid::from_ip([127, 0, 9, 9].into()));
     let (uc, rc) = (new(Service::Uc, own), new(Service::Rc, own));
     t.context.engine().with_lane(|lane| lane.rings.set_slots(t.id, Vec::new()));
-    let part = |qp: &Qp| head_of(qp.qpn(), &PART);
+    let part = |qp: &Qp| head_of(qp.qpn(), &PART, None);
     t.drops_for(DropReason::WrongSource, "another host", part(&far), &[]);
     // RC is sent again, and its answers would go to whoever writes to the ring.
     t.drops_for(DropReason::WrongSource, "of RC", part(&rc), &[]);
@@ -289,7 +289,7 @@ fn parts_for_queue_pairs_that_receive_nothing_are_dropped() {
     connect(&t.context, &failed, t.context.gid_table()[0].gid, t.qp.qpn());
     let attr = QpAttr { state: QpState::Error, ..QpAttr::default() };
     failed.modify(&attr, AttrMask::STATE).unwrap();
-    t.drops_for(DropReason::BadState, "in error", head_of(failed.qpn(), &PART), &[]);
+    t.drops_for(DropReason::BadState, "in error", head_of(failed.qpn(), &PART, None), &[]);
     t.is_unharmed();
 }
 
@@ -308,7 +308,7 @@ const RENDEZVOUS: MessagePart = MessagePart { is_rendezvous: true, ..PART };
 #[test]
 fn rendezvous_with_a_neighbour_that_offered_none_is_refused() {
     let t = Neighbour::new();
-    let head = head_of(t.qp.qpn(), &RENDEZVOUS);
+    let head = head_of(t.qp.qpn(), &RENDEZVOUS, None);
     for (what, record) in [
         ("nothing", Vec::new()),
         ("a good record", record(4096, [0, 1, 0])),
@@ -355,7 +355,7 @@ fn payload_that_the_neighbour_has_revoked_is_not_copied() {
     let t = Neighbour::new();
     offer(&t);
     let (qp, _mr) = with_memory(&t);
-    let head = head_of(qp.qpn(), &RENDEZVOUS);
+    let head = head_of(qp.qpn(), &RENDEZVOUS, None);
     for word in [0, 1, 1000] {
         let record = record(4096, [word, 1, 0]);
         t.drops_for(DropReason::RendezvousWithdrawn, "revoked", head, &record);
@@ -372,7 +372,7 @@ fn a_neighbour_that_names_much_or_often_has_a_share_copied_at_a_time() {
         let t = Neighbour::new();
         offer(&t);
         let (qp, _mr) = with_memory(&t);
-        let (head, count) = (head_of(qp.qpn(), &RENDEZVOUS), 2 * RING_RECORDS + 1);
+        let (head, count) = (head_of(qp.qpn(), &RENDEZVOUS, None), 2 * RING_RECORDS + 1);
         (0..count).for_each(|_| assert!(t.write(head, &record(length, [0, 1, 0]))));
         let mut left = count;
         while left != 0 {
@@ -389,7 +389,7 @@ fn a_neighbour_that_names_much_or_often_has_a_share_copied_at_a_time() {
 fn a_ring_full_of_what_no_sender_writes_is_read_a_share_at_a_time() {
     let t = Neighbour::new();
     let mut written = 0;
-    while t.write(head_of(Qpn::new(5), &PART), &[]) {
+    while t.write(head_of(Qpn::new(5), &PART, None), &[]) {
         written += 1;
     }
     assert!(written > RING_RECORDS, "{written}");

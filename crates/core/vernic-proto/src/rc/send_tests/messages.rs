@@ -85,6 +85,41 @@ fn a_send_is_one_part_or_some_of_full_packets_and_each_takes_its_numbers() {
     assert!(!s.qp.wants_transmit() && s.qp.next_deadline().is_none());
 }
 
+fn ack(psn: u32, syndrome: Syndrome) -> PartAck {
+    PartAck { psn: Psn::new(psn), aeth: Aeth { syndrome, msn: 0 } }
+}
+
+#[test]
+fn a_carried_acknowledgement_means_what_the_packet_means() {
+    let mut s = sender();
+    let good = Syndrome::ack(CreditCode::INVALID);
+    for _ in 0..3 {
+        s.post(SendOp::Send, 8);
+    }
+    s.drain_all();
+    let take = |s: &mut Sender, ack| s.qp.handle_ack(s.now, ack, &mut s.host);
+    assert_eq!(take(&mut s, ack(1, good)), Disposition::Accepted);
+    check(&s.log(), expect!["wc 1 Success; wc 2 Success;"]);
+    assert_eq!(take(&mut s, ack(0, good)), Disposition::Duplicate);
+    let ahead = Disposition::Drop(DropReason::StaleResponse);
+    assert_eq!(take(&mut s, ack(3, good)), ahead, "not sent yet");
+    for syndrome in [Syndrome::nak(NakCode::REMOTE_ACCESS), Syndrome::rnr(RnrTimer::new(1))] {
+        assert_eq!(take(&mut s, ack(2, syndrome)), Disposition::Drop(DropReason::Malformed));
+    }
+    check(&s.log(), expect![""]);
+    assert_eq!(take(&mut s, ack(2, good)), Disposition::Accepted);
+    check(&s.log(), expect!["wc 3 Success;"]);
+    let counters = *s.qp.counters();
+    assert_eq!((counters.acks_received, counters.duplicates_received), (3, 1));
+    assert!(s.qp.next_deadline().is_none());
+    // A READ in front whose answer has not come was lost.
+    s.post(read_at(0), 8);
+    s.post(SendOp::Send, 8);
+    s.drain_all();
+    assert_eq!(take(&mut s, ack(4, good)), Disposition::Accepted);
+    assert_eq!(s.qp.counters().implied_naks, 1);
+}
+
 #[test]
 fn long_payload_is_named_and_the_rest_of_it_travels() {
     let mut s = offering();

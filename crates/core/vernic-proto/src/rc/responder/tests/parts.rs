@@ -80,6 +80,37 @@ fn many_small_messages_are_answered_by_one_acknowledgement() {
     assert_eq!(t.responses(), ["RC_ACK 119 ack msn=20"]);
 }
 
+/// The acknowledgement for a part to carry: the number and the MSN.
+fn carried(t: &mut Rig) -> Option<(u32, u32)> {
+    let cx = &mut context(t.service, &t.attr, &mut t.counters);
+    let ack = t.responder.take_ack(cx, &mut t.host)?;
+    assert!(matches!(ack.aeth.syndrome.decode(), AethCode::Ack { .. }));
+    Some((ack.psn.value(), ack.aeth.msn))
+}
+
+#[test]
+fn a_part_carries_the_acknowledgement_that_is_all_there_is_to_answer() {
+    let mut t = Rig::new();
+    assert_eq!(carried(&mut t), None);
+    for n in 0..2 {
+        t.host.post_recv(n, 64);
+        t.take_part(only(100 + n as u32, 8));
+    }
+    assert_eq!(carried(&mut t), Some((101, 2)));
+    assert_eq!((carried(&mut t), t.responses().len()), (None, 0), "once");
+    assert_eq!(t.counters.acks_sent, 1);
+    // A READ is answered first, and the acknowledgement follows its answer.
+    t.take(read(102, 0, 8));
+    t.host.post_recv(2, 64);
+    t.take_part(only(103, 8));
+    assert_eq!(carried(&mut t), None);
+    assert_eq!(t.responses().len(), 2);
+    // No refusal is carried.
+    t.take_part(only(104, 8));
+    assert_eq!(carried(&mut t), None);
+    assert_eq!(t.responses(), ["RC_ACK 104 rnr timer=12 msn=4"]);
+}
+
 #[test]
 fn a_part_may_be_a_whole_message_whose_numbers_wrap() {
     let mut t = Rig::from_psn(0xFF_FFFE);
