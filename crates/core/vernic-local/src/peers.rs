@@ -268,6 +268,14 @@ impl LocalPeers {
         }
     }
 
+    /// Returns the local peer through whose ring packets of UC or UD go, if the switch to that ring
+    /// is done: see [`datagram_route`](Self::datagram_route).
+    #[inline]
+    pub fn datagram_ring(&self, path: &TxPath, peer: Qpn) -> Option<LocalPeerId> {
+        let id = self.peer_of(path, peer)?;
+        self.peer(id).is_some_and(LocalPeer::takes_datagrams).then_some(id)
+    }
+
     /// Whether there is a ring to write to for this peer.
     #[inline]
     pub fn has_writer(&self, id: LocalPeerId) -> bool {

@@ -333,10 +333,13 @@ impl RingWriter {
     pub fn publish(&mut self) -> bool {
         if self.cursor.has_unpublished() {
             let Self { memory, cursor, bell, .. } = self;
+            let written = cursor.at() - cursor.first();
             let must_ring = cursor.publish(memory.mark(cursor.first()), || bell.page.asleep());
-            // The mark behind a small record that follows goes to this line. The reader polls the
-            // line before it, which stays with the reader.
+            // The lines of a record that follows, which is as long as this one, and of the mark
+            // behind it. The reader polls the line before them, which stays with the reader; so
+            // would a line more that is not written.
             sys::prefetch_for_write(memory.mark(cursor.at() + ALIGN as u64));
+            sys::prefetch_for_write(memory.mark(cursor.at() + written.min(2 * ALIGN as u64)));
             if must_ring {
                 return self.ring();
             }

@@ -1,7 +1,7 @@
 //! Requests of a queue pair to the ring of a local peer: SENDs as parts of messages, the rest in
 //! packets.
 
-use vernic_local::{LIMITS, LocalPeers, RingOut};
+use vernic_local::{LIMITS, RingOut};
 use vernic_proto::{Qp, QpState, RendezvousLimits, Time};
 
 use super::plan::{TURN_BYTES, TURN_PACKETS};
@@ -9,18 +9,16 @@ use crate::counters::Counted;
 use crate::qp::host::QpHost;
 use crate::sched::TurnResult;
 
-/// Sends what was posted, if it is SENDs that go through a ring with room for them: then a turn has
-/// nothing else to see to. Returns whether something was sent, and all that was posted; the rest is
-/// left to a turn.
+/// Sends what was posted, if it is SENDs that this ring has room for: then a turn has nothing else
+/// to see to. Returns whether something was sent, and all that was posted; the rest is left to a
+/// turn.
 #[inline]
 pub(super) fn send_messages(
     machine: &mut Qp,
     host: &mut QpHost<'_>,
-    rings: &mut LocalPeers,
+    mut ring: RingOut<'_>,
     now: Time,
 ) -> bool {
-    let ring = host.side.peer.route().request_ring();
-    let Some(mut ring) = ring.and_then(|id| rings.out(id, now)) else { return false };
     let carries_acks = begin_messages(machine, host);
     let (mut is_written, mut is_done, mut bytes) = (false, false, 0);
     for _ in 0..TURN_PACKETS {

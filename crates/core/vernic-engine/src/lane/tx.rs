@@ -10,10 +10,11 @@ use std::sync::{Arc, MutexGuard};
 use nix::errno::Errno;
 use vernic_io::{Nanos, TxPath, route_hint};
 use vernic_proto::Time;
+use vernic_wire::Service;
 
 use super::plan::{self, TurnOrder};
 use super::sinks::Sinks;
-use super::{to_ring, turn};
+use super::{to_ring, turn, unreliable};
 use crate::device::opened::Device;
 use crate::lane::core::{BATCHES_PER_CALL, LaneState};
 use crate::lane::packets::Packets;
@@ -127,12 +128,14 @@ impl LaneState {
         core: &mut QpCore,
         now: Time,
     ) -> bool {
-        if !core.side.peer.route().is_ring() {
+        let is_reliable = matches!(qp.service(), Service::Rc | Service::Xrc);
+        let route = core.side.peer.route();
+        if if is_reliable { !route.is_ring() } else { self.rings.is_empty() } {
             return false;
         }
         // A part carries the acknowledgement that is due.
         let is_alone = self.tx.is_empty()
-            && (!core.side.ack.rides() || core.side.peer.route().answers_beside_requests())
+            && (!core.side.ack.rides() || route.answers_beside_requests())
             && !self.sched.waits_for_window(qp);
         if !is_alone || TurnOrder::of(qp) != TurnOrder::RequestsFirst {
             return false;
@@ -140,7 +143,11 @@ impl LaneState {
         let Self { rings, srqs, .. } = self;
         let is_done = qp.with_lane_host(engine, Some(srqs), now, core, |machine, host| {
             let Some(machine) = machine.packets() else { return false };
-            to_ring::send_messages(machine, host, rings, now)
+            if !is_reliable {
+                return unreliable::send_posted(machine, host, rings, now);
+            }
+            let ring = host.side.peer.route().request_ring().and_then(|id| rings.out(id, now));
+            ring.is_some_and(|ring| to_ring::send_messages(machine, host, ring, now))
         });
         if is_done {
             self.sched.after_messages(qp, core);

@@ -8,17 +8,44 @@
 
 use vernic_io::TxPath;
 use vernic_io::host::Slot;
-use vernic_local::{DatagramRoute, LocalPeerId, RingOut};
-use vernic_proto::{Qp, Time};
+use vernic_local::{DatagramRoute, LocalPeerId, LocalPeers, RingOut};
+use vernic_proto::{Qp, QpState, Time};
 use vernic_wire::{Qpn, Service};
 
 use super::plan::{TURN_BYTES, TURN_PACKETS};
 use super::sinks::Sinks;
-use super::to_ring::{backpressured, write_to_ring};
+use super::to_ring::{backpressured, send_messages, write_to_ring};
 use crate::device::opened::Device;
 use crate::lane::udp_backpressure::Reservation;
 use crate::qp::host::QpHost;
 use crate::sched::TurnResult;
+
+/// Sends what was posted, if all of it goes through one ring with room for it: then a turn has
+/// nothing else to see to. Returns whether something was sent, and all that was posted; the rest is
+/// left to a turn.
+#[inline]
+pub(super) fn send_posted(
+    machine: &mut Qp,
+    host: &mut QpHost<'_>,
+    rings: &mut LocalPeers,
+    now: Time,
+) -> bool {
+    let sends = matches!(machine.state(), QpState::Rts | QpState::Sqd);
+    if !sends || host.side.peer.route().is_peer_gone() || machine.has_sent_all() {
+        return false;
+    }
+    let Some((receiver, dest)) = Receiver::of_next(machine, host) else { return false };
+    let ring = rings.datagram_ring(&receiver.path, dest).and_then(|id| rings.out(id, now));
+    let Some(mut ring) = ring else { return false };
+    if machine.service() == Service::Uc {
+        return send_messages(machine, host, ring, now);
+    }
+    let (mut packets, mut bytes) = (TURN_PACKETS, TURN_BYTES);
+    let rest = (&mut packets, &mut bytes);
+    let did = datagrams_to_ring(machine, host, &mut ring, &receiver, rest, now);
+    host.engine.counts().note_written(ring.finish());
+    did == TurnResult::Wrote && machine.has_sent_all()
+}
 
 /// Runs a turn of a queue pair that is in a sending state.
 pub(super) fn run(
