@@ -14,8 +14,6 @@ use super::{in_rounds, namespace, rounds};
 
 const UCX_RATE: &str = "UCX posix and cma, tag_bw 64 B";
 const UCX_TAG_64K: &str = "UCX posix and cma, tag_bw 64 KiB";
-const UCX_TAG_64K_HEAP: &str = "UCX posix and cma, heap, tag_bw 64 KiB";
-const UCX_TAG_HEAP: &str = "UCX posix and cma, heap, tag_bw 1 MiB";
 const SEND_LAT: &str = "ib_send_lat 8 B";
 const SEND_LISTS: &str = "ib_send_bw 8 B, lists of 16";
 const SEND_ONE_BY_ONE: &str = "ib_send_bw 64 B, one by one";
@@ -43,10 +41,8 @@ const ENTRIES: &[Entry] = &[
     entry(SEND_ONE_BY_ONE,  same_host("ib_send_bw -s 64 -m 4096"), Figure::Rate, 2_000_000, Some(UCX_RATE)),
     entry(UCX_TAG_64K,      shared("-t tag_bw -s 65536"), Figure::Bandwidth, 80_000, None),
     entry(SEND_64K,         same_host("ib_send_bw -s 65536 -m 4096"), Figure::Bandwidth, 80_000, Some(UCX_TAG_64K)),
-    entry(UCX_TAG_64K_HEAP, heap("-t tag_bw -s 65536"), Figure::Bandwidth, 80_000, Some(UCX_TAG_64K)),
     entry(UCX_TAG,          shared("-t tag_bw -s 1048576"), Figure::Bandwidth, 5_000, None),
     entry(SEND_1M,          same_host("ib_send_bw -s 1048576 -m 4096"), Figure::Bandwidth, 5_000, Some(UCX_TAG)),
-    entry(UCX_TAG_HEAP,     heap("-t tag_bw -s 1048576"), Figure::Bandwidth, 5_000, Some(UCX_TAG)),
     entry(WRITE_LISTS,      same_host("ib_write_bw -s 8 -m 4096 -l 16"), Figure::Rate, 2_000_000, None),
     entry(MEMCPY,           Work::Machine(Probe::Memcpy(64 << 10)), Figure::Bandwidth, 0, None),
     entry(WRITE_MAPPED_64K, perftest(Way::Mapped, "ib_write_bw -s 65536 -m 4096"), Figure::Bandwidth, 400_000, Some(MEMCPY)),
@@ -60,9 +56,7 @@ const ROWS: &[(&str, Bar)] = &[
     (SEND_LISTS, Bar::AtLeast(10.0)),
     (SEND_ONE_BY_ONE, Bar::Faster(1.0, UCX_RATE)),
     (SEND_64K, Bar::Faster(1.0, UCX_TAG_64K)),
-    (SEND_64K, Bar::Faster(1.0, UCX_TAG_64K_HEAP)),
     (SEND_1M, Bar::Faster(1.0, UCX_TAG)),
-    (SEND_1M, Bar::Faster(1.0, UCX_TAG_HEAP)),
     (SEND_UC, Bar::Within(0.5)),
     (SEND_UD, Bar::Within(0.5)),
     (WRITE_LISTS, Bar::AtLeast(3.0)),
@@ -77,10 +71,6 @@ const fn same_host(line: &'static str) -> Work {
 
 const fn shared(test: &'static str) -> Work {
     ucx(Some(Over::SharedMemory), test)
-}
-
-const fn heap(test: &'static str) -> Work {
-    ucx(Some(Over::SharedMemoryHeap), test)
 }
 
 const fn sockperf(streams: Streams) -> Work {

@@ -68,9 +68,6 @@ pub(super) enum Crc {
 pub(super) enum Over {
     Tcp,
     SharedMemory,
-    /// Shared memory, with the program's buffers on its heap, as those of perftest are. Else UCX's
-    /// perftest takes a file in shared memory, or huge pages where it gets any.
-    SharedMemoryHeap,
 }
 
 /// What carries the stream sockets of a program that knows TCP alone.
@@ -149,7 +146,6 @@ impl Over {
         match self {
             Self::Tcp => &[("UCX_TLS", "tcp"), ("UCX_NET_DEVICES", "lo")],
             Self::SharedMemory => &[("UCX_TLS", SHARED_MEMORY)],
-            Self::SharedMemoryHeap => &[("UCX_TLS", SHARED_MEMORY), ("UCX_ALLOC_PRIO", "heap")],
         }
     }
 
@@ -157,7 +153,7 @@ impl Over {
     fn provider(self) -> &'static str {
         match self {
             Self::Tcp => "tcp",
-            Self::SharedMemory | Self::SharedMemoryHeap => "shm",
+            Self::SharedMemory => "shm",
         }
     }
 }
@@ -452,9 +448,9 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_of_ucx_have_the_same_buffers() {
-        let pair = Pair::Ucx(Some(Over::SharedMemoryHeap), "-t tag_bw -s 64".into());
-        let env = "UCX_TLS=posix,cma,self UCX_ALLOC_PRIO=heap ucx_perftest";
+    fn both_ends_of_ucx_run_over_the_same() {
+        let pair = Pair::Ucx(Some(Over::SharedMemory), "-t tag_bw -s 64".into());
+        let env = "UCX_TLS=posix,cma,self ucx_perftest";
         assert_eq!(pair.server(&setup(), 10).text(), env);
         assert_eq!(
             pair.client(&setup(), 10, Figure::Rate).text(),
