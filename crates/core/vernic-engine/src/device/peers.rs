@@ -54,7 +54,7 @@ impl Device {
     /// holding the lane.
     pub(crate) fn is_local_peer(&self, slot: Slot, pid: u32) -> bool {
         let Some(local) = &self.local() else { return false };
-        let peers = lock(&local.peers);
+        let peers = lock(&local.connections);
         let known = peers.as_ref().and_then(|peers| peers.find(slot));
         known.is_some_and(|local_peer| local_peer.pid() == pid)
     }

@@ -127,7 +127,7 @@ impl Lane {
     /// Handles a batch from the sockets. Returns whether there was nothing, and no datagram waits
     /// for another process.
     pub(crate) fn empty_sockets(&mut self, device: &Device, now: Time) -> bool {
-        self.rings.link_had(1);
+        self.local_peers.link_had(1);
         let received = self.receive(device, now);
         let LaneState { gsi, table, .. } = &mut self.state;
         gsi.fire_timers(device, table, now);
@@ -183,26 +183,26 @@ impl LaneState {
 impl LaneState {
     /// Returns the rings of local peers, to be asked.
     #[inline]
-    pub(crate) fn rings(&self) -> &LocalPeers {
-        &self.rings
+    pub(crate) fn local_peers(&self) -> &LocalPeers {
+        &self.local_peers
     }
 
     /// Takes the processes that are to be connected to, and the local peers that are to be
     /// expelled.
     pub(crate) fn take_near_work(&mut self) -> (Vec<(Slot, u32)>, Vec<LocalPeerId>) {
-        (self.rings.take_found(), self.rings.take_broken())
+        (self.local_peers.take_found(), self.local_peers.take_broken())
     }
 
     /// Notes that this process answered on the slot's own socket.
     pub(crate) fn set_owner(&mut self, slot: Slot, pid: u32) {
-        self.rings.set_owner(slot, pid);
+        self.local_peers.set_owner(slot, pid);
     }
 
     /// Ends access to and from local peers, and returns their rings, which the caller drops.
     pub(crate) fn leave_neighbours(&mut self, memory: &Memory) -> LocalPeers {
-        self.rings.close(memory);
+        self.local_peers.close(memory);
         self.table.iter().for_each(|qp| lock(&qp.core).side.peer.end_grants());
-        std::mem::take(&mut self.rings)
+        std::mem::take(&mut self.local_peers)
     }
 }
 
@@ -256,7 +256,7 @@ impl LaneState {
     }
 
     pub(crate) fn rings_mut(&mut self) -> &mut LocalPeers {
-        &mut self.rings
+        &mut self.local_peers
     }
 
     /// Hands packets to QP1.

@@ -61,7 +61,7 @@ pub(crate) struct LaneState {
     pub(super) arrivals: Arrivals,
     pub(super) udp_backpressure: UdpBackpressure,
     /// The processes of this host that share memory with this one.
-    pub(super) rings: LocalPeers,
+    pub(super) local_peers: LocalPeers,
     /// The receiver page of this process, which says how much is in flight to it.
     pub(super) receiver_page: Option<Arc<ReceiverPage>>,
     /// Bytes that receiving has pulled out of the memory of local peers since
@@ -81,7 +81,7 @@ impl LaneState {
             sched: Scheduler::new(now),
             arrivals: Arrivals::new(),
             udp_backpressure: UdpBackpressure::new(device.config().pace),
-            rings: LocalPeers::default(),
+            local_peers: LocalPeers::default(),
             receiver_page: device.slots().receiver_page().cloned(),
             pulled: 0,
             groups: Groups::default(),
@@ -108,7 +108,7 @@ impl LaneState {
         if self.tx.is_blocked() {
             return Some(now + RETRY_NANOS);
         }
-        if self.sched.has_ready() || self.gsi.is_pending() || self.rings.is_pending() {
+        if self.sched.has_ready() || self.gsi.is_pending() || self.local_peers.is_pending() {
             return Some(now);
         }
         let link = self.link.deadline().map(|Nanos(n)| Time(n));
@@ -116,11 +116,14 @@ impl LaneState {
         // Packets in the batch wait for others to join them.
         let batching = (!self.tx.is_empty()).then(|| now + patience);
         let backpressured = self.sched.has_backpressured().then(|| {
-            let pause =
-                if self.rings.is_stuck(now) { STUCK_NANOS } else { udp_backpressure::RETRY_NANOS };
+            let pause = if self.local_peers.is_stuck(now) {
+                STUCK_NANOS
+            } else {
+                udp_backpressure::RETRY_NANOS
+            };
             now + pause
         });
-        let (mads, wake) = (self.gsi.deadline(), self.rings.wake_at());
+        let (mads, wake) = (self.gsi.deadline(), self.local_peers.wake_at());
         let blocked = self.tx.is_any_blocked().then(|| now + RETRY_NANOS);
         [queue_pairs, batching, link, backpressured, mads, wake, blocked]
             .into_iter()
@@ -141,7 +144,7 @@ impl LaneState {
         if !self.sched.has_timer(now) {
             return;
         }
-        let Self { sched, table, rings, .. } = self;
+        let Self { sched, table, local_peers, .. } = self;
         for _ in 0..TIMERS_PER_CALL {
             let Some(qpn) = sched.pop_timer(now) else { break };
             let Some(qp) = table.find(qpn) else { continue };
@@ -155,7 +158,7 @@ impl LaneState {
                     machine.handle_timeout(now, host);
                 });
                 device.counts().timer_fired(&before, core.machine.counters());
-                expired(rings, sched, qp, &mut core);
+                expired(local_peers, sched, qp, &mut core);
             }
             sched.after(device, qp, &mut core, event, now);
         }

@@ -88,7 +88,7 @@ impl LaneState {
 
     /// Returns the grants of a local peer, if memory accesses are possible with it.
     fn grants_of(&mut self, peer: LocalPeerId) -> Option<&mut Grants> {
-        self.rings.accessible(peer).map(LocalPeer::grants_mut)
+        self.local_peers.accessible(peer).map(LocalPeer::grants_mut)
     }
 
     /// Decides whether the peer that asks may have access; returns what is granted.
@@ -115,13 +115,13 @@ impl LaneState {
             && let Some(path) = side.peer.path()
             && let Some((path, process)) = engine.local_path(path, asker)
         {
-            self.rings.note_found(asker, process.pid());
+            self.local_peers.note_found(asker, process.pid());
             side.peer.switch_to_local_path(engine, path, asker, process);
         }
         // The kernel decides which process has the peer's slot, not the message of the peer that
         // asks.
         let path = side.peer.path().filter(|_| !side.peer.route().is_peer_gone());
-        let peer = path.and_then(|path| self.rings.peer_of(path, asker));
+        let peer = path.and_then(|path| self.local_peers.peer_of(path, asker));
         if peer != Some(from) {
             return Err(Denial::NotConnected);
         }
@@ -141,7 +141,7 @@ impl LaneState {
     /// Takes a local peer's answer whether it can read our memory. Says once what keeps peers out,
     /// and what to do.
     fn note_rendezvous_reply(&mut self, engine: &Device, from: LocalPeerId, can: bool) -> bool {
-        let Some(peer) = self.rings.accessible(from).map(|peer| peer.process()) else {
+        let Some(peer) = self.local_peers.accessible(from).map(|peer| peer.process()) else {
             return false;
         };
         let (pid, kept_out) = (peer.pid(), peer.keeps_out());
@@ -164,7 +164,7 @@ impl LaneState {
             // The key was asked for twice.
             return self.is_asked_by(from, asker);
         }
-        let Some(peer) = self.rings.accessible(from).map(|peer| peer.process()) else {
+        let Some(peer) = self.local_peers.accessible(from).map(|peer| peer.process()) else {
             return false;
         };
         let pid = peer.pid();

@@ -19,12 +19,12 @@ impl LaneState {
             Event::Connected { process, reader } => {
                 let pid = process.pid();
                 tracing::debug!(pid, "shares memory with a process of this host: a local peer");
-                self.rings.connect(process, reader);
+                self.local_peers.connect(process, reader);
             }
             Event::Ready { from, writer } => {
-                self.rings.set_writer(from, writer);
+                self.local_peers.set_writer(from, writer);
             }
-            Event::Slots { from, slots } => self.rings.set_slots(from, slots),
+            Event::Slots { from, slots } => self.local_peers.set_slots(from, slots),
             Event::Message { from, bytes, file } => {
                 self.handle_grant_message(engine, from, &bytes, file);
             }
@@ -37,7 +37,7 @@ impl LaneState {
         // Bounded: the peer no longer writes. A process that writes all the same is cut off after
         // one ring's worth.
         self.receive_rest(engine, id, now);
-        let Some(peer) = self.rings.disconnect(id, engine.memory()) else { return };
+        let Some(peer) = self.local_peers.disconnect(id, engine.memory()) else { return };
         let pid = peer.pid();
         let mut failed = 0;
         let Self { table, srqs, sched, .. } = self;

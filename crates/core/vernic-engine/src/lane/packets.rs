@@ -72,15 +72,15 @@ impl WireProtocol for Packets {
 
     fn fire_timers(&mut self, lane: &mut LaneState, device: &Device, now: Time) {
         lane.gsi.fire_timers(device, &mut lane.table, now);
-        lane.rings.wake_again(now);
+        lane.local_peers.wake_again(now);
         let reported_silent = &mut self.reported_silent;
-        lane.fire_qp_timers(device, Event::Changed, now, |rings, sched, qp, core| {
+        lane.fire_qp_timers(device, Event::Changed, now, |local_peers, sched, qp, core| {
             reported_silent.note(device, qp.qpn(), core, now);
             let peer = core.machine.attr().dest_qpn;
             let path = core.side.peer.path();
             if let Some((path, process)) = path.and_then(|path| device.local_path(path, peer)) {
                 if device.local().is_some() {
-                    rings.note_found(peer, process.pid());
+                    local_peers.note_found(peer, process.pid());
                 }
                 core.side.peer.switch_to_local_path(device, path, peer, process);
             }

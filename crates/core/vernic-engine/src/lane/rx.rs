@@ -53,11 +53,11 @@ impl Packets {
             lane.sched.release_ring_acks();
             self.transmit_ready(lane, engine, now);
         }
-        if !lane.rings.is_time_for_link(from_rings, now) {
+        if !lane.local_peers.is_time_for_link(from_rings, now) {
             return from_rings;
         }
         let count = lane.link.recv(Nanos(now.nanos()), &mut self.rx);
-        lane.rings.link_had(count);
+        lane.local_peers.link_had(count);
         if count == 0 {
             if let Some(receiver_page) = &lane.receiver_page {
                 receiver_page.settle(&mut self.receiver_page_seen, now.nanos());
@@ -119,8 +119,8 @@ impl LaneState {
     #[inline]
     fn receive_rings(&mut self, engine: &Device, now: Time) -> usize {
         let mut count = 0;
-        for nth in 0..self.rings.len() {
-            if let Some(index) = self.rings.news_of(nth) {
+        for nth in 0..self.local_peers.len() {
+            if let Some(index) = self.local_peers.news_of(nth) {
                 count += self.receive_ring(engine, index, RING_BYTES, now);
             }
         }
@@ -129,16 +129,18 @@ impl LaneState {
 
     /// Receives what is left in the ring of a local peer that is gone.
     pub(crate) fn receive_rest(&mut self, engine: &Device, id: LocalPeerId, now: Time) {
-        if self.rings.peer(id).is_some() {
+        if self.local_peers.peer(id).is_some() {
             self.receive_ring(engine, id.index() as u16, u64::from(MAX_RING_BYTES), now);
         }
     }
 
     /// Receives up to `bytes` from the ring of one local peer.
     fn receive_ring(&mut self, engine: &Device, index: u16, bytes: u64, now: Time) -> usize {
-        let Self { rings, table, srqs, sched, arrivals, groups, pulled: all_pulled, .. } = self;
-        let (mut buffer, mut count, mut total, mut broken) = (rings.take_buffer(), 0, 0, None);
-        let Some((reader, via)) = rings.reading(index) else { return 0 };
+        let Self { local_peers, table, srqs, sched, arrivals, groups, pulled: all_pulled, .. } =
+            self;
+        let (mut buffer, mut count, mut total, mut broken) =
+            (local_peers.take_buffer(), 0, 0, None);
+        let Some((reader, via)) = local_peers.reading(index) else { return 0 };
         let sender_memory = via.sender_memory();
         let (locked, mads, paced, via, pulled) = (None, Vec::new(), 0, Some(via), 0);
         let mut demux = Demux {
@@ -187,12 +189,12 @@ impl LaneState {
         *all_pulled += demux.pulled;
         drop(demux);
         reader.release();
-        rings.give_buffer(buffer);
+        local_peers.give_buffer(buffer);
         sched.count_received(count);
         engine.counts().add(Counted::NearRxPacket, count as u64);
         engine.counts().add(Counted::NearRxByte, total);
         if let Some(error) = broken {
-            rings.break_off(index, &error);
+            local_peers.break_off(index, &error);
         }
         count
     }

@@ -10,7 +10,7 @@ use crate::lane::udp_backpressure::UdpBackpressure;
 pub(super) struct Sinks<'a> {
     pub(super) tx: &'a mut TxLanes,
     pub(super) udp_backpressure: &'a mut UdpBackpressure,
-    pub(super) rings: &'a mut LocalPeers,
+    pub(super) local_peers: &'a mut LocalPeers,
 }
 
 /// Space for a packet.

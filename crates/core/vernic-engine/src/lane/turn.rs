@@ -30,7 +30,7 @@ pub(super) fn run(
             continue;
         }
         let part = if part == TurnPart::Requests {
-            let direct = directly(machine, host, sinks.rings, now);
+            let direct = directly(machine, host, sinks.local_peers, now);
             if direct == Direct::Did {
                 did = did.and(TurnResult::Wrote);
             }
@@ -76,7 +76,7 @@ fn along_route(
         TurnPart::Requests | TurnPart::Probe => route.request_ring(),
         TurnPart::Responses => route.answer_ring(),
     };
-    if let Some(mut ring) = ring.and_then(|id| sinks.rings.out(id, now)) {
+    if let Some(mut ring) = ring.and_then(|id| sinks.local_peers.out(id, now)) {
         if machine.attr().timeout == AckTimeout::INFINITE {
             ring.wait_for_ever();
         }
@@ -142,23 +142,23 @@ fn write(
 /// sent, and what was in flight may never be acknowledged.
 #[inline]
 fn switches(machine: &mut Qp, host: &mut QpHost<'_>, sinks: &Sinks<'_>) -> bool {
-    let rings = &sinks.rings;
-    if rings.is_empty()
+    let local_peers = &sinks.local_peers;
+    if local_peers.is_empty()
         || host.side.peer.route().requests() != RequestRoute::Wire
         || !matches!(machine.state(), QpState::Rts | QpState::Sqd)
     {
         return false;
     }
     let Some(path) = host.side.peer.path() else { return false };
-    let Some(id) = rings.peer_of(path, machine.attr().dest_qpn) else { return false };
+    let Some(id) = local_peers.peer_of(path, machine.attr().dest_qpn) else { return false };
     if machine.has_unacknowledged() {
         let attr = machine.attr();
         let is_repaired = attr.timeout != AckTimeout::INFINITE && attr.retry_cnt != 0;
         return is_repaired && !machine.is_repeating();
     }
-    let pid = rings.peer(id).map(LocalPeer::pid);
+    let pid = local_peers.peer(id).map(LocalPeer::pid);
     tracing::debug!(qpn = %host.qp.qpn(), pid, "packets to a local peer go through memory from now on");
-    let process = rings.peer(id).map(LocalPeer::process);
+    let process = local_peers.peer(id).map(LocalPeer::process);
     let peer = process.filter(|process| process.may_access()).cloned();
     host.side.peer.switch_to(id, peer);
     false
@@ -166,9 +166,14 @@ fn switches(machine: &mut Qp, host: &mut QpHost<'_>, sinks: &Sinks<'_>) -> bool 
 
 /// Carries out requests that need no packets (direct access).
 #[inline]
-fn directly(machine: &mut Qp, host: &mut QpHost<'_>, rings: &mut LocalPeers, now: Time) -> Direct {
+fn directly(
+    machine: &mut Qp,
+    host: &mut QpHost<'_>,
+    local_peers: &mut LocalPeers,
+    now: Time,
+) -> Direct {
     let (turn, bytes) = direct::turn(machine, host, now);
-    rings.spend(bytes as usize);
+    local_peers.spend(bytes as usize);
     match turn {
         direct::Turn::Packets => Direct::Packets,
         direct::Turn::Wait => Direct::Waits,

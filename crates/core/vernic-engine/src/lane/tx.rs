@@ -31,7 +31,7 @@ impl Packets {
     /// Sends what is ready, up to [`BATCHES_PER_CALL`] batches.
     pub(super) fn transmit_ready(&mut self, lane: &mut LaneState, engine: &Device, now: Time) {
         lane.sched.retry_backpressured();
-        lane.rings.begin();
+        lane.local_peers.begin();
         for _ in 0..BATCHES_PER_CALL {
             if !lane.tx.is_blocked() {
                 lane.gsi.fill(lane.tx.first());
@@ -55,7 +55,7 @@ impl Packets {
     ) {
         let (mut alone, mut in_flight) = (false, 0);
         if lane.tx.has_room() {
-            lane.rings.begin();
+            lane.local_peers.begin();
             if lane.send_messages(engine, qp, &mut core, now) {
                 return;
             }
@@ -108,7 +108,7 @@ impl LaneState {
         self.sched.admit_waiting(now);
         // Bounded by the batch and by what goes to rings: a queue pair that wrote nothing does not
         // come back.
-        while self.tx.has_room() && !self.rings.is_done() {
+        while self.tx.has_room() && !self.local_peers.is_done() {
             if !self.sched.has_ready() {
                 self.sched.admit_waiting(now);
             }
@@ -130,7 +130,7 @@ impl LaneState {
     ) -> bool {
         let is_reliable = matches!(qp.service(), Service::Rc | Service::Xrc);
         let route = core.side.peer.route();
-        if if is_reliable { !route.is_ring() } else { self.rings.is_empty() } {
+        if if is_reliable { !route.is_ring() } else { self.local_peers.is_empty() } {
             return false;
         }
         // A part carries the acknowledgement that is due.
@@ -140,13 +140,14 @@ impl LaneState {
         if !is_alone || TurnOrder::of(qp) != TurnOrder::RequestsFirst {
             return false;
         }
-        let Self { rings, srqs, .. } = self;
+        let Self { local_peers, srqs, .. } = self;
         let is_done = qp.with_lane_host(engine, Some(srqs), now, core, |machine, host| {
             let Some(machine) = machine.packets() else { return false };
             if !is_reliable {
-                return unreliable::send_posted(machine, host, rings, now);
+                return unreliable::send_posted(machine, host, local_peers, now);
             }
-            let ring = host.side.peer.route().request_ring().and_then(|id| rings.out(id, now));
+            let ring =
+                host.side.peer.route().request_ring().and_then(|id| local_peers.out(id, now));
             ring.is_some_and(|ring| to_ring::send_messages(machine, host, ring, now))
         });
         if is_done {
@@ -174,10 +175,10 @@ impl LaneState {
             };
         let admitted = self.sched.admits(qp, core, now);
         let parts = plan::parts(order, admitted, posted && !rides);
-        let Self { tx, udp_backpressure, rings, srqs, .. } = self;
+        let Self { tx, udp_backpressure, local_peers, srqs, .. } = self;
         let did = qp.with_lane_host(engine, Some(srqs), now, core, |machine, host| {
             let Some(machine) = machine.packets() else { return TurnResult::Nothing };
-            let mut sinks = Sinks { tx, udp_backpressure, rings };
+            let mut sinks = Sinks { tx, udp_backpressure, local_peers };
             turn::run(machine, host, &mut sinks, parts, now)
         });
         let did = if posted && did == TurnResult::Nothing { TurnResult::Wrote } else { did };

@@ -27,7 +27,7 @@ use crate::sched::TurnResult;
 pub(super) fn send_posted(
     machine: &mut Qp,
     host: &mut QpHost<'_>,
-    rings: &mut LocalPeers,
+    local_peers: &mut LocalPeers,
     now: Time,
 ) -> bool {
     let sends = matches!(machine.state(), QpState::Rts | QpState::Sqd);
@@ -35,7 +35,8 @@ pub(super) fn send_posted(
         return false;
     }
     let Some((receiver, dest)) = Receiver::of_next(machine, host) else { return false };
-    let ring = rings.datagram_ring(&receiver.path, dest).and_then(|id| rings.out(id, now));
+    let ring =
+        local_peers.datagram_ring(&receiver.path, dest).and_then(|id| local_peers.out(id, now));
     let Some(mut ring) = ring else { return false };
     if machine.service() == Service::Uc {
         return send_messages(machine, host, ring, now);
@@ -124,12 +125,12 @@ impl Turn<'_, '_> {
     /// Chooses the route of the next request: the ring of a local peer, the wire, or to wait.
     #[inline]
     fn choose(&mut self, path: &TxPath, dest: Qpn, host: &QpHost<'_>) -> DatagramRoute {
-        let Sinks { udp_backpressure, rings, .. } = &mut *self.sinks;
-        if rings.is_empty() || host.side.peer.route().is_peer_gone() {
+        let Sinks { udp_backpressure, local_peers, .. } = &mut *self.sinks;
+        if local_peers.is_empty() || host.side.peer.route().is_peer_gone() {
             return DatagramRoute::Wire;
         }
         let slots = &self.device.slots();
-        rings.datagram_route(path, dest, self.now, || udp_backpressure.is_idle(path, slots))
+        local_peers.datagram_route(path, dest, self.now, || udp_backpressure.is_idle(path, slots))
     }
 
     /// Writes to the ring of a local peer: of UC all requests of the turn, of UD the next datagrams
@@ -141,7 +142,7 @@ impl Turn<'_, '_> {
         machine: &mut Qp,
         host: &mut QpHost<'_>,
     ) -> TurnResult {
-        let Some(mut ring) = self.sinks.rings.out(id, self.now) else {
+        let Some(mut ring) = self.sinks.local_peers.out(id, self.now) else {
             return TurnResult::Backpressured;
         };
         let did = if machine.service() == Service::Ud {

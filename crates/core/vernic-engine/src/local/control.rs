@@ -20,8 +20,8 @@ pub(crate) const MAX_WANTED: usize = 1 << Slot::BITS;
 /// The state of a device's local peers that the threads of the device share.
 #[derive(Debug)]
 pub(crate) struct LocalControl {
-    /// The local peers; `None` once the device is closed.
-    pub(crate) peers: Mutex<Option<Connections>>,
+    /// The connections to local peers; `None` once the device is closed.
+    pub(crate) connections: Mutex<Option<Connections>>,
     /// The counters of all local connections, kept when the device was closed.
     pub(crate) past: Mutex<LocalPeerCounters>,
     raw_fd: RawFd,
@@ -44,13 +44,13 @@ impl LocalControl {
             return None;
         }
         let rules = AccessRules { setting: config.direct, counts: counts.revocations().clone() };
-        let peers = Connections::new(slots.clone(), config.ring_bytes, rules)
+        let connections = Connections::new(slots.clone(), config.ring_bytes, rules)
             .inspect_err(log_unshared)
             .ok()?;
-        let (raw_fd, sleep_flag) = (peers.raw_fd(), peers.sleep_flag());
-        let (peers, past) = (Mutex::new(Some(peers)), Mutex::default());
+        let (raw_fd, sleep_flag) = (connections.raw_fd(), connections.sleep_flag());
+        let (connections, past) = (Mutex::new(Some(connections)), Mutex::default());
         let (wanted, rung) = (Mutex::default(), AtomicBool::new(false));
-        Some(Self { peers, past, raw_fd, sleep_flag, wanted, rung })
+        Some(Self { connections, past, raw_fd, sleep_flag, wanted, rung })
     }
 
     /// Returns the descriptor that becomes readable when a local peer sends a message or a new peer
@@ -66,21 +66,21 @@ impl LocalControl {
     }
 
     pub(crate) fn counters(&self) -> LocalPeerCounters {
-        let peers = lock(&self.peers);
-        peers.as_ref().map_or_else(|| *lock(&self.past), Connections::counters)
+        let connections = lock(&self.connections);
+        connections.as_ref().map_or_else(|| *lock(&self.past), Connections::counters)
     }
 
     /// Returns the same as [`counters`](Self::counters) without waiting; `None` if another thread
     /// has one of the two locks.
     pub(crate) fn try_counters(&self) -> Option<LocalPeerCounters> {
-        let (peers, past) = (try_lock(&self.peers)?, try_lock(&self.past)?);
-        Some(peers.as_ref().map_or(*past, Connections::counters))
+        let (connections, past) = (try_lock(&self.connections)?, try_lock(&self.past)?);
+        Some(connections.as_ref().map_or(*past, Connections::counters))
     }
 
     /// Returns the reason why no memory is shared with the process that has this slot; `None` if no
     /// reason is known. Must not be called while holding the lane, because this waits for a lock.
     pub(crate) fn connect_failure(&self, slot: Slot) -> Option<ConnectFailure> {
-        lock(&self.peers).as_ref()?.connect_failure(slot)
+        lock(&self.connections).as_ref()?.connect_failure(slot)
     }
 
     /// Notes that `Engine::serve_local_peers` has something to do.

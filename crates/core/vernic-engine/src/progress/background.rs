@@ -247,7 +247,7 @@ impl Background {
         lane.transmit_all(&engine, now);
         let due = [self.policy.polls_by(now), self.processes_due, engine.alarms().due()];
         let next = due.into_iter().chain([lane.next_work(now, 0)]).flatten().min();
-        if let Some(local) = engine.local().filter(|_| lane.rings().is_pending()) {
+        if let Some(local) = engine.local().filter(|_| lane.local_peers().is_pending()) {
             local.ring();
         }
         let serves = engine.is_asked_for_processes();
@@ -283,7 +283,7 @@ impl Background {
     fn may_sleep(&self, lane: &Lane) -> bool {
         let Some(local) = &self.engine.local() else { return true };
         local.sleep_flag().announce();
-        if lane.rings().has_news() {
+        if lane.local_peers().has_news() {
             local.sleep_flag().awake();
             return false;
         }

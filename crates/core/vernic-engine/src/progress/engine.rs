@@ -418,7 +418,7 @@ impl Engine {
     /// socket for a steered flow. Every holder calls it before it releases the lane.
     #[inline]
     pub(crate) fn hand_over(&self, lane: &Lane, now: Time) {
-        let local = self.local().filter(|_| lane.rings().is_pending());
+        let local = self.local().filter(|_| lane.local_peers().is_pending());
         if let Some(local) = local {
             local.ring();
         }

@@ -23,7 +23,7 @@ impl Engine {
     /// pair was created, perhaps in a new slot.
     pub(crate) fn follow_slots(&self) {
         if let Some(local) = &self.local()
-            && let Some(peers) = &mut *lock(&local.peers)
+            && let Some(peers) = &mut *lock(&local.connections)
         {
             peers.follow_slots(Nanos(self.now().nanos()));
         }
@@ -37,7 +37,7 @@ impl Engine {
     /// lane meanwhile.
     pub(crate) fn serve_local_peers(&self) -> Option<Time> {
         let local = self.local()?;
-        let mut peers = lock(&local.peers);
+        let mut peers = lock(&local.connections);
         // A thread that leaves work for this method in the lane sets `rung` before it releases the
         // lane.
         let rung = local.rung.swap(false, Ordering::AcqRel);
@@ -68,7 +68,7 @@ impl Engine {
     /// the device is closed.
     pub(crate) fn close_local_peers(&self) {
         if let Some(local) = &self.local() {
-            let peers = lock(&local.peers).take();
+            let peers = lock(&local.connections).take();
             self.leave(local, peers);
         }
     }
@@ -78,7 +78,7 @@ impl Engine {
     /// another thread, or by this thread itself, which was interrupted while it served them.
     pub(crate) fn try_close_local_peers(&self) -> bool {
         let Some(local) = &self.local() else { return true };
-        let Some(peers) = try_lock(&local.peers).map(|mut peers| peers.take()) else {
+        let Some(peers) = try_lock(&local.connections).map(|mut peers| peers.take()) else {
             return false;
         };
         self.leave(local, peers);

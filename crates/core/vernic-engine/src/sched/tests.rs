@@ -163,7 +163,7 @@ fn requests_are_flushed_though_a_ring_to_the_peer_came_after_those_in_flight() {
     // Sent by the wire, and not acknowledged: nothing is received.
     post_writes(&qps[0], 1);
     let engine = context.engine();
-    while engine.with_lane(|lane| lane.rings().is_empty()) {
+    while engine.with_lane(|lane| lane.local_peers().is_empty()) {
         engine.serve_local_peers();
     }
     engine.serve_local_peers();

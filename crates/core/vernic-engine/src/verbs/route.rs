@@ -190,7 +190,7 @@ impl Engine {
         match self.why_wire() {
             Some(why) => Route::Wire(why),
             None if qp.service() == Service::Ud => Route::Wire(WhyWire::Datagrams),
-            None => self.told(self.with_lane(|lane| local_route(lane.rings(), qp)), qp),
+            None => self.told(self.with_lane(|lane| local_route(lane.local_peers(), qp)), qp),
         }
     }
 
@@ -208,13 +208,13 @@ impl Engine {
     }
 }
 
-fn local_route(rings: &LocalPeers, qp: &QpInner) -> Route {
+fn local_route(local_peers: &LocalPeers, qp: &QpInner) -> Route {
     let core = lock(&qp.core);
     let Some(path) = core.side.peer.path() else { return Route::Wire(WhyWire::NotConnected) };
-    let shared = |id| rings.peer(id).map(LocalPeer::pid);
+    let shared = |id| local_peers.peer(id).map(LocalPeer::pid);
     let yama = core.side.peer.grants().peer().and_then(|peer| YamaForbids::of(peer));
     let dest = core.machine.attr().dest_qpn;
-    let known = rings.peer_of(path, dest);
+    let known = local_peers.peer_of(path, dest);
     match core.side.peer.route().requests() {
         RequestRoute::Ring(id) => {
             shared(id).map_or(Route::Wire(WhyWire::Gone), |pid| Route::SharedMemory { pid, yama })
@@ -224,7 +224,7 @@ fn local_route(rings: &LocalPeers, qp: &QpInner) -> Route {
         RequestRoute::Wire if known.is_none() => Route::Wire(WhyWire::NotMet),
         // UC changes to the ring when the peer has taken all that was sent to it by UDP: see the
         // head of `peers.rs` in `vernic-local`.
-        RequestRoute::Wire => match known.and_then(|id| rings.peer(id)) {
+        RequestRoute::Wire => match known.and_then(|id| local_peers.peer(id)) {
             Some(peer) if qp.service() == Service::Uc && peer.takes_datagrams() => {
                 Route::SharedMemory { pid: peer.pid(), yama }
             }

@@ -57,7 +57,7 @@ impl Own {
         let since = Instant::now();
         let id = loop {
             engine.serve_local_peers();
-            if let Some(id) = engine.with_lane(|lane| lane.rings.owner_of(slot).0) {
+            if let Some(id) = engine.with_lane(|lane| lane.local_peers.owner_of(slot).0) {
                 break id;
             }
             assert!(since.elapsed() < Duration::from_secs(20), "it does not meet itself");
@@ -111,11 +111,11 @@ fn a_queue_pair_to_the_new_owner_of_a_slot_survives_the_end_of_the_former() {
     // Another process has taken the slot, and the end of the former process is noticed late.
     let newer = std::process::id() ^ 1;
     lock(&own.qp.inner().core).side.peer.name_process(&HostProcess::new(newer, None));
-    engine.with_lane(|lane| lane.rings.set_owner(own.slot(), newer));
+    engine.with_lane(|lane| lane.local_peers.set_owner(own.slot(), newer));
     own.lose();
     assert_eq!(own.requests(), RequestRoute::Wire);
     assert_eq!(own.pid(), Some(newer));
-    let owner = engine.with_lane(|lane| lane.rings.owner_of(own.slot()).1);
+    let owner = engine.with_lane(|lane| lane.local_peers.owner_of(own.slot()).1);
     assert_eq!(owner, Some(newer), "who has the slot is not forgotten");
 }
 
@@ -123,7 +123,7 @@ fn a_queue_pair_to_the_new_owner_of_a_slot_survives_the_end_of_the_former() {
 fn who_may_have_interrupted_a_call_on_the_local_peers_waits_for_neither_counters_nor_good_bye() {
     let own = Own::new();
     let local = own.context.engine().local().unwrap();
-    let peers = lock(&local.peers);
+    let peers = lock(&local.connections);
     assert!(own.context.try_counters().is_none());
     assert!(!own.context.last_progress());
     drop(peers);

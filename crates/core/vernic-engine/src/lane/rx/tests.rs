@@ -52,8 +52,8 @@ impl Neighbour {
         let id = loop {
             engine.serve_local_peers();
             let met = |lane: &mut LaneState| {
-                let id = lane.rings.owner_of(slot).0?;
-                lane.rings.has_writer(id).then_some(id)
+                let id = lane.local_peers.owner_of(slot).0?;
+                lane.local_peers.has_writer(id).then_some(id)
             };
             if let Some(id) = engine.with_lane(|lane| met(lane)) {
                 break id;
@@ -66,7 +66,7 @@ impl Neighbour {
     /// Writes a message to the ring; returns false if there is no room.
     fn write(&self, head: MessageHead, payload: &[u8]) -> bool {
         self.context.engine().with_lane(|lane| {
-            let Some(writer) = lane.rings.writer_of(self.id) else { return false };
+            let Some(writer) = lane.local_peers.writer_of(self.id) else { return false };
             let has_room = writer.has_room(0) == Ok(true);
             if has_room {
                 writer.push_message(head, payload);
@@ -247,7 +247,7 @@ fn parts_for_queue_pairs_that_are_not_connected_to_the_neighbour_are_dropped() {
     let taken = new();
     connect(&t.context, &taken, own, t.qp.qpn());
     let (slot, other) = (Slot::of(t.qp.qpn()), std::process::id() ^ 1);
-    t.context.engine().with_lane(|lane| lane.rings.set_owner(slot, other));
+    t.context.engine().with_lane(|lane| lane.local_peers.set_owner(slot, other));
     t.drops_for(DropReason::WrongSource, "another process", part(&taken), &[]);
     for qp in [&far, &strange, &taken] {
         assert_eq!(qp.state(), QpState::Rtr);
@@ -266,7 +266,7 @@ fn parts_of_uc_may_come_before_their_sender_has_claimed_the_slot() {
     };
     let far = new(Service::Uc, Gid::from_ip([127, 0, 9, 9].into()));
     let (uc, rc) = (new(Service::Uc, own), new(Service::Rc, own));
-    t.context.engine().with_lane(|lane| lane.rings.set_slots(t.id, Vec::new()));
+    t.context.engine().with_lane(|lane| lane.local_peers.set_slots(t.id, Vec::new()));
     let part = |qp: &Qp| head_of(qp.qpn(), &PART, None);
     t.drops_for(DropReason::WrongSource, "another host", part(&far), &[]);
     // RC is sent again, and its answers would go to whoever writes to the ring.
@@ -278,7 +278,7 @@ fn parts_of_uc_may_come_before_their_sender_has_claimed_the_slot() {
     // Packets by the link are not shut out by it.
     assert_eq!(lock(&uc.inner().core).side.peer.route().answer_ring(), None);
     let other = std::process::id() ^ 1;
-    t.context.engine().with_lane(|lane| lane.rings.set_owner(slot, other));
+    t.context.engine().with_lane(|lane| lane.local_peers.set_owner(slot, other));
     t.drops_for(DropReason::WrongSource, "another process", part(&uc), &[]);
 }
 
@@ -344,7 +344,7 @@ fn offer(t: &Neighbour) {
     let liveness = engine.memory().liveness_word().unwrap();
     let words = engine.memory().revocation_file().unwrap().try_clone_to_owned().unwrap();
     let offers = engine.with_lane(|lane| {
-        let grants = lane.rings.accessible(t.id).unwrap().grants_mut();
+        let grants = lane.local_peers.accessible(t.id).unwrap().grants_mut();
         grants.accept_rendezvous(liveness, Some(words)) && grants.sender_memory().is_some()
     });
     assert!(offers, "it cannot read its own memory");
