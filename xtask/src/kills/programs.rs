@@ -18,6 +18,9 @@ pub(super) struct Program {
     pub(super) ready: Ready,
     /// The ways it can take.
     pub(super) ways: &'static [Way],
+    /// Whether it hears of the end of a connection from the connection manager, and may end its
+    /// queue pair for that before the queue pair fails.
+    pub(super) hears_manager: bool,
 }
 
 impl Program {
@@ -81,6 +84,7 @@ const fn perftest(name: &'static str) -> Program {
         around: "",
         ready: Ready::Tcp(PORT),
         ways: ROCE,
+        hears_manager: false,
     }
 }
 
@@ -92,6 +96,7 @@ const fn perftest_by_manager(name: &'static str) -> Program {
         around: "",
         ready: Ready::Service(PORT_SPACE_TCP, PORT),
         ways: ALL,
+        hears_manager: false,
     }
 }
 
@@ -110,6 +115,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         around: "",
         ready: Ready::Service(PORT_SPACE_TCP, RPING_PORT),
         ways: ALL,
+        hears_manager: false,
     },
     Program {
         name: "rstream",
@@ -118,6 +124,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         around: "",
         ready: Ready::Service(PORT_SPACE_TCP, RSTREAM_PORT),
         ways: ALL,
+        hears_manager: true,
     },
     Program {
         name: "iperf3",
@@ -126,5 +133,6 @@ pub(super) const PROGRAMS: &[Program] = &[
         around: "--rsockets=only",
         ready: Ready::Service(PORT_SPACE_TCP, 5201),
         ways: ROCE,
+        hears_manager: false,
     },
 ];

@@ -30,10 +30,13 @@ const CONNECTED: &[&str] = &["peer is on this host", " Established "];
 const TOLD: &[&str] = &[
     "queue pair failed",
     "its peers' queue pairs fail",
-    "connections with it end",
     " Disconnected ",
     "iWARP connection over",
 ];
+
+/// The line of the log that says that the connection manager ended the connection. It counts for
+/// programs that hear of that, and may be the first to hear.
+const ENDED_BY_MANAGER: &str = "connections with it end";
 
 /// What is killed, how and when.
 #[derive(Debug, PartialEq, Eq)]
@@ -136,7 +139,7 @@ pub(super) fn run(plan: &Plan, vernic: &Path) -> Result<Ended> {
         return Ok(Ended { verdict: Verdict::Early(format!("ended ({status})")), file });
     }
     victim.kill();
-    let verdict = watch(survivor)?;
+    let verdict = watch(survivor, plan.program.hears_manager)?;
     drop((server, client));
     if !verdict.is_failure() {
         // A program that prints an error for ever would fill the disk.
@@ -148,7 +151,7 @@ pub(super) fn run(plan: &Plan, vernic: &Path) -> Result<Ended> {
 }
 
 /// Waits for the survivor's end, and judges.
-fn watch(survivor: &mut Process) -> Result<Verdict> {
+fn watch(survivor: &mut Process, hears_manager: bool) -> Result<Verdict> {
     let killed = Instant::now();
     while killed.elapsed() < BOUND {
         if let Some(status) = survivor.exited()? {
@@ -160,13 +163,15 @@ fn watch(survivor: &mut Process) -> Result<Verdict> {
         std::thread::sleep(TICK);
     }
     let log = fs::read(&survivor.file).unwrap_or_default();
-    Ok(judge(&String::from_utf8_lossy(&log)))
+    Ok(judge(&String::from_utf8_lossy(&log), hears_manager))
 }
 
-/// What the log of a survivor that goes on says.
-fn judge(log: &str) -> Verdict {
+/// What the log of a survivor that goes on says. The program may hear of the end of a connection by
+/// the connection manager alone (`hears_manager`).
+fn judge(log: &str, hears_manager: bool) -> Verdict {
     let has = |marks: &[&str]| log.lines().any(|line| marks.iter().any(|mark| line.contains(mark)));
-    match (has(CONNECTED), has(TOLD)) {
+    let is_told = has(TOLD) || hears_manager && has(&[ENDED_BY_MANAGER]);
+    match (has(CONNECTED), is_told) {
         (_, true) => Verdict::Told,
         (true, false) => Verdict::Hung,
         (false, false) => Verdict::NotConnected,
@@ -276,11 +281,12 @@ mod tests {
     fn the_log_tells_whether_a_survivor_was_connected_and_told() {
         let connected = "vernic[1] debug: peer is on this host own=0x708000 peer=0x454000\n";
         let told = "vernic[1] warn: queue pair failed: the peer's process has ended qpn=0x1d0000\n";
-        assert!(matches!(judge("Waiting for client to connect"), Verdict::NotConnected));
-        assert!(matches!(judge(connected), Verdict::Hung));
-        assert!(matches!(judge(&format!("{connected}{told}")), Verdict::Told));
+        assert!(matches!(judge("Waiting for client to connect", true), Verdict::NotConnected));
+        assert!(matches!(judge(connected, true), Verdict::Hung));
+        assert!(matches!(judge(&format!("{connected}{told}"), false), Verdict::Told));
         // The connection manager was first, and the program has ended its queue pair itself.
         let ended = "vernic[1] debug: a process of this host is gone: connections with it end\n";
-        assert!(matches!(judge(&format!("{connected}{ended}")), Verdict::Told));
+        assert!(matches!(judge(&format!("{connected}{ended}"), true), Verdict::Told));
+        assert!(matches!(judge(&format!("{connected}{ended}"), false), Verdict::Hung));
     }
 }

@@ -125,7 +125,12 @@ impl CmShared {
         if !gone.is_empty() {
             let is_gone = |path: CmPath, id| gone.contains(&(path.remote, slot_of(id)));
             let connections = machine.end_gone(now, is_gone);
-            tracing::debug!(connections, "a process of this host is gone: connections with it end");
+            if connections != 0 {
+                tracing::debug!(
+                    connections,
+                    "a process of this host is gone: connections with it end"
+                );
+            }
         }
         let met: HashSet<_> =
             machine.peers().map(|(path, id)| (path.remote, slot_of(id))).collect();
