@@ -110,12 +110,15 @@ impl Cells {
         self.calls.store(self.calls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 
-    /// Notes that a call has pulled so many bytes out of the memory of local peers. The call then
-    /// counts as several, because it took as long. The caller holds the lane.
+    /// Notes that the call which was counted last has pulled payload out of the memory of a local
+    /// peer. While the background thread backs off, the call then counts as several, because it
+    /// took as long. The caller holds the lane.
     #[cold]
-    pub(crate) fn pulled(&self, table: &Table, bytes: u64) {
-        let calls = self.calls.load(Ordering::Relaxed);
-        self.calls.store(calls + bytes / table.bytes_per_call, Ordering::Relaxed);
+    pub(crate) fn pulled(&self, table: &Table) {
+        if self.backs_off.load(Ordering::Relaxed) {
+            let calls = self.calls.load(Ordering::Relaxed);
+            self.calls.store(calls + table.calls_of_a_copy - 1, Ordering::Relaxed);
+        }
     }
 
     /// Notes a poll that had the lane, and whether it `found` something. Returns what the polling

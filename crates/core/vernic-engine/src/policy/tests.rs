@@ -142,20 +142,31 @@ fn staying_calls_keep_it_away_once_it_is() {
 }
 
 #[test]
-fn bytes_per_call_let_a_thread_that_copies_count_as_one_that_polls() {
+fn calls_of_a_copy_let_a_thread_that_copies_count_as_one_that_polls() {
     let (cells, mut policy) = (Cells::default(), Background::new(TAKEOVER));
-    judged(&mut policy, 100);
+    // While the thread does not back off, a copy is no sign of a poller.
+    cells.called(Time(1));
+    cells.pulled(&TABLE);
+    assert_eq!(cells.calls(), 1);
+    judged(&mut policy, 1 + TABLE.active_calls);
+    assert!(matches!(cells.back_off(), Event::BackedOff { is_armed: false, .. }));
     let away = Event::BackedOff { is_armed: false, caller_sleeps: false };
     policy.after(&TABLE, away);
     policy.after(&TABLE, Event::Paused { caller_sleeps: false });
-    // At 20 GB/s, the copies of a take-over time.
-    cells.called(Time(1));
-    cells.pulled(&TABLE, TAKEOVER * 20);
-    assert_eq!(judged(&mut policy, 100 + cells.calls()), Next::BackOff);
-    cells.pulled(&TABLE, TABLE.bytes_per_call - 1);
-    let calls = cells.calls();
-    cells.pulled(&TABLE, TABLE.bytes_per_call);
-    assert_eq!(cells.calls(), calls + 1);
+    // At 17 GB/s, the messages of 1 MiB of a take-over time.
+    for _ in 0..TAKEOVER * 17 / (1 << 20) {
+        cells.called(Time(2));
+        cells.pulled(&TABLE);
+    }
+    let calls = 1 + TABLE.active_calls + cells.calls();
+    assert_eq!(judged(&mut policy, calls), Next::BackOff);
+    // One of them is not enough.
+    policy.after(&TABLE, away);
+    policy.after(&TABLE, Event::Paused { caller_sleeps: false });
+    let before = cells.calls();
+    cells.called(Time(3));
+    cells.pulled(&TABLE);
+    assert_eq!(judged(&mut policy, calls + cells.calls() - before), Next::Poll);
 }
 
 /// Returns for how many rounds the thread watches, although application threads call, after it has

@@ -259,12 +259,11 @@ impl Engine {
         })
     }
 
-    /// Reports to the policy what a thread of the application has pulled.
+    /// Reports to the policy if a thread of the application has pulled payload.
     #[inline]
     fn count_pulled(&self, lane: &mut Lane) {
-        let pulled = lane.take_pulled();
-        if pulled != 0 {
-            self.policy().pulled(&TABLE, pulled);
+        if lane.take_pulled() != 0 {
+            self.policy().pulled(&TABLE);
         }
     }
 
