@@ -167,8 +167,7 @@ impl LaneState {
             match reader.next(&mut buffer) {
                 Ok(Some(Record::Message(head, len))) => {
                     count += 1;
-                    total += len as u64;
-                    demux.handle_message(head, &buffer[..len]);
+                    total += demux.handle_message(head, &buffer[..len]) as u64;
                 }
                 Ok(Some(Record::Packet(len))) => {
                     count += 1;

@@ -41,6 +41,10 @@ pub(super) fn send_posted(
     if machine.service() == Service::Uc {
         return send_messages(machine, host, ring, now);
     }
+    // In SQD nothing may begin; and the turn counts a ring that is full.
+    if !machine.wants_requests() || ring.room(false).is_none() {
+        return false;
+    }
     let (mut packets, mut bytes) = (TURN_PACKETS, TURN_BYTES);
     let rest = (&mut packets, &mut bytes);
     let did = datagrams_to_ring(machine, host, &mut ring, &receiver, rest, now);

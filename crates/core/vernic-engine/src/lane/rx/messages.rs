@@ -4,27 +4,37 @@
 //! connected to a process, and the kernel says which process writes to a ring.
 
 use vernic_io::Address;
-use vernic_local::MessageHead;
 use vernic_local::{BYTES_PER_POLL, LIMITS, PartRecord, Rendezvous, RendezvousRecord, part_of};
-use vernic_proto::{Disposition, DropReason, MessagePart};
-use vernic_wire::{Gid, Service};
+use vernic_local::{LocalPeerId, MessageHead};
+use vernic_proto::{Disposition, DropReason, MessagePart, PartAck};
+use vernic_wire::{Gid, Qpn, Service};
 
 use super::{Demux, count_disposition, is_from_peer, may_be_from_peer};
 use crate::counters::Counted;
+use crate::device::opened::Device;
+use crate::qp::state::QpCore;
 
 impl Demux<'_, '_> {
-    /// Handles one part of a message.
+    /// Handles one part of a message. Returns how many of the bytes are its payload.
     #[inline]
-    pub(super) fn handle_message(&mut self, head: MessageHead, bytes: &[u8]) {
+    pub(super) fn handle_message(&mut self, head: MessageHead, bytes: &[u8]) -> usize {
+        let mut payload = bytes.len();
         let handled = match part_of(head, bytes) {
             None => Err(DropReason::Malformed),
-            Some(record) if record.part.is_rendezvous => self.handle_rendezvous(&record),
-            Some(record) => self.deliver_part(&record, None),
+            Some(record) => {
+                payload = record.payload.len();
+                if record.part.is_rendezvous {
+                    self.handle_rendezvous(&record)
+                } else {
+                    self.deliver_part(&record, None)
+                }
+            }
         };
         if let Err(reason) = handled {
             // No address says whose fault that is.
             self.engine.counts().drop_packet(reason);
         }
+        payload
     }
 
     /// Handles a part whose payload is in the memory of the local peer.
@@ -35,6 +45,9 @@ impl Demux<'_, '_> {
         let may = self.pulled < BYTES_PER_POLL;
         let (Some(record), Some(sender_memory), true) = (record, self.sender_memory, may) else {
             self.engine.counts().note(Counted::NearPullRefused);
+            if let Some(ack) = named.ack {
+                self.deliver_ack(named.dest, ack)?;
+            }
             return Err(DropReason::RendezvousRefused);
         };
         // A copy takes a system call, however short it is.
@@ -80,15 +93,8 @@ impl Demux<'_, '_> {
                 None => Disposition::Drop(DropReason::WrongService),
             },
         );
-        match answered {
-            None => {}
-            Some(Disposition::Drop(reason)) => engine.counts().drop_packet(reason),
-            Some(disposition) => {
-                core.side.peer.note_arrival(false, Some(via.id()));
-                engine
-                    .counts()
-                    .add(Counted::Duplicate, u64::from(disposition == Disposition::Duplicate));
-            }
+        if let Some(answered) = answered {
+            locked.heard |= note_answer(engine, core, answered, via.id());
         }
         if is_known
             && !matches!(disposition, Disposition::Drop(_))
@@ -102,4 +108,39 @@ impl Demux<'_, '_> {
         locked.heard = true;
         Ok(())
     }
+
+    /// Hands the acknowledgement of a part that is refused to one queue pair, if the process of its
+    /// peer has sent it.
+    #[cold]
+    fn deliver_ack(&mut self, dest: Qpn, ack: PartAck) -> Result<(), DropReason> {
+        self.lock(dest)?;
+        let (engine, srqs, now) = (self.engine, Some(self.srqs), self.now);
+        let (Some(locked), Some(via)) = (&mut self.locked, &mut self.via) else { return Ok(()) };
+        let core = &mut locked.core;
+        if !is_from_peer(engine, core, via) {
+            return Err(DropReason::WrongSource);
+        }
+        let answered = locked.qp.with_part(engine, (srqs, None), now, core, |machine, host| {
+            machine.packets().map(|machine| machine.handle_ack(now, ack, host))
+        });
+        if let Some(answered) = answered {
+            locked.heard |= note_answer(engine, core, answered, via.id());
+        }
+        Ok(())
+    }
+}
+
+/// Notes what a machine did with an acknowledgement that came through the ring of local peer `id`,
+/// and returns whether the machine took it.
+#[inline]
+fn note_answer(engine: &Device, core: &mut QpCore, did: Disposition, id: LocalPeerId) -> bool {
+    if let Disposition::Drop(reason) = did {
+        engine.counts().drop_packet(reason);
+        return false;
+    }
+    core.side.peer.note_arrival(false, Some(id));
+    if did == Disposition::Duplicate {
+        engine.counts().note(Counted::Duplicate);
+    }
+    true
 }

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use vernic_io::host::Slot;
 use vernic_local::MessageHead;
-use vernic_local::head_of;
+use vernic_local::{head_of, put_tail};
 use vernic_mem::Access;
-use vernic_proto::{AttrMask, MessagePart, QpAttr, QpState, QpType, Tag};
-use vernic_wire::{Gid, Mtu, PortNum, Psn, Rkey, Srqn};
+use vernic_proto::{AttrMask, MessagePart, PartAck, QpAttr, QpState, QpType, Tag};
+use vernic_wire::{Aeth, Gid, Mtu, PortNum, Psn, Rkey, Srqn};
 
 use super::*;
 use crate::testing::{ud_qp, without_background};
@@ -203,6 +203,46 @@ fn parts_for_queue_pairs_of_other_services_are_dropped() {
     let ud = ud_qp(&t.pd, &t.cq, QpCap::default());
     t.drops_for(DropReason::WrongSource, "UD", head_of(ud.qpn(), &PART, None), &[]);
     t.is_unharmed();
+}
+
+/// An acknowledgement, and its bytes behind a payload.
+fn carried() -> (Option<PartAck>, [u8; 8]) {
+    let (ack, mut tail) = (Some(PartAck { psn: Psn::new(0), aeth: Aeth::default() }), [0; 8]);
+    assert_eq!(put_tail(&PART, ack, &mut tail), 8);
+    (ack, tail)
+}
+
+#[test]
+fn an_acknowledgement_is_handed_over_though_its_part_is_refused() {
+    let t = Neighbour::new();
+    offer(&t);
+    let (ack, tail) = carried();
+    let reasons = [DropReason::BadState, DropReason::RendezvousRefused, DropReason::WrongSource];
+    let drops = || reasons.map(|reason| t.drops(reason));
+    let before = drops();
+    // Nothing is sent in RTR that could be acknowledged.
+    let refused = [&record(4096, [0, 1, 0])[..23], &tail].concat();
+    assert!(t.write(head_of(t.qp.qpn(), &RENDEZVOUS, ack), &refused));
+    assert_eq!(t.receive(), 1);
+    assert_eq!(drops(), [before[0] + 1, before[1] + 1, before[2]]);
+    // The part is taken all the same, and its bytes alone count.
+    let bytes = t.context.counters().near_rx_bytes;
+    assert!(t.write(head_of(t.qp.qpn(), &PART, ack), &tail));
+    assert_eq!(t.receive(), 1);
+    assert_eq!(drops(), [before[0] + 2, before[1] + 1, before[2]]);
+    assert_eq!(t.context.counters().near_rx_bytes, bytes);
+    let mut wc = [crate::EMPTY_WC; 2];
+    assert_eq!((t.cq.poll(&mut wc), wc[0].wr_id), (Ok(1), 7));
+    // A queue pair whose peer is another process takes neither.
+    let other = create(&t.pd, &t.cq, Service::Rc);
+    let slot = Slot::of(t.qp.qpn()).value() ^ 1;
+    connect(&t.context, &other, t.context.gid_table()[0].gid, Slot::new(slot).unwrap().qpn(5));
+    for (part, bytes) in [(&RENDEZVOUS, &refused[..]), (&PART, &tail)] {
+        let before = drops();
+        assert!(t.write(head_of(other.qpn(), part, ack), bytes));
+        assert_eq!(t.receive(), 1);
+        assert_eq!(drops(), [before[0], before[1], before[2] + 1]);
+    }
 }
 
 #[test]
