@@ -285,6 +285,32 @@ fn datagrams_arrive_with_their_header_and_from_whom_they_come() {
 }
 
 #[test]
+fn what_is_posted_in_sqd_waits_until_the_queue_pair_may_send_again() {
+    let (a, b) = (End::with(near_config()), End::with(near_config()));
+    let (a_qp, b_qp, ah) = datagrams(&a, &b);
+    let to = |state| {
+        let attr = QpAttr { state, ..QpAttr::default() };
+        a_qp.modify(&attr, AttrMask::STATE).unwrap();
+    };
+    to(QpState::Sqd);
+    let full = a.context.counters().near_full_turns;
+    for id in 0..2 {
+        b_qp.post_recv(&[RecvWr { wr_id: id, sges: &[b.sge(0, 4136)] }]).unwrap();
+        post_datagram(&a, &a_qp, &ah, b_qp.qpn(), 8);
+    }
+    let mut wc = [EMPTY_WC; 2];
+    for _ in 0..100 {
+        a.context.progress();
+        assert_eq!(b.cq.poll(&mut wc), Ok(0));
+    }
+    assert_eq!(a.context.counters().near_full_turns, full);
+    to(QpState::Rts);
+    let ids: Vec<_> = b.wait_beside(2, || a.context.progress()).iter().map(|wc| wc.wr_id).collect();
+    assert_eq!(ids, [0, 1]);
+    a.wait(2);
+}
+
+#[test]
 fn a_list_of_datagrams_to_several_receivers_arrives_in_order_at_each() {
     let (a, b, c) = (End::with(near_config()), End::with(near_config()), End::with(near_config()));
     let (a_qp, b_qp, ah) = datagrams(&a, &b);

@@ -63,10 +63,10 @@ table! {
     /// a few calls is waiting for something else, such as its memory to change. It waits for this
     /// thread's next poll if no other thread watches the sockets.
     staying_calls: u64 = 16,
-    /// The number of calls that one counts as which has pulled payload out of a peer's memory, while
-    /// the thread backs off: it took as long as tens of others. Without it, a program that polls for
-    /// messages of 1 MiB makes some eight calls in a take-over time, and is taken for one that waits
-    /// for something else. One such call alone does not keep the thread away.
+    /// The number of calls that one counts as which has pulled payload out of a peer's memory,
+    /// while the thread backs off: it took as long as tens of others. Without it, a program that
+    /// polls for messages of 1 MiB makes some eight calls in a take-over time, and is taken for one
+    /// that waits for something else. One such call alone does not keep the thread away.
     calls_of_a_copy: u64 = 4,
     /// How long no application thread has called, when the background thread finds packets after it
     /// has backed off, for backing off to count as a mistake. The program polled until it had what
