@@ -54,7 +54,10 @@ pub use grh::Grh;
 pub use ieth::Ieth;
 pub use immdt::ImmDt;
 pub use lrh::Lrh;
-pub use num::{AckTimeout, Gid, Lkey, Mtu, Pkey, PortNum, Psn, Qkey, Qpn, Rkey, RnrTimer, Srqn};
+pub use num::{
+    AckTimeout, Gid, Guid, Lid, Lkey, Mtu, Pkey, PortNum, Psn, Qkey, Qpn, Rkey, RnrTimer,
+    ServiceLevel, Srqn, VirtualLane,
+};
 pub use opcode::{HeaderSet, Kind, Opcode, OpcodeInfo, Position, Service, Tail};
 pub use packet::{Headers, Packet};
 pub use rdeth::Rdeth;

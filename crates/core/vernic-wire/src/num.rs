@@ -170,6 +170,92 @@ plain_number!(
     PortNum(u8), "{}"
 );
 
+plain_number!(
+    /// Globally unique identifier: EUI-64 of a node, a system of nodes or a port (IBTA 4.1.1).
+    Guid(u64), "{:#018x}"
+);
+
+/// Local identifier: the address of a port, or of a group, within a subnet (IBTA 4.1.3).
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct Lid(pub u16);
+
+impl Lid {
+    /// No LID was assigned yet.
+    pub const RESERVED: Self = Self(0);
+    /// Whoever gets the packet: of subnet management on a directed route.
+    pub const PERMISSIVE: Self = Self(0xFFFF);
+    /// The first of the multicast LIDs; the last unicast LID is one below.
+    pub const FIRST_MULTICAST: Self = Self(0xC000);
+
+    /// The value.
+    pub const fn value(self) -> u16 {
+        self.0
+    }
+    /// Whether the LID is of one port: 0x0001 to 0xBFFF.
+    pub const fn is_unicast(self) -> bool {
+        self.0 != 0 && self.0 < Self::FIRST_MULTICAST.0
+    }
+    /// Whether the LID is of a multicast group: 0xC000 to 0xFFFE.
+    pub const fn is_multicast(self) -> bool {
+        self.0 >= Self::FIRST_MULTICAST.0 && self.0 != Self::PERMISSIVE.0
+    }
+}
+impl fmt::Debug for Lid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#06x}", self.0)
+    }
+}
+impl fmt::Display for Lid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#06x}", self.0)
+    }
+}
+
+/// Service level, 0 to 15: what a packet asks of the fabric (IBTA 7.6.5).
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct ServiceLevel(u8);
+
+impl ServiceLevel {
+    /// How many there are.
+    pub const COUNT: usize = 16;
+
+    /// Keeps the low 4 bits.
+    pub const fn new(value: u8) -> Self {
+        Self(value & 15)
+    }
+    /// The value.
+    pub const fn value(self) -> u8 {
+        self.0
+    }
+}
+
+/// Virtual lane of a link, 0 to 15 (IBTA 7.5).
+#[repr(transparent)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct VirtualLane(u8);
+
+impl VirtualLane {
+    /// The lane of subnet management: without flow control, before all others.
+    pub const MANAGEMENT: Self = Self(15);
+    /// How many there are, the lane of subnet management included.
+    pub const COUNT: usize = 16;
+
+    /// Keeps the low 4 bits.
+    pub const fn new(value: u8) -> Self {
+        Self(value & 15)
+    }
+    /// The value.
+    pub const fn value(self) -> u8 {
+        self.0
+    }
+    /// Whether the lane is that of subnet management.
+    pub const fn is_management(self) -> bool {
+        self.0 == 15
+    }
+}
+
 /// Partition key: 15 bits of partition and, on top, full (1) or limited (0) membership.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Pkey(pub u16);
