@@ -177,26 +177,22 @@ pub(crate) fn to_ipv6(ip: IpAddr) -> Ipv6Addr {
 /// The ICRC of a RoCEv1 packet: GRH on Ethernet, no LRH (IBTA A16). `transport` is BTH to pad.
 pub fn of_roce_v1(grh: &Grh, transport: &[u8]) -> u32 {
     let mut prefix = [0xFF; NO_LRH + Grh::LEN];
-    masked_grh(grh).emit(&mut prefix[NO_LRH..]);
+    let masked = Grh { traffic_class: 0xFF, flow_label: 0xF_FFFF, hop_limit: 0xFF, ..*grh };
+    masked.emit(&mut prefix[NO_LRH..]);
     State::START.update(&prefix).finish(transport)
 }
 
 /// The ICRC of a packet on an InfiniBand link, with a GRH or without. `transport` is BTH to pad.
+///
+/// Of a packet without a GRH the LRH stays the same on its way, but for the virtual lane. Routers
+/// give a packet with a GRH another LRH, so that none of its bits is covered (IBTA 7.8.1).
 pub fn of_infiniband(lrh: &Lrh, grh: Option<&Grh>, transport: &[u8]) -> u32 {
-    let mut prefix = [0; Lrh::LEN + Grh::LEN];
+    if let Some(grh) = grh {
+        return of_roce_v1(grh, transport);
+    }
+    let mut prefix = [0; Lrh::LEN];
     Lrh { virtual_lane: 0xF, ..*lrh }.emit(&mut prefix);
-    let len = match grh {
-        Some(grh) => {
-            masked_grh(grh).emit(&mut prefix[Lrh::LEN..]);
-            Lrh::LEN + Grh::LEN
-        }
-        None => Lrh::LEN,
-    };
-    State::START.update(&prefix[..len]).finish(transport)
-}
-
-fn masked_grh(grh: &Grh) -> Grh {
-    Grh { traffic_class: 0xFF, flow_label: 0xF_FFFF, hop_limit: 0xFF, ..*grh }
+    State::START.update(&prefix).finish(transport)
 }
 
 #[cfg(test)]
