@@ -1,8 +1,8 @@
 //! RDMA wire formats: bytes to meaning and back.
 //!
 //! Owns every format that Vernic puts on or takes off a wire: the InfiniBand transport headers, the
-//! opcode table that says which of them a packet has, the invariant CRC, management datagrams of
-//! communication management, the Ethernet, IP and UDP headers around them in captures; and
+//! opcode table that says which of them a packet has, the invariant and the variant CRC, the packets
+//! of an InfiniBand link, management datagrams of communication management, the Ethernet, IP and UDP headers around them in captures; and
 //! [`iwarp`], the formats of RDMA over TCP. Everyone above calls it; it calls nothing of ours,
 //! holds no state, allocates nothing, has no clock and no `unsafe`.
 //!
@@ -26,12 +26,15 @@ pub mod cm;
 mod deth;
 mod error;
 mod feth;
+mod flow_control;
 mod frame;
 mod grh;
 pub mod icrc;
 mod ieth;
 mod immdt;
 pub mod iwarp;
+mod link_error;
+pub mod link_packet;
 mod lrh;
 pub mod mad;
 pub mod net;
@@ -40,6 +43,7 @@ pub mod opcode;
 pub mod packet;
 mod rdeth;
 mod reth;
+pub mod vcrc;
 mod xrceth;
 
 pub use aeth::{Aeth, AethCode, CreditCode, NakCode, Syndrome};
@@ -49,10 +53,13 @@ pub use bth::Bth;
 pub use deth::Deth;
 pub use error::ParseError;
 pub use feth::{Feth, Placement, Selectivity};
+pub use flow_control::{FlowControl, FlowControlOp};
 pub use frame::Frame;
 pub use grh::Grh;
 pub use ieth::Ieth;
 pub use immdt::ImmDt;
+pub use link_error::LinkError;
+pub use link_packet::{LinkLimits, LinkPacket};
 pub use lrh::Lrh;
 pub use num::{
     AckTimeout, Gid, Guid, Lid, Lkey, Mtu, Pkey, PortNum, Psn, Qkey, Qpn, Rkey, RnrTimer,
