@@ -2,7 +2,8 @@
 //!
 //! Owns every format that Vernic puts on or takes off a wire: the InfiniBand transport headers, the
 //! opcode table that says which of them a packet has, the invariant and the variant CRC, the packets
-//! of an InfiniBand link, management datagrams of communication management, the Ethernet, IP and UDP headers around them in captures; and
+//! of an InfiniBand link, management datagrams of communication management and of subnet
+//! administration, the Ethernet, IP and UDP headers around them in captures; and
 //! [`iwarp`], the formats of RDMA over TCP. Everyone above calls it; it calls nothing of ours,
 //! holds no state, allocates nothing, has no clock and no `unsafe`.
 //!
@@ -43,6 +44,8 @@ pub mod opcode;
 pub mod packet;
 mod rdeth;
 mod reth;
+mod rmpp;
+pub mod sa;
 pub mod vcrc;
 mod xrceth;
 
@@ -69,4 +72,5 @@ pub use opcode::{HeaderSet, Kind, Opcode, OpcodeInfo, Position, Service, Tail};
 pub use packet::{Headers, Packet};
 pub use rdeth::Rdeth;
 pub use reth::Reth;
+pub use rmpp::{Rmpp, RmppFlags, RmppStatus, RmppType};
 pub use xrceth::Xrceth;

@@ -84,10 +84,24 @@ impl Method {
     pub const REPORT: Self = Self(0x06);
     /// Stop repeating a notice.
     pub const TRAP_REPRESS: Self = Self(0x07);
+    /// Read all attributes that match; of subnet administration, as all that follow up to DELETE.
+    pub const GET_TABLE: Self = Self(0x12);
+    /// Read the nodes that a packet passes on its way.
+    pub const GET_TRACE_TABLE: Self = Self(0x13);
+    /// Read what matches a request of several datagrams.
+    pub const GET_MULTI: Self = Self(0x14);
+    /// Remove an attribute.
+    pub const DELETE: Self = Self(0x15);
     /// Answer to GET and SET.
     pub const GET_RESP: Self = Self(0x81);
     /// Answer to REPORT.
     pub const REPORT_RESP: Self = Self(0x86);
+    /// Answer to GET_TABLE and GET_TRACE_TABLE.
+    pub const GET_TABLE_RESP: Self = Self(0x92);
+    /// Answer to GET_MULTI.
+    pub const GET_MULTI_RESP: Self = Self(0x94);
+    /// Answer to DELETE.
+    pub const DELETE_RESP: Self = Self(0x95);
 
     /// Whether the response bit is set.
     pub const fn is_response(self) -> bool {
