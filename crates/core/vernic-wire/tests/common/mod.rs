@@ -50,6 +50,19 @@ pub(crate) fn dissect(
     options: &[&str],
     fields: &[&str],
 ) -> Option<Vec<Vec<String>>> {
+    let rows = dissect_file(name, &write_pcap(frames), options, fields)?;
+    assert_eq!(rows.len(), frames.len());
+    Some(rows)
+}
+
+/// Runs tshark with `options` over a file of these bytes and returns the fields of each packet in it,
+/// or `None` where there is no tshark. The file is left under this name.
+pub(crate) fn dissect_file(
+    name: &str,
+    file: &[u8],
+    options: &[&str],
+    fields: &[&str],
+) -> Option<Vec<Vec<String>>> {
     if Command::new("tshark").arg("--version").output().is_err() {
         let notice = "tshark is not installed: NOTHING WAS CHECKED BY IT (apt-get install tshark)";
         let required = std::env::var_os("VERNIC_REQUIRE_TOOLS").is_some_and(|value| value != "0");
@@ -59,7 +72,7 @@ pub(crate) fn dissect(
         return None;
     }
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
-    std::fs::write(&path, write_pcap(frames)).unwrap();
+    std::fs::write(&path, file).unwrap();
     let mut tshark = Command::new("tshark");
     tshark.arg("-n").args(options);
     tshark.args(["-T", "fields", "-E", "separator=|", "-E", "occurrence=f"]);
@@ -68,9 +81,7 @@ pub(crate) fn dissect(
     let errors = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "tshark failed: {errors}");
     let text = String::from_utf8(output.stdout).unwrap();
-    let rows: Vec<_> = text.lines().map(|l| l.split('|').map(str::to_owned).collect()).collect();
-    assert_eq!(rows.len(), frames.len(), "{errors}");
-    Some(rows)
+    Some(text.lines().map(|l| l.split('|').map(str::to_owned).collect()).collect())
 }
 
 /// A number as tshark prints it, decimal or hexadecimal.
