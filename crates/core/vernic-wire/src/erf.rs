@@ -8,9 +8,9 @@
 //!       +-----------+------+-------+---------+--------+---------+--------+------------+
 //!         64 LE       8      8       16        16       16 bits
 //! ```
-//! The timestamp is seconds since 1970 in its upper half and 2^-32 seconds in its lower one, with the
-//! low byte first; all other numbers have the high byte first. It is the one format of files in which
-//! tshark (4.0) looks for an LRH.
+//! The timestamp is seconds since 1970 in its upper half and 2^-32 seconds in its lower one, with
+//! the low byte first; all other numbers have the high byte first. It is the one format of files in
+//! which tshark (4.0) looks for an LRH.
 
 use core::fmt;
 
@@ -75,8 +75,8 @@ impl Erf {
     /// Flag: records of the file have different lengths.
     pub const VARYING_LENGTH: u8 = 1 << 2;
 
-    /// Returns the header of a record of `packet_len` bytes, whole and padded; `None` if they are more
-    /// than [`Self::MAX_PACKET`].
+    /// Returns the header of a record of `packet_len` bytes, whole and padded; `None` if they are
+    /// more than [`Self::MAX_PACKET`].
     ///
     /// A packet of less than 8 bytes counts as one of 8 with zeros behind. Flow-control packets are
     /// read so: between its two delimiters such a packet takes 8 bytes of a link.
@@ -95,9 +95,9 @@ impl Erf {
             wire_len: len as u16,
         })
     }
-    /// Writes the record with this header, `packet` and zeros up to its length at the start of `buf`,
-    /// and returns its bytes. Of a packet that is longer than the record only the beginning is
-    /// written.
+    /// Writes the record with this header, `packet` and zeros up to its length at the start of
+    /// `buf`, and returns its bytes. Of a packet that is longer than the record only the beginning
+    /// is written.
     ///
     /// # Panics
     /// If `buf` is shorter than the record, or the record than its header: the caller's mistake.

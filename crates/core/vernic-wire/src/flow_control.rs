@@ -8,8 +8,8 @@
 //!       +---------------+-------------+--------+
 //!         4  12           4  12         16 bits
 //! ```
-//! The LPCRC is the [`vcrc`] of the 4 bytes before it. Both counts are of blocks of 64 bytes, modulo
-//! 4,096, since the link came up.
+//! The LPCRC is the [`vcrc`] of the 4 bytes before it. Both counts are of blocks of 64 bytes,
+//! modulo 4,096, since the link came up.
 
 use core::fmt;
 

@@ -1,7 +1,8 @@
 //! A whole data packet of an InfiniBand link: LRH to VCRC (IBTA 5.2, 7.3, 7.7, 7.8).
 //!
 //! Owns the view that the receiver of a link checks once and then reads, and what finishes a packet
-//! under construction. What is behind the LRH of a transport packet is for [`Packet`](crate::Packet).
+//! under construction. What is behind the LRH of a transport packet is for
+//! [`Packet`](crate::Packet).
 //!
 //! ```text
 //!   +-----+-------+-------------------------------+------+------+
@@ -55,8 +56,8 @@ impl<'a> LinkPacket<'a> {
     /// comes first, since no field of a damaged packet means anything.
     ///
     /// Checked too are the headers that the LRH says follow, by length, and the length of a packet
-    /// on lane 15. What depends on the port is up to [`check_limits`](Self::check_limits). The ICRC is
-    /// for the packet's last receiver: [`has_right_icrc`](Self::has_right_icrc).
+    /// on lane 15. What depends on the port is up to [`check_limits`](Self::check_limits). The ICRC
+    /// is for the packet's last receiver: [`has_right_icrc`](Self::has_right_icrc).
     ///
     /// # Errors
     /// Any [`LinkError`] but `Lane`; each is a reason to discard the packet.
@@ -203,7 +204,8 @@ pub const fn credit_blocks(len: usize) -> u16 {
 ///
 /// # Errors
 /// [`LinkError::Truncated`] and [`LinkError::TooLong`] if no packet has that length, and
-/// [`LinkError::Length`] if it is no multiple of 4 bytes without the VCRC; `packet` is unchanged then.
+/// [`LinkError::Length`] if it is no multiple of 4 bytes without the VCRC; `packet` is unchanged
+/// then.
 pub fn finish(packet: &mut [u8]) -> Result<(), LinkError> {
     let len = packet.len();
     if len > LinkPacket::MAX_LEN {

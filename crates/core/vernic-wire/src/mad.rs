@@ -123,7 +123,7 @@ pub struct MadHeader {
     /// Result of the operation, 0 for success; in directed-route datagrams the top bit is a
     /// direction.
     pub status: u16,
-    /// Of the class's own meaning; hop pointer and hop count in directed-route datagrams.
+    /// Class-specific field; hop pointer and hop count in directed-route datagrams.
     pub class_specific: u16,
     /// Pairs an answer with its question.
     pub transaction_id: u64,

@@ -8,8 +8,8 @@
 //!       +---------+------+-------------------+--------+--------+--------+
 //!         8         8      5         3         8        32       32 bits
 //! ```
-//! L says that the segment is the last, F that it is the first, A that the header is in use: without
-//! A the datagram is one by itself, and the other fields are 0.
+//! L says that the segment is the last, F that it is the first, A that the header is in use:
+//! without A the datagram is one by itself, and the other fields are 0.
 //!
 //! | type | data 1 | data 2 |
 //! |---|---|---|
@@ -87,7 +87,7 @@ impl RmppStatus {
     pub const ILLEGAL_STATUS: Self = Self(124);
     /// The version is not supported.
     pub const UNSUPPORTED_VERSION: Self = Self(125);
-    /// The other side did not answer as often as it was asked to.
+    /// Requests were repeated as often as is allowed, and not answered.
     pub const TOO_MANY_RETRIES: Self = Self(126);
     /// No reason is given.
     pub const UNSPECIFIED: Self = Self(127);

@@ -58,7 +58,8 @@ const HEADER_AT: usize = RMPP_AT + Rmpp::LEN;
 /// Where the records begin.
 const DATA_AT: usize = HEADER_AT + SaHeader::LEN;
 
-/// Which record a datagram is about: the attribute id of its header (IBTA 15.2.5). Any value is data.
+/// Which record a datagram is about: the attribute id of its header (IBTA 15.2.5). Any value is
+/// data.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct SaAttribute(pub u16);
 

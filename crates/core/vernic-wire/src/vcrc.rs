@@ -4,9 +4,9 @@
 //! Owns the computation, and the short way to it when a hop has changed nothing but the virtual
 //! lane. Called by both ends of a link, per packet. No allocation, no state but [`Vcrc`].
 //!
-//! The CRC has 16 bits and the polynomial 0x100B. As in the ICRC, the low bit of a byte comes first,
-//! start and end are inverted, and the low byte of the result is stored first. It covers every byte
-//! before it as it is on the wire, so each hop makes it anew.
+//! The CRC has 16 bits and the polynomial 0x100B. As in the ICRC, the low bit of a byte comes
+//! first, start and end are inverted, and the low byte of the result is stored first. It covers
+//! every byte before it as it is on the wire, so each hop makes it anew.
 //!
 //! ```text
 //!  byte   0..7   8..                                    4 * PktLen     4 * PktLen + 1
@@ -21,7 +21,8 @@ use core::fmt;
 /// Bytes of a VCRC.
 pub const LEN: usize = 2;
 
-/// The polynomial 0x100B with its bits in reverse order: the bit of the highest power is the lowest.
+/// The polynomial 0x100B with its bits in reverse order: the bit of the highest power is the
+/// lowest.
 const POLY: u16 = 0xD008;
 /// How many bytes one round of the computation takes.
 const STRIDE: usize = 16;

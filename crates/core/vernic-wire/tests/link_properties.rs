@@ -1,5 +1,5 @@
-//! Properties of the packets of an InfiniBand link over arbitrary fields and bytes: what is finished
-//! is what a receiver takes, whatever the lengths, and hops change what hops may change.
+//! Properties of the packets of an InfiniBand link over arbitrary fields and bytes: what is
+//! finished is what a receiver takes, whatever the lengths, and hops change what hops may change.
 
 use proptest::prelude::*;
 use vernic_wire::{
@@ -7,7 +7,8 @@ use vernic_wire::{
     vcrc,
 };
 
-/// Bytes that [`link_packet::finish`] takes: an LRH of version 0 on a data lane, and anything behind.
+/// Bytes that [`link_packet::finish`] takes: an LRH of version 0 on a data lane, and anything
+/// behind.
 fn unfinished() -> impl Strategy<Value = Vec<u8>> {
     (0..=3_u8, 0..15_u8, 16..=1055_usize)
         .prop_flat_map(|(next_header, lane, words)| {

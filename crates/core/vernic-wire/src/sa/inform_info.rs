@@ -11,8 +11,8 @@
 //!       +-------------+--------+----------------+----------+---------------+
 //!                                3    5
 //! ```
-//! Where the notices are not generic, a device id is in the place of the trap number, and a vendor id
-//! in that of the producer type.
+//! Where the notices are not generic, a device id is in the place of the trap number, and a vendor
+//! id in that of the producer type.
 
 use core::fmt;
 
@@ -35,8 +35,8 @@ pub struct InformInfo {
     pub is_generic: u8,
     /// 1 to subscribe, 0 to end a subscription.
     pub subscribe: u8,
-    /// Kind of notice: 0 fatal, 1 urgent, 2 security, 3 subnet management, 4 informational; all ones:
-    /// any.
+    /// Kind of notice: 0 fatal, 1 urgent, 2 security, 3 subnet management, 4 informational; all
+    /// ones: any.
     pub notice_type: u16,
     /// Number of the trap, or a device id; all ones: any.
     pub trap_number: u16,

@@ -6,10 +6,10 @@
 //!       | service id | DGID  | SGID   | DLID   | SLID   | R rsv3 flow label hop limit |
 //!       +------------+-------+--------+--------+--------+-----------------------------+
 //!                                                         1  3    20         8
-//!  byte   48       49          50..51   52..53         54    55     56          57         58..63
-//!       +--------+-----------+--------+--------------+-----+------+-----------+----------+--------+
-//!       | tclass | B numpath | P_Key  | QoS class SL | MTU | rate | life time | prefer   | rsv    |
-//!       +--------+-----------+--------+--------------+-----+------+-----------+----------+--------+
+//!  byte   48       49          50..51   52..53         54    55     56          57       58..63
+//!       +--------+-----------+--------+--------------+-----+------+-----------+--------+-----+
+//!       | tclass | B numpath | P_Key  | QoS class SL | MTU | rate | life time | prefer | rsv |
+//!       +--------+-----------+--------+--------------+-----+------+-----------+--------+-----+
 //!                  1 7                  12        4    2 6   2 6    2 6
 //! ```
 //! R is raw traffic, B reversible. MTU, rate and life time have a selector on top.
@@ -25,9 +25,9 @@ bitflags::bitflags! {
     /// Components of a [`PathRecord`], as a component mask says which of them count.
     #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
     pub struct PathComponents: u64 {
-        /// The first byte of the service id.
+        /// Byte 0 of the service id.
         const SERVICE_ID_FIRST_BYTE = 1 << 0;
-        /// The other bytes of it.
+        /// Bytes 1 to 7 of the service id.
         const SERVICE_ID_OTHER_BYTES = 1 << 1;
         /// The whole service id.
         const SERVICE_ID = 3;
@@ -111,7 +111,7 @@ pub struct PathRecord {
     pub rate: Selected,
     /// How long a packet can be on its way at most: an exponent.
     pub life_time: Selected,
-    /// Of several paths, those with lower values are better.
+    /// Preference: of several paths, those with lower values are better.
     pub preference: u8,
     /// Reserved, 0 when sent.
     pub reserved58: [u8; 6],

@@ -55,8 +55,8 @@ pub(crate) fn dissect(
     Some(rows)
 }
 
-/// Runs tshark with `options` over a file of these bytes and returns the fields of each packet in it,
-/// or `None` where there is no tshark. The file is left under this name.
+/// Runs tshark with `options` over a file of these bytes and returns the fields of each packet in
+/// it, or `None` where there is no tshark. The file is left under this name.
 pub(crate) fn dissect_file(
     name: &str,
     file: &[u8],
