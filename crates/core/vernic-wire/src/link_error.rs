@@ -76,3 +76,34 @@ impl fmt::Display for LinkError {
 }
 
 impl core::error::Error for LinkError {}
+
+#[cfg(test)]
+mod tests {
+    extern crate std;
+
+    use std::string::ToString;
+
+    use super::*;
+
+    #[test]
+    fn errors_say_what_was_found() {
+        let text = |error: LinkError| error.to_string();
+        assert_eq!(text(LinkError::Version(2)), "link version 2, only 0 is defined");
+        let length = LinkError::Length { words: 7, have: 58 };
+        assert_eq!(text(length), "packet length is 7 words, packet has 58 bytes");
+        let lane = LinkError::Lane(VirtualLane::new(3));
+        assert_eq!(text(lane), "virtual lane 3 is not in operation");
+        let truncated = "truncated: headers and CRCs take 26 bytes, packet has 25";
+        assert_eq!(text(LinkError::truncated(26, 25)), truncated);
+        let too_long = "too long: at most 4222 bytes, packet has 65535";
+        assert_eq!(text(LinkError::too_long(4222, usize::MAX)), too_long);
+        assert_eq!(text(LinkError::Crc), "wrong CRC of the link");
+    }
+
+    #[test]
+    fn a_wrong_crc_alone_is_physical() {
+        assert!(LinkError::Crc.is_physical());
+        assert!(!LinkError::Version(1).is_physical());
+        assert!(!LinkError::truncated(2, 1).is_physical());
+    }
+}

@@ -18,7 +18,7 @@ use core::fmt;
 use crate::{Bth, FlowControl, Grh, LinkError, Lrh, Mtu, VirtualLane, icrc, vcrc};
 
 /// Bytes of headers and ICRC that a packet may have besides the payload that the MTU allows (IBTA
-/// 7.7.8).
+/// 7.7).
 const OVERHEAD: usize = 124;
 /// Bytes of the header of a raw packet that is no IPv6 (IBTA 5.3): reserved 16, EtherType 16.
 const RAW_HEADER: usize = 4;

@@ -5,7 +5,7 @@ use std::vec;
 use std::vec::Vec;
 
 use super::*;
-use crate::{Gid, Opcode, Packet, Psn, Qpn};
+use crate::{Gid, Headers, Opcode, Packet, Psn, Qpn};
 
 const LRH: Lrh = Lrh {
     virtual_lane: 2,
@@ -214,6 +214,12 @@ fn the_longest_packet_has_the_largest_mtu_and_all_headers() {
     let error = LinkError::TooLong { limit: 4222, have: 4226 };
     assert_eq!(finish(&mut longer), Err(error));
     assert_eq!(LinkPacket::parse(&longer).unwrap_err(), error);
+}
+
+#[test]
+fn the_headers_of_every_opcode_leave_room_for_a_payload_of_the_whole_mtu() {
+    let headers = Lrh::LEN + Grh::LEN + Headers::MAX_LEN + icrc::LEN;
+    assert!(headers <= OVERHEAD, "{headers}");
 }
 
 #[test]

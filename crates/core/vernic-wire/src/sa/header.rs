@@ -39,6 +39,16 @@ impl SaHeader {
     pub const fn record_distance(&self) -> usize {
         self.attribute_offset as usize * 8
     }
+    /// Returns the records of `table`, which is the data of all segments of an answer without their
+    /// SA headers. Each is as long as the distance, the last as long as the table; no record if the
+    /// distance is 0.
+    pub fn records<'a>(&self, table: &'a [u8]) -> impl Iterator<Item = &'a [u8]> + use<'a> {
+        let (distance, table) = match self.record_distance() {
+            0 => (1, &[][..]),
+            distance => (distance, table),
+        };
+        table.chunks(distance)
+    }
     /// Reads the header at the start of `bytes`.
     ///
     /// # Errors
@@ -101,5 +111,15 @@ mod tests {
         assert_eq!(SaHeader::offset_of(usize::MAX), u16::MAX);
         let header = SaHeader { attribute_offset: 7, ..SaHeader::default() };
         assert_eq!(header.record_distance(), 56);
+    }
+
+    #[test]
+    fn a_table_is_cut_into_records_of_which_the_last_may_lack_its_padding() {
+        let header = SaHeader { attribute_offset: 1, ..SaHeader::default() };
+        let table: [u8; 20] = core::array::from_fn(|i| i as u8);
+        let mut records = header.records(&table);
+        assert_eq!((records.next(), records.next()), (Some(&table[..8]), Some(&table[8..16])));
+        assert_eq!((records.next(), records.next()), (Some(&table[16..]), None));
+        assert_eq!(SaHeader::default().records(&table).count(), 0);
     }
 }
