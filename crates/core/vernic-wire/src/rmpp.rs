@@ -61,7 +61,7 @@ impl fmt::Display for RmppType {
     }
 }
 
-/// Why a STOP or an ABORT was sent (IBTA 13.6.2.1). Any value is data; those from 128 on are the
+/// Why a STOP or an ABORT was sent (IBTA 13.6.2). Any value is data; those from 128 on are the
 /// class's own.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct RmppStatus(pub u8);
@@ -139,7 +139,7 @@ impl Rmpp {
 
     /// Returns the header of segment `number`, from 1 on, of a transfer of `segments` of them. Its
     /// length field is `total_len` in the first segment, `last_len` in the last, and 0 between; in
-    /// the only one it is `total_len` (IBTA 13.6.2.3).
+    /// the only one it is `total_len` (IBTA 13.6.2).
     pub fn data(number: u32, segments: u32, total_len: u32, last_len: u32) -> Self {
         let mut flags = RmppFlags::ACTIVE;
         flags.set(RmppFlags::FIRST, number == 1);

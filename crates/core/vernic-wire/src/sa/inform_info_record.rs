@@ -1,4 +1,4 @@
-//! InformInfoRecord: 60 bytes, a subscription that the data base holds (IBTA 15.2.5.12).
+//! InformInfoRecord: 60 bytes, a subscription that the data base holds (IBTA 15.2.5).
 //!
 //! ```text
 //!  byte   0..15            16..17   18..23     24..59

@@ -1,4 +1,4 @@
-//! MCMemberRecord: 52 bytes, a multicast group, and a member of it (IBTA 15.2.5.17).
+//! MCMemberRecord: 52 bytes, a multicast group, and a member of it (IBTA 15.2.5).
 //!
 //! ```text
 //!  byte   0..15   16..31     32..35   36..37   38    39       40..41   42     43

@@ -1,4 +1,4 @@
-//! NodeRecord: 108 bytes, a port of a node (IBTA 15.2.5.2).
+//! NodeRecord: 108 bytes, a port of a node (IBTA 15.2.5).
 //!
 //! ```text
 //!  byte   0..1   2..3       4..43      44..107

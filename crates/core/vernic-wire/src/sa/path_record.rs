@@ -1,4 +1,4 @@
-//! PathRecord: 64 bytes, how packets get from one port to another (IBTA 15.2.5.16).
+//! PathRecord: 64 bytes, how packets get from one port to another (IBTA 15.2.5).
 //!
 //! ```text
 //!  byte   0..7         8..23   24..39   40..41   42..43   44..47

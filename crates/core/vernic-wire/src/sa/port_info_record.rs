@@ -1,4 +1,4 @@
-//! PortInfoRecord: 68 bytes, the attributes of a port (IBTA 15.2.5.3).
+//! PortInfoRecord: 68 bytes, the attributes of a port (IBTA 15.2.5).
 //!
 //! ```text
 //!  byte   0..1   2          3         4..67

@@ -1,5 +1,5 @@
 //! Selector: how an MTU, a rate or a life time of a request compares with that of a record (IBTA
-//! 15.2.5.16, 15.2.5.17).
+//! 15.2.5).
 //!
 //! ```text
 //!       +----------+-------+

@@ -1,4 +1,4 @@
-//! ServiceRecord: 176 bytes, a service that a port offers (IBTA 15.2.5.15).
+//! ServiceRecord: 176 bytes, a service that a port offers (IBTA 15.2.5.14).
 //!
 //! ```text
 //!  byte   0..7         8..23   24..25   26..27     28..31   32..47   48..111   112..175
