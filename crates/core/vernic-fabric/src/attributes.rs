@@ -1,8 +1,8 @@
 //! What subnet management reads and writes of a node, as plain values (IBTA 14.2.5).
 //!
-//! The data path follows these values, and the management agents change them; neither keeps a copy.
-//! A value that only one of the two knows is not here. The bytes of the attributes, as they travel in
-//! management datagrams, are in `vernic-wire`.
+//! The data path follows these values, and the management agents change them; neither keeps a
+//! copy. A value that only one of the two knows is not here. The bytes of the attributes, as they
+//! travel in management datagrams, are in `vernic-wire`.
 
 use vernic_wire::{Gid, Guid, Lid, Mtu, Pkey, PortNum, ServiceLevel, VirtualLane};
 
@@ -24,7 +24,8 @@ pub struct NodeAttributes {
     pub guid: Guid,
     /// The GUID of the box that the node is part of.
     pub system_guid: Guid,
-    /// How many external ports it has, from port 1 on. A switch has port 0 besides, which is its own.
+    /// How many external ports it has, from port 1 on. A switch has port 0 besides, which is its
+    /// own.
     pub ports: u8,
     /// IEEE vendor id, 24 bits.
     pub vendor_id: u32,
@@ -62,7 +63,7 @@ pub enum PhysicalState {
     Polling = 2,
     /// Switched off.
     Disabled = 3,
-    /// The other end is there.
+    /// A link is up: the other end is there.
     LinkUp = 5,
 }
 
@@ -109,27 +110,27 @@ pub struct PortAttributes {
     pub physical: PhysicalState,
     /// The physical state that the port takes when its link goes down: polling or sleep.
     pub link_down_default: PhysicalState,
-    /// Of the node: its first LID.
+    /// The node's first LID.
     pub lid: Lid,
-    /// Of the node: it has 2 to the power of this many LIDs, 0 to 7.
+    /// The node has 2 to the power of this many LIDs, 0 to 7.
     pub lmc: u8,
-    /// Of the node: the LID of the subnet manager.
+    /// The LID of the node's subnet manager.
     pub sm_lid: Lid,
-    /// Of the node: the service level of packets to the subnet manager.
+    /// The service level of the node's packets to the subnet manager.
     pub sm_service_level: ServiceLevel,
-    /// Of the node: the first half of its GIDs.
+    /// The first half of the node's GIDs.
     pub gid_prefix: u64,
-    /// Of the node: capabilities (PortInfo.CapabilityMask).
+    /// The node's capabilities (PortInfo.CapabilityMask).
     pub capabilities: u32,
-    /// Of the node: the key that a subnet manager must present, or 0.
+    /// The key that a subnet manager of the node must present, or 0.
     pub m_key: u64,
-    /// Of the node: how much is protected by that key, 0 to 3 (IBTA 14.2.4.1).
+    /// How much of the node is protected by that key, 0 to 3 (IBTA 14.2.4.1).
     pub m_key_protection: u8,
-    /// Of the node: how many seconds wrong keys are tolerated until the protection ends; 0: for ever.
+    /// How many seconds after a wrong key the node's protection ends; 0: never.
     pub m_key_lease_s: u16,
-    /// Of the node: the answer to a request takes 4.096 us times 2 to the power of this, 0 to 31.
+    /// The node answers a request within 4.096 us times 2 to the power of this, 0 to 31.
     pub response_time: u8,
-    /// Of the node: traps leave at most once in 4.096 us times 2 to the power of this, 0 to 31.
+    /// The node's traps leave at most once in 4.096 us times 2 to the power of this, 0 to 31.
     pub subnet_timeout: u8,
     /// The longest packet that the port can take, in bytes of payload.
     pub mtu_capability: Mtu,
@@ -143,14 +144,14 @@ pub struct PortAttributes {
     pub width: LinkWidth,
     /// The speed of the link while it is up.
     pub speed: LinkSpeed,
-    /// Of a switch: a packet that waits at the head of its queue for 4.096 us times 2 to the power of
-    /// this is discarded; from 20 on, never (IBTA 18.2.5.4).
+    /// A switch discards a packet that waits at the head of its queue for 4.096 us times 2 to the
+    /// power of this; from 20 on, never (IBTA 18.2.5.4).
     pub head_of_queue_life: u8,
-    /// Of a switch: so many such discards in a row stall the lane, 0 to 7.
+    /// A switch stalls the lane after so many such discards in a row, 0 to 7.
     pub stall_count: u8,
-    /// Of a switch: whether packets that enter have a partition key of the port's table.
+    /// Whether a switch checks that packets which enter have a partition key of the port's table.
     pub enforces_inbound: bool,
-    /// Of a switch: whether packets that leave do.
+    /// Whether a switch checks the same of packets that leave.
     pub enforces_outbound: bool,
     /// Whether the client of the node must register anew with the subnet administrator.
     pub client_reregister: bool,
@@ -204,10 +205,10 @@ pub struct Forwarding {
     /// The port that packets to a multicast LID without an entry leave by, if they came by a port
     /// that is not it; 255 for none (DefaultMulticastPrimaryPort).
     pub default_multicast_primary: u8,
-    /// The same for packets that came by that port (DefaultMulticastNotPrimaryPort).
+    /// The port for packets that came by that one (DefaultMulticastNotPrimaryPort).
     pub default_multicast_other: u8,
-    /// A packet is discarded that is in the switch for 4.096 us times 2 to the power of this; from 20
-    /// on, never (IBTA 18.2.5.4).
+    /// A packet is discarded that is in the switch for 4.096 us times 2 to the power of this; from
+    /// 20 on, never (IBTA 18.2.5.4).
     pub life_time: u8,
     /// Whether a port has changed its state since this was last cleared.
     pub port_changed: bool,
@@ -234,13 +235,13 @@ pub struct PortCounters {
     pub xmit_packets: u64,
     /// Packets received, on data lanes.
     pub rcv_packets: u64,
-    /// Of the packets, those to one receiver that were sent.
+    /// Packets to one receiver that were sent.
     pub unicast_xmit: u64,
-    /// Of the packets, those to one receiver that were received.
+    /// Packets to one receiver that were received.
     pub unicast_rcv: u64,
-    /// Of the packets, those to a group that were sent.
+    /// Packets to a group that were sent.
     pub multicast_xmit: u64,
-    /// Of the packets, those to a group that were received.
+    /// Packets to a group that were received.
     pub multicast_rcv: u64,
     /// Small errors of the link.
     pub symbol_errors: u64,

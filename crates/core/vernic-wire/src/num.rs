@@ -183,7 +183,7 @@ pub struct Lid(pub u16);
 impl Lid {
     /// No LID was assigned yet.
     pub const RESERVED: Self = Self(0);
-    /// Whoever gets the packet: of subnet management on a directed route.
+    /// Permissive: the port that a packet comes to takes it (subnet management by directed route).
     pub const PERMISSIVE: Self = Self(0xFFFF);
     /// The first of the multicast LIDs; the last unicast LID is one below.
     pub const FIRST_MULTICAST: Self = Self(0xC000);
