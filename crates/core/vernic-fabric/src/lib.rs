@@ -9,8 +9,10 @@
 //! | module | owns |
 //! |---|---|
 //! | [`attributes`] | what subnet management reads and writes of a node, as plain values |
+//! | [`topology`] | the plan of a fabric: nodes and cables, their text, usual shapes, a picture |
 #![forbid(unsafe_code)]
 
 pub mod attributes;
+pub mod topology;
 
 pub use vernic_proto::Time;
