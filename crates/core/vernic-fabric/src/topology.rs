@@ -14,8 +14,8 @@
 //! let error = Topology::parse("Switch 8 \"sw1\"\n[3] \"h1\"[1]\n", "lab").unwrap_err();
 //! assert_eq!(
 //!     error.to_string(),
-//!     "line 2: port 3 of \"sw1\" has a cable to \"h1\", which the text does not describe; usually \
-//!      its record is missing, or the two names are spelled differently"
+//!     "line 2: port 3 of \"sw1\" has a cable to \"h1\", which the text does not describe; \
+//!      usually its record is missing, or the two names are spelled differently"
 //! );
 //! # Ok::<(), vernic_fabric::topology::TopologyError>(())
 //! ```
@@ -35,16 +35,16 @@
 //! - A cable is listed at one of its ends or at both. Both must say the same.
 //! - `vendid=` and `devid=` hold for all records that follow, `width=` and `speed=` for all their
 //!   ports, the other numbers for the next record alone.
-//! - `w=` and `s=` are masks, as in PortInfo. A cable has the best that both of its ends offer. What
-//!   stands behind the name, as `4xQDR`, is exact and counts more. Without either: 4x QDR.
+//! - `w=` and `s=` are masks, as in PortInfo. A cable has the best that both of its ends offer.
+//!   What stands behind the name, as `4xQDR`, is exact and counts more. Without either: 4x QDR.
 //! - `rate` is ours: the bits per second that a model of the cable carries ([`Rate`]).
 //! - A line `port 2(100002) lid 5 lmc 0` is ours: a port without a cable that has a LID, or a GUID
 //!   that is not the node's plus the port's number. `ibsim` skips such a line.
 //! - A GUID that the text does not give is made of the fabric's name and the node's place.
 //!
 //! Not read: routers, and ibsim's `include`, `do`, `module` and aliases. Each is an error that says
-//! so. Not kept: whether port 0 of a switch is enhanced, chassis numbers, and the names of the other
-//! ends of cables, which are comments.
+//! so. Not kept: whether port 0 of a switch is enhanced, chassis numbers, and the names of the
+//! other ends of cables, which are comments.
 
 mod check;
 mod error;

@@ -5,11 +5,12 @@ use vernic_wire::{Guid, Lid, PortNum};
 use super::rate::Rate;
 use crate::attributes::{LinkSpeed, LinkWidth, NodeKind};
 
-/// The most nodes of a fabric: each needs a LID, and 0x0001 to 0xBFFF are all there are (IBTA 4.1.3).
+/// The most nodes of a fabric: each needs a LID, and 0x0001 to 0xBFFF are all there are
+/// (IBTA 4.1.3).
 pub const MAX_NODES: usize = 0xBFFF;
 
-/// The most end ports of a fabric: two for each LID, since of an adapter's two ports often one has no
-/// cable and so needs no LID.
+/// The most end ports of a fabric: two for each LID, since of an adapter's two ports often one has
+/// no cable and so needs no LID.
 pub const MAX_END_PORTS: usize = 2 * MAX_NODES;
 
 /// The most cables of a fabric. More than 20 for each node: a bound on memory, not of InfiniBand.
@@ -38,8 +39,8 @@ pub struct EndPort {
 pub struct Node {
     /// Whether the node is a switch or an adapter.
     pub kind: NodeKind,
-    /// Name that people call the node, 1 to 64 bytes without quotes and control characters. Several
-    /// nodes may have one name: the GUID tells them apart.
+    /// Name that people call the node, 1 to 64 bytes without quotes and control characters.
+    /// Several nodes may have one name: the GUID tells them apart.
     pub name: String,
     /// GUID of the node, not 0, and no other node's.
     pub guid: Guid,
@@ -133,8 +134,8 @@ impl Cable {
 /// Ends of all cables, sorted: node and port, and the index of the cable.
 pub(super) type UsedEnds = Vec<((usize, u8), usize)>;
 
-/// A plan of a fabric that holds together: every cable ends at two ports that exist, no port has two
-/// cables, no two nodes share a GUID, no two ports a GUID or a LID.
+/// A plan of a fabric that holds together: every cable ends at two ports that exist, no port has
+/// two cables, no two nodes share a GUID, no two ports a GUID or a LID.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Topology {
     nodes: Vec<Node>,

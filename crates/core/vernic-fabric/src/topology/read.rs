@@ -6,7 +6,7 @@ use vernic_wire::PortNum;
 
 use super::check::{CABLES_REASON, END_PORTS_REASON, NODES_REASON};
 use super::error::{Problem, TopologyError};
-use super::graph::{MAX_CABLES, MAX_END_PORTS, MAX_NODES, MAX_PORTS, Topology};
+use super::graph::{MAX_CABLES, MAX_END_PORTS, MAX_NAME_BYTES, MAX_NODES, MAX_PORTS, Topology};
 use super::join::{self, Draft, EndDraft, NodeGuids, Side};
 use super::link::Offer;
 use super::scan::{Scan, guid, number};
@@ -194,10 +194,15 @@ impl<'a> Reader<'a> {
         let count = number(scan.word(), u64::MAX)
             .ok_or_else(|| Flaw::new(RECORD, "the number of ports stands before the id"))?;
         scan.skip_space();
-        let id = scan.between("\"", '"').filter(|id| !id.is_empty()).ok_or_else(|| {
-            Flaw::new(RECORD, "the id stands in quotes behind the number of ports")
+        let id = id_of(&mut scan).ok_or_else(|| {
+            let hint = "the id of 1 to 64 bytes stands in quotes behind the number of ports";
+            Flaw::new(RECORD, hint)
         })?;
         let tail = Tail::parse(scan, &["base", "enhanced", "port", "0"])?;
+        if tail.name.is_some_and(|name| name.len() > MAX_NAME_BYTES) {
+            let expected = "a name of at most 64 bytes of UTF-8 behind #";
+            return Err(Flaw::new(expected, "that is the length of a node description").into());
+        }
         if count == 0 || count > MAX_PORTS as u64 {
             return Err(Problem::PortCount { node: id.to_owned(), ports: count }.into());
         }
@@ -240,9 +245,10 @@ impl<'a> Reader<'a> {
         let near = port_of(&mut scan)?;
         let near_guid = guid_of(&mut scan)?;
         scan.skip_space();
-        let far_id = scan
-            .between("\"", '"')
-            .ok_or_else(|| Flaw::new(PORT, "the far end's id stands in quotes behind the port"))?;
+        let far_id = id_of(&mut scan).ok_or_else(|| {
+            let hint = "the far end's id of 1 to 64 bytes stands in quotes behind the port";
+            Flaw::new(PORT, hint)
+        })?;
         // As for ibsim, port 1 need not be written.
         let mut ahead = scan;
         ahead.skip_space();
@@ -309,6 +315,11 @@ fn mask(text: &str, limit: u64) -> Result<u8, Flaw> {
 fn guid_of_id(id: &str) -> Option<u64> {
     let digits = id.strip_prefix("S-").or_else(|| id.strip_prefix("H-"))?;
     if digits.len() == 16 { guid(digits) } else { None }
+}
+
+/// Reads an id in quotes, which `ibsim` wants no longer than a name.
+fn id_of<'a>(scan: &mut Scan<'a>) -> Option<&'a str> {
+    scan.between("\"", '"').filter(|id| (1..=MAX_NAME_BYTES).contains(&id.len()))
 }
 
 /// Reads `[3]`, and skips the number on the case that may follow, as `[ext 3]`.

@@ -151,9 +151,9 @@ const BAD: &[(&str, &str)] = &[
         "line 2: \"[1] \\\"a\\\"[1]\": expected a record, as: Switch 8 \"sw1\"; a record begins with its kind",
     ),
     ("Switch \"a\"", "the number of ports stands before the id"),
-    ("Switch 8 a", "the id stands in quotes behind the number of ports"),
-    ("Switch 8 \"\"", "the id stands in quotes behind the number of ports"),
-    ("Switch 8 \"a", "the id stands in quotes behind the number of ports"),
+    ("Switch 8 a", "the id of 1 to 64 bytes stands in quotes behind"),
+    ("Switch 8 \"\"", "the id of 1 to 64 bytes stands in quotes behind"),
+    ("Switch 8 \"a", "the id of 1 to 64 bytes stands in quotes behind"),
     ("Switch 0 \"a\"", "line 1: \"a\" has 0 ports, and a node has 1 to 254"),
     ("Switch 255 \"a\"", "line 1: \"a\" has 255 ports, and a node has 1 to 254"),
     ("Ca 99999999999 \"a\"", "line 1: \"a\" has 99999999999 ports"),
@@ -177,7 +177,7 @@ const BAD: &[(&str, &str)] = &[
     ("Switch 8 \"a\"\n[1 \"b\"[1]", "ports are 1 to 254, each in square brackets"),
     ("Switch 8 \"a\"\n[1] \"b\"[255]", "ports are 1 to 254, each in square brackets"),
     ("Switch 8 \"a\"\n[1][ext 3 \"b", "the number on the case is not closed by ]"),
-    ("Switch 8 \"a\"\n[1] b[1]", "the far end's id stands in quotes"),
+    ("Switch 8 \"a\"\n[1] b[1]", "the far end's id of 1 to 64 bytes stands in quotes"),
     ("Switch 8 \"a\"\n[1](xyz) \"b\"[1]", "a GUID has up to 16 hexadecimal digits"),
     ("Switch 8 \"a\"\n[9] \"b\"[1]", "line 2: \"a\" has no port 9: its ports are 1 to 8"),
     (
@@ -283,6 +283,13 @@ fn long_lines_and_long_names_are_refused_and_shown_in_part() {
     assert!(why_not(&line[1..]).contains("xxx...\": expected a record"));
     let name = "\u{e9}".repeat(33);
     let said = why_not(&format!("Switch 1 \"{name}\""));
+    assert!(said.contains("the id of 1 to 64 bytes"), "{said}");
+    let said = why_not(&format!("Switch 1 \"a\"\n[1] \"{name}\""));
+    assert!(said.contains("the far end's id of 1 to 64 bytes"), "{said}");
+    let said = why_not(&format!("Switch 1 \"a\" # \"{name}\""));
+    assert!(said.contains("expected a name of at most 64 bytes of UTF-8"), "{said}");
+    let node = Node::new(NodeKind::Switch, &name, Guid(1), 1);
+    let said = Topology::build(vec![node], vec![]).unwrap_err().to_string();
     assert!(said.contains("a name must have at most 64 bytes of UTF-8"), "{said}");
 }
 

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::super::graph::{End, Topology};
+use super::super::graph::{End, MAX_NODES, Topology};
 use crate::attributes::NodeKind;
 
 /// Size of a node's box in pixels, and how many letters fit into it.
@@ -26,8 +26,10 @@ const COLUMN: i32 = 76;
 const STEP: i32 = 14;
 /// Hosts of a column; more stand in another column.
 const ROWS: usize = 24;
-/// Space above the first row, for the legend and for arcs.
-const TOP: i32 = 160;
+/// Space above the first row, for the legend.
+const TOP: i32 = 50;
+/// More space above the first row if there are cables within rows, which are arcs.
+const ARCS: i32 = 110;
 /// Space at the sides and below.
 const MARGIN: i32 = 20;
 /// Distance from a switch to its first host.
@@ -59,18 +61,22 @@ impl Layout {
         }
         let widest = rows.values().map(Vec::len).max().unwrap_or(0);
         let columns = blocks.columns().max(widest).max(3);
-        let inner = COLUMN.saturating_mul(i32::try_from(columns).unwrap_or(i32::MAX));
+        let inner = COLUMN * pixels(columns);
         let gap = (inner / 10).clamp(100, 360);
         let mut layout = Self {
-            width: inner.saturating_add(2 * MARGIN),
+            width: inner + 2 * MARGIN,
             height: 0,
             places: vec![Place::default(); levels.len()],
             trunks: BTreeMap::new(),
         };
-        let mut y = TOP;
+        let has_arcs = plan.cables().iter().any(|cable| {
+            let [one, other] = cable.ends.map(|end| levels[end.node]);
+            one == other
+        });
+        let mut y = TOP + if has_arcs { ARCS } else { 0 };
         for row in rows.values().rev() {
             layout.place_row(row, inner, y);
-            y = y.saturating_add(gap);
+            y += gap;
         }
         layout.place_blocks(&blocks, inner, y);
         layout
@@ -87,40 +93,43 @@ impl Layout {
 
     /// Spreads switches evenly over the width.
     fn place_row(&mut self, row: &[usize], inner: i32, y: i32) {
-        let count = row.len() as i64;
         for (at, node) in row.iter().enumerate() {
-            let x = i64::from(inner) * (2 * at as i64 + 1) / (2 * count);
-            self.places[*node] = Place { x: MARGIN.saturating_add(x as i32), y };
+            let middle = (2 * at + 1) as f64 / (2 * row.len()) as f64;
+            self.places[*node] = Place { x: MARGIN + (f64::from(inner) * middle) as i32, y };
         }
     }
 
     /// Places the lowest row of switches, and the adapters below each.
     fn place_blocks(&mut self, blocks: &Blocks, inner: i32, y: i32) {
-        let used = COLUMN.saturating_mul(i32::try_from(blocks.columns()).unwrap_or(i32::MAX));
-        let mut left = MARGIN.saturating_add(inner.saturating_sub(used) / 2);
+        let mut left = MARGIN + (inner - COLUMN * pixels(blocks.columns())) / 2;
         let mut deepest = 0;
         for block in &blocks.0 {
-            let columns = i32::try_from(block.columns()).unwrap_or(i32::MAX);
-            let width = COLUMN.saturating_mul(columns);
+            let width = COLUMN * pixels(block.columns());
             if let Some(switch) = block.switch {
-                self.places[switch] = Place { x: left.saturating_add(width / 2), y };
+                self.places[switch] = Place { x: left + width / 2, y };
             }
             for (at, (host, cable)) in block.hosts.iter().enumerate() {
-                let (column, row) = ((at / ROWS) as i32, (at % ROWS) as i32);
-                let x = left.saturating_add(COLUMN.saturating_mul(column));
-                let y = y.saturating_add(DROP + STEP * row);
-                self.places[*host] = Place { x: x.saturating_add(COLUMN - HOST.width / 2 - 2), y };
+                let (column, row) = (at / ROWS, at % ROWS);
+                let x = left + COLUMN * pixels(column);
+                let y = y + DROP + STEP * pixels(row);
+                self.places[*host] = Place { x: x + COLUMN - HOST.width / 2 - 2, y };
                 // The first host's cable runs next to it, so that none crosses another.
-                let rows = (block.hosts.len() - at + at % ROWS).min(ROWS) as i32;
-                let trunk = x.saturating_add(2 + (rows - 1 - row).min(22));
+                let rows_below = (block.hosts.len() - column * ROWS).min(ROWS) - 1 - row;
+                let trunk = x + 2 + pixels(rows_below).min(22);
                 self.trunks.extend(cable.map(|cable| (cable, trunk)));
             }
             deepest = deepest.max(block.hosts.len().min(ROWS));
-            left = left.saturating_add(width);
+            left += width;
         }
-        let below = if deepest == 0 { 0 } else { DROP + STEP * deepest as i32 };
-        self.height = y.saturating_add(below + SWITCH.height + MARGIN);
+        let below = if deepest == 0 { 0 } else { DROP + STEP * pixels(deepest) };
+        self.height = y + below + SWITCH.height + MARGIN;
     }
+}
+
+/// A number of things in a row as a factor of pixels. There are at most as many as nodes, 49,151,
+/// so that no coordinate is above 18 million.
+fn pixels(count: usize) -> i32 {
+    count.min(MAX_NODES) as i32
 }
 
 /// Distance of each node from the nearest adapter: 0 for adapters; 1 for switches that no cables

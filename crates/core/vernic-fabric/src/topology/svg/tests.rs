@@ -77,7 +77,7 @@ fn a_picture_of_702_nodes_has_every_node_and_cable_and_is_bounded() {
         assert_eq!(titles.iter().filter(|title| title.starts_with(&words)).count(), 1, "{words}");
     }
     assert!(text.len() < 400_000, "{} bytes", text.len());
-    assert!(text.contains(" width=\"2776\" height=\"765\" "), "{}", &text[..200]);
+    assert!(text.contains(" width=\"2776\" height=\"655\" "), "{}", &text[..200]);
     assert_eq!(text, svg(&plan, |cable| Some(cable as f32 / 1296.0)));
 }
 
