@@ -73,7 +73,10 @@ impl Tools {
                 .output()
                 .unwrap();
             if found.status.success() {
-                return (String::from_utf8(found.stdout).unwrap(), complaints());
+                let complaints = complaints();
+                drop(ibsim);
+                fs::remove_dir_all(&folder).unwrap();
+                return (String::from_utf8(found.stdout).unwrap(), complaints);
             }
             let why = String::from_utf8_lossy(&found.stderr);
             if let Some(status) = ibsim.0.try_wait().unwrap() {

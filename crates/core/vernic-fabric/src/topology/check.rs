@@ -54,7 +54,7 @@ fn limits(nodes: &[Node], cables: usize) -> Result<(), TopologyError> {
     let too_many =
         |what, limit, reason| TopologyError::new(None, Problem::TooMany { what, limit, reason });
     if nodes.is_empty() {
-        let (what, reason) = ("nodes", "a fabric has at least one; usually the file is another");
+        let (what, reason) = ("nodes", "a text of comments alone has none");
         let problem = Problem::Shape { what, have: 0, least: 1, most: MAX_NODES, reason };
         return Err(TopologyError::new(None, problem));
     }

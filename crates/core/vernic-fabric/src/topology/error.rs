@@ -365,11 +365,8 @@ impl Problem {
             Self::TooMany { what, limit, reason } => {
                 write!(f, "there are more than {limit} {what}: {reason}")
             }
-            Self::Shape { what, have, least, most, reason } if least == most => {
-                write!(f, "{have} {what}, and it must be {least}: {reason}")
-            }
             Self::Shape { what, have, least, most, reason } => {
-                write!(f, "{have} {what}, and it must be {least} to {most}: {reason}")
+                write!(f, "{have} {what}, and there must be {least} to {most}: {reason}")
             }
             _ => Ok(()),
         }

@@ -142,10 +142,7 @@ const BAD: &[(&str, &str)] = &[
         "line 1: \"lorem ipsum\": expected a record, as: Switch 8 \"sw1\"; usually the file is no \
          topology; a comment begins with #",
     ),
-    (
-        "",
-        "0 nodes, and it must be 1 to 49151: a fabric has at least one; usually the file is another",
-    ),
+    ("", "0 nodes, and there must be 1 to 49151: a text of comments alone has none"),
     (
         "\n[1] \"a\"[1]",
         "line 2: \"[1] \\\"a\\\"[1]\": expected a record, as: Switch 8 \"sw1\"; a record begins with its kind",
@@ -347,19 +344,22 @@ fn a_plan_that_was_not_read_is_refused_without_a_line() {
 #[test]
 fn shapes_that_need_too_many_ports_or_nodes_are_refused() {
     for (plan, words) in [
-        (Topology::tree("lab", 0, 2, 4), "0 spines, and it must be 1 to 253: each takes a port"),
-        (Topology::tree("lab", 2, 255, 4), "255 leaves, and it must be 1 to 254"),
+        (Topology::tree("lab", 0, 2, 4), "0 spines, and there must be 1 to 253: each takes a port"),
+        (Topology::tree("lab", 2, 255, 4), "255 leaves, and there must be 1 to 254"),
         (
             Topology::tree("lab", 100, 2, 400),
-            "300 ports of a switch with hosts, and it must be 1 to 254",
+            "300 ports of a switch with hosts, and there must be 1 to 254",
         ),
-        (Topology::ring("lab", 2, 0), "2 switches, and it must be 3 to 49151: less than 3"),
-        (Topology::line("lab", 0, 0), "0 switches, and it must be 1 to 49151"),
+        (Topology::ring("lab", 2, 0), "2 switches, and there must be 3 to 49151: less than 3"),
+        (Topology::line("lab", 0, 0), "0 switches, and there must be 1 to 49151"),
         (Topology::line("lab", 1, 253), "255 ports of a switch with hosts"),
-        (Topology::line("lab", 49_000, 152), "49152 switches and hosts, and it must be 1 to 49151"),
-        (Topology::line("lab", 3, usize::MAX), "switches and hosts, and it must be 1 to 49151"),
-        (Topology::single("lab", 0), "0 hosts, and it must be 1 to 254"),
-        (Topology::single("lab", 255), "255 hosts, and it must be 1 to 254"),
+        (
+            Topology::line("lab", 49_000, 152),
+            "49152 switches and hosts, and there must be 1 to 49151",
+        ),
+        (Topology::line("lab", 3, usize::MAX), "switches and hosts, and there must be 1 to 49151"),
+        (Topology::single("lab", 0), "0 hosts, and there must be 1 to 254"),
+        (Topology::single("lab", 255), "255 hosts, and there must be 1 to 254"),
     ] {
         let error = plan.unwrap_err();
         assert!(matches!(*error.problem, Problem::Shape { .. }) && error.line.is_none());
