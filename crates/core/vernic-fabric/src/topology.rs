@@ -1,7 +1,8 @@
 //! The plan of a fabric: nodes, and the cables between their ports.
 //!
-//! Owns the plan itself ([`Topology`]), which is checked once when it is built; the text of plans,
-//! as `ibnetdiscover` prints and `ibsim` reads it; plans of usual shapes; and a picture ([`svg`]).
+//! Owns the plan itself ([`Topology`]), which is checked once when it is built. Owns the text of
+//! plans too, as `ibnetdiscover` prints and `ibsim` reads it, plans of usual shapes, and a picture
+//! ([`svg`]).
 //! Whatever runs a fabric takes the plan from here. Nothing here changes while the fabric runs.
 //!
 //! ```
@@ -20,8 +21,8 @@
 //! # Ok::<(), vernic_fabric::topology::TopologyError>(())
 //! ```
 //!
-//! The text has a record for each node: lines with its numbers, a line with its kind, number of
-//! ports and id, and a line for each of its ports with a cable.
+//! The text has a record for each node: lines with its numbers, and a line with its kind, number
+//! of ports and id. Then comes a line for each of its ports with a cable.
 //!
 //! ```text
 //! vendid=0x2c9
@@ -39,7 +40,7 @@
 //!   What stands behind the name, as `4xQDR`, is exact and counts more. Without either: 4x QDR.
 //! - `rate` is ours: the bits per second that a model of the cable carries ([`Rate`]).
 //! - A line `port 2(100002) lid 5 lmc 0` is ours: a port without a cable that has a LID, or a GUID
-//!   that is not the node's plus the port's number. `ibsim` skips such a line.
+//!   other than the node's plus the port's number. `ibsim` skips such a line.
 //! - A GUID that the text does not give is made of the fabric's name and the node's place.
 //!
 //! Not read: routers, and ibsim's `include`, `do`, `module` and aliases. Each is an error that says

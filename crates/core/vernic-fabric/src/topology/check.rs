@@ -21,9 +21,10 @@ impl Topology {
     /// way round; the plan sorts them.
     ///
     /// # Errors
-    /// [`TopologyError`], without a line, for the first node, port or cable that cannot be: numbers
-    /// and names out of range, a GUID or LID of two nodes, a cable that ends nowhere or at a port
-    /// that has another, more than [`MAX_NODES`] nodes or [`MAX_CABLES`] cables.
+    /// [`TopologyError`], without a line, for the first node, port or cable that cannot be. Causes
+    /// are numbers and names out of range, a GUID or LID of two nodes, and a cable that ends
+    /// nowhere or at a port that has another. Others are no nodes, more than [`MAX_NODES`], and
+    /// more than [`MAX_END_PORTS`] or [`MAX_CABLES`].
     pub fn build(nodes: Vec<Node>, cables: Vec<Cable>) -> Result<Self, TopologyError> {
         checked(nodes, cables, Lines::default())
     }

@@ -80,7 +80,7 @@ pub enum Problem {
         here: String,
         /// What the other line says.
         there: String,
-        /// The other line.
+        /// Number of that other line.
         other_line: usize,
     },
     /// A port is listed twice in one record.

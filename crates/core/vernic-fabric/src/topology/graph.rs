@@ -52,14 +52,14 @@ pub struct Node {
     pub device_id: u16,
     /// Number of external ports, 1 to [`MAX_PORTS`]. They count from 1.
     pub ports: u8,
-    /// End ports of the node: of a switch one, port 0; of an adapter one for each port, from port 1.
+    /// End ports of the node: of a switch one, port 0; of an adapter one for each port, from 1.
     pub end_ports: Vec<EndPort>,
 }
 
 impl Node {
-    /// Describes a node of which only kind, name, GUID and number of ports matter. Port GUIDs follow
-    /// from the node's as `ibsim` numbers them: of a switch the same, of an adapter plus the port's
-    /// number.
+    /// Describes a node of which only kind, name, GUID and number of ports matter. Port GUIDs
+    /// follow from the node's as `ibsim` numbers them: of a switch the same, of an adapter plus
+    /// the port's number.
     pub fn new(kind: NodeKind, name: &str, guid: Guid, ports: u8) -> Self {
         let count = if kind == NodeKind::Switch { 1 } else { ports };
         let end_ports = (1..=count)
@@ -134,8 +134,8 @@ impl Cable {
 /// Ends of all cables, sorted: node and port, and the index of the cable.
 pub(super) type UsedEnds = Vec<((usize, u8), usize)>;
 
-/// A plan of a fabric that holds together: every cable ends at two ports that exist, no port has
-/// two cables, no two nodes share a GUID, no two ports a GUID or a LID.
+/// A plan of a fabric that holds together. Every cable ends at two ports that exist, and no port
+/// has two cables. No two nodes share a GUID, no two ports a GUID or a LID.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Topology {
     nodes: Vec<Node>,

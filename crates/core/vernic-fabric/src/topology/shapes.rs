@@ -12,8 +12,8 @@ const PORTS_REASON: &str =
     "a port is a number of 8 bits, 255 means none; use more switches with fewer hosts each";
 
 impl Topology {
-    /// Plans a fat tree of two levels: every leaf has a cable to every spine, and the hosts are
-    /// spread over the leaves, as many on each as on any other or one more.
+    /// Plans a fat tree of two levels: every leaf has a cable to every spine. The hosts are spread
+    /// over the leaves evenly: no leaf has two more than another.
     ///
     /// Spines are called `spine1` and so on, leaves `leaf1`, hosts `h1`; hosts with neighbouring
     /// numbers share a leaf. Leaf ports from 1 on are for hosts, those above for spines in their

@@ -16,7 +16,7 @@ use crate::attributes::NodeKind;
 const PARALLEL: i32 = 4;
 
 /// Draws a plan. `load` says how busy a cable is, by its index in [`Topology::cables`]: 0.0 is
-/// idle, 1.0 and above full; `None`, or a value that is no number, is drawn in grey.
+/// idle, 1.0 and above full. `None`, or a value that is no number, is drawn in grey.
 ///
 /// The same plan and loads give the same bytes: about 150 for each node and each cable, 260 KB for
 /// 54 switches and 648 hosts. The picture is as wide as its leaves need, 76 pixels each. Each node
