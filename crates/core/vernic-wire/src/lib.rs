@@ -43,10 +43,12 @@ pub mod net;
 pub mod num;
 pub mod opcode;
 pub mod packet;
+pub mod pma;
 mod rdeth;
 mod reth;
 mod rmpp;
 pub mod sa;
+pub mod smp;
 pub mod vcrc;
 mod xrceth;
 
