@@ -9,10 +9,12 @@
 //! | module | owns |
 //! |---|---|
 //! | [`attributes`] | what subnet management reads and writes of a node, as plain values |
+//! | [`management`] | the agents that answer a subnet manager and a performance manager |
 //! | [`topology`] | the plan of a fabric: nodes and cables, their text, usual shapes, a picture |
 #![forbid(unsafe_code)]
 
 pub mod attributes;
+pub mod management;
 pub mod topology;
 
 pub use vernic_proto::Time;

@@ -44,6 +44,8 @@ pub struct Smp {
 impl Smp {
     /// Bytes on the wire.
     pub const LEN: usize = MAD_LEN;
+    /// Byte that the attribute begins at.
+    pub const DATA_AT: usize = 64;
     /// Entries of a path, of which entry 0 is not used.
     pub const PATH_LEN: usize = 64;
     /// Bit of the status that says that a directed-route packet returns.

@@ -175,6 +175,8 @@ impl PortInfo {
     pub const CAPABILITY_CAPABILITY_NOTICE: u32 = 1 << 22;
     /// Capability: clients can be told to register anew.
     pub const CAPABILITY_CLIENT_REREGISTER: u32 = 1 << 25;
+    /// Capability: other changes of the node are told by trap 144.
+    pub const CAPABILITY_CHANGE_NOTICE: u32 = 1 << 26;
 
     /// Reads the attribute at the start of `bytes`.
     ///
