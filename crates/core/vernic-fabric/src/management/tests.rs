@@ -244,14 +244,17 @@ pub(super) fn directed(path: &[u8], method: Method, attribute: SmAttribute, modi
     smp
 }
 
+/// A node by its place in the network, and one of its ports.
+type End = (usize, u8);
+
 /// Nodes and the cables between their ports.
 pub(super) struct Network {
     pub(super) nodes: Vec<Asked>,
-    cables: BTreeMap<(usize, u8), (usize, u8)>,
+    cables: BTreeMap<End, End>,
 }
 
 impl Network {
-    pub(super) fn new(nodes: Vec<Asked>, cables: &[((usize, u8), (usize, u8))]) -> Self {
+    pub(super) fn new(nodes: Vec<Asked>, cables: &[(End, End)]) -> Self {
         let both = cables.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]);
         Self { nodes, cables: both.collect() }
     }
@@ -262,7 +265,7 @@ impl Network {
         let ingress = Ingress { port: PortNum(port), slid, queue_pair: Qpn::SMI, local: true };
         self.carry_from(0, ingress, smp)
     }
-    /// The same for a packet to a LID.
+    /// Carries a packet to a LID until it ends.
     pub(super) fn carry_to(&mut self, lid: Lid, port: u8, smp: Smp) -> Option<(usize, Smp)> {
         let slid = self.lid_of(0, port);
         if lid == slid {
@@ -297,7 +300,7 @@ impl Network {
         panic!("a packet goes in circles");
     }
     /// The node and port that a packet to a LID comes to, which came in at a node by a port.
-    fn reach(&self, mut at: usize, lid: Lid, mut port: u8) -> Option<(usize, u8)> {
+    fn reach(&self, mut at: usize, lid: Lid, mut port: u8) -> Option<End> {
         if self.nodes[at].node.forwarding.is_none() {
             (at, port) = *self.cables.get(&(at, port))?;
         }

@@ -203,8 +203,8 @@ impl Agent {
         let (kind, number) = (NoticeKind::SECURITY, TrapNumber::BAD_P_KEY);
         self.traps.push(node, port, kind, number, bad.details(), now);
     }
-    /// Handles a packet with a wrong queue key at a port of an adapter: trap 258. The counter of the
-    /// port is the caller's.
+    /// Handles a packet with a wrong queue key at a port of an adapter: trap 258. The counter of
+    /// the port is the caller's.
     pub fn handle_bad_qkey(
         &mut self,
         node: &dyn ManagedNode,
@@ -215,8 +215,8 @@ impl Agent {
         let (kind, number) = (NoticeKind::SECURITY, TrapNumber::BAD_Q_KEY);
         self.traps.push(node, port, kind, number, bad.details(), now);
     }
-    /// Handles a packet with a wrong partition key at a switch: trap 259. The counter of the port is
-    /// the caller's.
+    /// Handles a packet with a wrong partition key at a switch: trap 259. The counter of the port
+    /// is the caller's.
     pub fn handle_bad_pkey_at_switch(
         &mut self,
         node: &dyn ManagedNode,
