@@ -90,7 +90,9 @@ impl Agent {
         if let Some(change) = change {
             node.change_port(number, change);
         }
-        let mut answer = self.port_info(node, ask)?;
+        // The manager that wrote the key sees it in the answer.
+        let m_key = if role.is_of_node() { info.m_key } else { ask.m_key };
+        let mut answer = self.port_info(node, Ask { m_key, ..ask })?;
         if info.client_reregister && role.is_of_node() {
             // The bit returns in the answer to the write, and reads as 0 (IBTA 14.4.11).
             let mut echo = PortInfo::from_bytes(&answer);
@@ -225,6 +227,8 @@ fn change(
     let when_down = physical(info.link_down_default).unwrap_or(port.link_down_default);
     match (info.state, info.physical_state) {
         (NO_CHANGE, NO_CHANGE) => Ok(None),
+        // A port that is switched off stays so.
+        (DOWN, NO_CHANGE) if port.state == PortState::Down => Ok(None),
         (DOWN, NO_CHANGE) => Ok(Some(PortChange::Down(when_down))),
         (NO_CHANGE | DOWN, code) => physical(code)
             .map(|state| Some(PortChange::Down(state)))

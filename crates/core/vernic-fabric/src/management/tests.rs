@@ -144,7 +144,7 @@ pub(super) struct Asked {
     pub(super) now: Time,
 }
 
-/// LID of whoever asks.
+/// LID of the manager that asks.
 const ASKER: Lid = Lid(0x77);
 
 impl Asked {

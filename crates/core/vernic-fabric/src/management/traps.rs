@@ -28,7 +28,7 @@ const TIMEOUT_UNIT_NS: u64 = 4096;
 pub struct Trap {
     /// The port that has the notice: 0 at a switch, which sends by its forwarding table.
     pub port: PortNum,
-    /// LID of the subnet manager.
+    /// LID of the subnet manager, which may be at the node itself.
     pub dlid: Lid,
     /// Service level of the packet.
     pub service_level: ServiceLevel,
