@@ -104,7 +104,6 @@ fn other_port(node: &dyn ManagedNode, ingress: Ingress, smp: &Smp) -> Option<Por
     let port = PortNum(smp.header.attribute_modifier as u8);
     let is_other = node.attributes().kind == NodeKind::Adapter
         && smp.attribute() == SmAttribute::PORT_INFO
-        && port.0 != 0
         && port != ingress.port;
     is_other.then_some(port)
 }

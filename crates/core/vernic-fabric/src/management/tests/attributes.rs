@@ -22,12 +22,14 @@ const PATTERN: [u8; DATA_LEN] = {
 
 #[test]
 fn node_info_tells_the_port_that_the_request_came_in_by() {
-    let info = NodeInfo::parse(&Asked::switch(8, 5).get(SmAttribute::NODE_INFO, 0)).unwrap();
+    let mut switch = Asked::switch(8, 5);
+    switch.node.ports[0].as_mut().unwrap().tables.pkeys.truncate(5);
+    let info = NodeInfo::parse(&switch.get(SmAttribute::NODE_INFO, 0)).unwrap();
     assert_eq!((info.node_type, info.ports), (NodeInfo::SWITCH, 8));
     assert_eq!((info.base_version, info.class_version), (1, 1));
     assert_eq!((info.node_guid, info.port_guid), (Guid(0x10), Guid(0x10)));
     assert_eq!((info.system_guid, info.local_port), (Guid(0x110), PortNum(5)));
-    assert_eq!((info.partition_cap, info.vendor_id), (64, 0x1234));
+    assert_eq!((info.partition_cap, info.vendor_id), (5, 0x1234));
     assert_eq!((info.device_id, info.revision), (0x5678, 9));
     let info = NodeInfo::parse(&Asked::adapter(2, 2).get(SmAttribute::NODE_INFO, 0)).unwrap();
     assert_eq!((info.node_type, info.ports), (NodeInfo::ADAPTER, 2));

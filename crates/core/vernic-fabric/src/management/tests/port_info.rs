@@ -141,7 +141,7 @@ fn port_0_of_a_switch_has_lids_but_no_link() {
     for bad in [
         PortInfo { state: PortState::Down as u8, ..written },
         PortInfo { physical_state: PhysicalState::Disabled as u8, ..written },
-        PortInfo { lmc: 1, ..written },
+        PortInfo { lid: Lid(8), lmc: 1, ..written },
     ] {
         assert_eq!(asked.set_port_info(0, &bad).0, MadStatus::INVALID_FIELD);
     }

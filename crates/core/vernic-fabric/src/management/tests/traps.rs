@@ -103,6 +103,18 @@ fn a_change_after_a_trap_is_told_anew() {
 }
 
 #[test]
+fn a_change_that_is_told_anew_takes_the_place_of_the_former_trap() {
+    let mut asked = managed(Asked::switch(4, 1));
+    asked.agent.handle_link_change(&mut asked.node, asked.now);
+    poll(&mut asked).unwrap();
+    asked.agent.handle_link_change(&mut asked.node, asked.now);
+    asked.now = asked.agent.next_deadline().unwrap();
+    let second = poll(&mut asked).unwrap();
+    repress(&mut asked, &second);
+    assert_eq!(asked.agent.next_deadline(), None);
+}
+
+#[test]
 fn the_queue_is_bounded_and_traps_leave_one_in_a_timeout() {
     let mut asked = managed(Asked::adapter(1, 1));
     for flags in 0..100 {
