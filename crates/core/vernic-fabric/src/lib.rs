@@ -8,13 +8,19 @@
 //!
 //! | module | owns |
 //! |---|---|
+//! | [`adapter`] | where packets begin and end |
 //! | [`attributes`] | what subnet management reads and writes of a node, as plain values |
+//! | [`link`] | one end of a cable: training, lanes, credits, arbitration, rate |
 //! | [`management`] | the agents that answer a subnet manager and a performance manager |
+//! | [`switch`] | forwarding within a subnet |
 //! | [`topology`] | the plan of a fabric: nodes and cables, their text, usual shapes, a picture |
 #![forbid(unsafe_code)]
 
+pub mod adapter;
 pub mod attributes;
+pub mod link;
 pub mod management;
+pub mod switch;
 pub mod topology;
 
 pub use vernic_proto::Time;

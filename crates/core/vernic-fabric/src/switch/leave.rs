@@ -1,0 +1,54 @@
+//! Whether a packet may leave by a port, and on which lane (IBTA 18.2.4.4 to 18.2.4.6).
+
+use vernic_wire::{PortNum, VirtualLane};
+
+use super::View;
+use crate::attributes::{PortAttributes, PortState};
+use crate::link::{Header, fits, lane_for};
+
+/// Why a packet does not leave, which says what is counted where.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Refusal {
+    /// The tables do not lead out: counted at the port that it came by.
+    Relay,
+    /// The port is not active, or the packet is too long for the other end: counted at the port
+    /// that it was to leave by.
+    Discard,
+    /// The partition is not of the port that it was to leave by, and counted there.
+    Partition,
+}
+
+/// Returns the lane that a packet leaves by.
+///
+/// # Errors
+/// [`Refusal`].
+pub(crate) fn lane_of(
+    view: &View<'_>,
+    ingress: PortNum,
+    egress: PortNum,
+    header: &Header,
+) -> Result<VirtualLane, Refusal> {
+    let attributes = view.ports.get(usize::from(egress.0)).ok_or(Refusal::Relay)?;
+    if header.lane.is_management() {
+        let is_up = attributes.state > PortState::Down;
+        return if is_up { Ok(header.lane) } else { Err(Refusal::Discard) };
+    }
+    let lane = lane_for(attributes, ingress, header.service_level).ok_or(Refusal::Relay)?;
+    if attributes.state != PortState::Active
+        || !fits(usize::from(header.bytes), attributes.neighbor_mtu)
+    {
+        return Err(Refusal::Discard);
+    }
+    if attributes.enforces_outbound && !is_member(attributes, header) {
+        return Err(Refusal::Partition);
+    }
+    Ok(lane)
+}
+
+/// Returns whether a port lets a packet pass by its partition (IBTA 18.2.4.2). Packets without a
+/// partition pass, and so does subnet management.
+pub(crate) fn is_member(attributes: &PortAttributes, header: &Header) -> bool {
+    let Some(pkey) = header.pkey.filter(|_| !header.lane.is_management()) else { return true };
+    let mut table = attributes.tables.pkeys.iter();
+    table.any(|entry| entry.value() & 0x7FFF != 0 && entry.matches(pkey))
+}
