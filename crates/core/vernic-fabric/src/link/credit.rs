@@ -9,7 +9,7 @@ use vernic_wire::FlowControl;
 /// Counts are modulo this.
 const MODULUS: u16 = FlowControl::MODULUS;
 /// The most blocks that can be granted at once.
-const MOST: u16 = 2048;
+pub(crate) const MOST: u16 = 2048;
 
 /// A count that the other end of the link cannot have meant.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -7,7 +7,7 @@
 use vernic_wire::{FlowControl, FlowControlOp, VirtualLane};
 
 use super::config::LinkConfig;
-use super::credit::{BadCount, Count, ReceiveCredits, SendCredits};
+use super::credit::{BadCount, Count, MOST, ReceiveCredits, SendCredits};
 use crate::Time;
 
 /// What was told last.
@@ -56,7 +56,9 @@ impl LaneFlow {
         let Some(told) = self.told else { return AT_ONCE };
         let grown = self.receive.limit(free).since(told.limit);
         let left = told.limit.since(self.receive.received());
-        if grown != 0 && (left < LinkConfig::LEAST_BLOCKS || grown >= config.data_blocks() / 4) {
+        if grown != 0
+            && (left < LinkConfig::LEAST_BLOCKS || grown >= config.data_blocks().min(MOST) / 4)
+        {
             return AT_ONCE;
         }
         let changed = grown != 0 || self.send.sent() != told.sent;
@@ -136,6 +138,17 @@ mod tests {
         flow.poll(&config, 300, Time(0));
         assert_eq!(flow.due(&config, 399), Time(100));
         assert_eq!(flow.due(&config, 400), Time(0));
+    }
+
+    #[test]
+    fn a_buffer_larger_than_can_be_granted_is_told_in_time_too() {
+        let config = LinkConfig { lane_blocks: 60_000, ..config() };
+        let mut flow = LaneFlow::default();
+        assert_eq!(flow.poll(&config, 60_000, Time(0)), Some((Count::new(0), Count::new(2048))));
+        flow.received(511);
+        assert_eq!(flow.due(&config, 59_489), Time(100));
+        flow.received(1);
+        assert_eq!(flow.due(&config, 59_488), Time(0));
     }
 
     #[test]

@@ -7,7 +7,7 @@
 //! | Armed | besides, data packets that arrive; the first makes the port Active |
 //! | Active | everything |
 
-use vernic_wire::{FlowControl, Lid, LinkLimits, LinkPacket, VirtualLane, link_packet};
+use vernic_wire::{FlowControl, LinkLimits, LinkPacket, VirtualLane, link_packet};
 
 use super::arbiter::{Arbiter, LaneSet};
 use super::buffer::ReceiveBuffers;
@@ -215,7 +215,7 @@ impl Port {
         let counters = &mut attributes.counters;
         counters.rcv_packets += 1;
         counters.rcv_data += header.words();
-        let multicast = u64::from(header.dlid >= Lid::FIRST_MULTICAST);
+        let multicast = u64::from(header.dlid.is_multicast());
         counters.multicast_rcv += multicast;
         counters.unicast_rcv += 1 - multicast;
         Some(header)
@@ -397,7 +397,7 @@ fn count_sent(attributes: &mut PortAttributes, header: Header) {
     let counters = &mut attributes.counters;
     counters.xmit_packets += 1;
     counters.xmit_data += header.words();
-    let multicast = u64::from(header.dlid >= Lid::FIRST_MULTICAST);
+    let multicast = u64::from(header.dlid.is_multicast());
     counters.multicast_xmit += multicast;
     counters.unicast_xmit += 1 - multicast;
 }

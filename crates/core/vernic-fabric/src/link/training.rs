@@ -58,8 +58,11 @@ impl Training {
     pub(crate) fn is_looking(&self) -> bool {
         matches!(self.phase, Phase::Polling | Phase::Configuring)
     }
-    /// Plugs the cable in, or pulls it.
+    /// Plugs the cable in, or pulls it. A cable that is plugged in already stays.
     pub(crate) fn plug(&mut self, plugged: bool) -> Step {
+        if plugged == self.plugged {
+            return Step::Stay;
+        }
         let was_up = self.is_up();
         self.plugged = plugged;
         self.phase = Phase::Off;
@@ -243,6 +246,8 @@ mod tests {
     fn a_pulled_cable_carries_nothing() {
         let (mut a, mut b) = (plugged(Time(0)), plugged(Time(0)));
         settle(&mut a, &mut b, Time(0));
+        assert_eq!(a.plug(true), Step::Stay);
+        assert!(a.is_up());
         assert_eq!(a.plug(false), Step::Down);
         a.follow(POLLING, Time(0));
         assert_eq!(a.handle(Signal::Polling, POLLING, Time(0)), Step::Stay);

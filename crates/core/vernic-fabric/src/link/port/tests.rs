@@ -1,4 +1,4 @@
-use vernic_wire::{Guid, Mtu, Pkey, ServiceLevel, VirtualLane, link_packet};
+use vernic_wire::{Guid, Lid, Mtu, Pkey, ServiceLevel, VirtualLane, link_packet};
 
 use super::*;
 use crate::attributes::{ArbitrationEntry, LinkSpeed, LinkWidth, PortCounters, PortTables};
