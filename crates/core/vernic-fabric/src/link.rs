@@ -3,7 +3,7 @@
 //! Owns what is between a node and the cable: training, the states of the port, virtual lanes with
 //! their buffers and credits, arbitration, the modelled rate. Switches and channel adapters call
 //! it. It knows lengths and lanes of packets, and keeps none of their bytes; those are in the
-//! node's [`PacketStore`].
+//! node's `PacketStore`.
 //!
 //! A port keeps no copy of its attributes: each call borrows the
 //! [`PortAttributes`](crate::attributes::PortAttributes), which management changes between calls.
@@ -18,6 +18,7 @@
 //! | `queue` | packets that wait to be sent, and those that wait too long |
 //! | `arbiter` | which lane sends next |
 //! | `line` | how long sending takes |
+//! | `next` | what leaves, before it is bytes |
 //! | `port` | the whole |
 //! | `store`, `submit` | the bytes of packets in a node; why one is not taken |
 //! | `config` | what the owner decides |
@@ -30,6 +31,7 @@ mod flow;
 mod frame;
 mod lanes;
 mod line;
+mod next;
 mod port;
 mod queue;
 mod store;

@@ -5,56 +5,38 @@
 //! by. The buffer's credits come back with the last copy. Packets to the switch itself go to the
 //! owner, and packets of the owner leave by any port.
 //!
+//! Tables that lead in a circle are the subnet manager's to avoid. A packet has no count of hops,
+//! and its lifetime is that of one switch: it goes round until it has to wait for too long.
+//!
 //! | module | owns |
 //! |---|---|
 //! | `route` | the ports that a packet leaves by |
 //! | `leave` | whether a packet may leave by a port, and on which lane; partitions |
-//! | `port_set` | sets of ports |
+//! | `view` | the attributes that the switch borrows, and what is counted there |
+//! | `schedule`, `port_set` | which ports to ask for something to send; sets of ports |
 
 mod leave;
 mod port_set;
 mod route;
+mod schedule;
 #[cfg(test)]
 mod tests;
+mod view;
 
 use std::collections::VecDeque;
 
 use vernic_wire::{PortNum, VirtualLane};
 
-use self::leave::Refusal;
 use self::port_set::PortSet;
 use self::route::NoRoute;
+use self::schedule::Schedule;
+use self::view::Refusal;
+pub use self::view::View;
 use crate::Time;
-use crate::attributes::{Forwarding, PortAttributes};
+use crate::attributes::PortAttributes;
 use crate::link::{
-    Frame, Header, Lifetimes, LinkConfig, Origin, PacketId, PacketStore, Port, Queued, SubmitError,
-    Transmit,
+    Frame, Header, LinkConfig, Origin, PacketId, PacketStore, Port, Queued, SubmitError, Transmit,
 };
-
-/// The attributes of a switch, borrowed for a call.
-#[derive(Debug)]
-pub struct View<'a> {
-    /// The ports by number; the first is port 0, the switch itself.
-    pub ports: &'a mut [PortAttributes],
-    /// The forwarding tables.
-    pub forwarding: &'a mut Forwarding,
-}
-
-impl View<'_> {
-    fn port(&mut self, port: PortNum) -> Option<&mut PortAttributes> {
-        self.ports.get_mut(usize::from(port.0))
-    }
-    fn lifetimes(&self, port: PortNum) -> Lifetimes {
-        match self.ports.get(usize::from(port.0)) {
-            Some(attributes) => Lifetimes::of_codes(
-                attributes.head_of_queue_life,
-                self.forwarding.life_time,
-                attributes.stall_count,
-            ),
-            None => Lifetimes::FOR_EVER,
-        }
-    }
-}
 
 /// The data plane of a switch.
 ///
@@ -71,10 +53,7 @@ pub struct Switch {
     /// Blocks of packets of the owner that have not left, and how many there may be.
     own_blocks: u32,
     most_own_blocks: u32,
-    /// Ports that may have something to send.
-    ready: PortSet,
-    /// When each port is due, if it is not ready.
-    due: Vec<Option<Time>>,
+    schedule: Schedule,
     /// Ports whose link came up or went down.
     changed: PortSet,
 }
@@ -89,8 +68,7 @@ impl Switch {
             management: VecDeque::new(),
             own_blocks: 0,
             most_own_blocks: u32::from(config.submit_blocks),
-            ready: PortSet::up_to(ports),
-            due: vec![None; ports],
+            schedule: Schedule::new(ports),
             changed: PortSet::default(),
         }
     }
@@ -178,9 +156,8 @@ impl Switch {
         now: Time,
         out: &mut Vec<u8>,
     ) -> Option<(PortNum, Transmit)> {
-        let due = self.due.iter().zip(1..).filter(|(due, _)| due.is_some_and(|due| due <= now));
-        due.for_each(|(_, port)| self.ready.insert(PortNum(port)));
-        while let Some(port) = self.ready.first() {
+        self.schedule.advance(now);
+        while let Some(port) = self.schedule.ready() {
             if let Some(transmit) = self.poll_port(view, port, now, out) {
                 return Some((port, transmit));
             }
@@ -191,10 +168,7 @@ impl Switch {
     /// Returns when [`poll_transmit`](Self::poll_transmit) is to be called next; a time that has
     /// passed means at once.
     pub fn poll_timeout(&self) -> Option<Time> {
-        if self.ready.first().is_some() {
-            return Some(Time(0));
-        }
-        self.due.iter().flatten().min().copied()
+        self.schedule.timeout()
     }
     /// Returns a port whose link came up or went down, other than by management of this switch.
     pub fn poll_change(&mut self) -> Option<PortNum> {
@@ -205,7 +179,7 @@ impl Switch {
     /// Looks at all ports anew. To be called when attributes have changed other than in answer to a
     /// packet of [`poll_management`](Self::poll_management).
     pub fn refresh(&mut self) {
-        self.ready = PortSet::up_to(self.ports.len());
+        self.schedule.touch_all();
     }
     /// Returns how many packets the switch holds.
     pub fn packets(&self) -> usize {
@@ -219,7 +193,7 @@ impl Switch {
 
     /// Notes what a call has done to a port.
     fn after(&mut self, view: &mut View<'_>, port: PortNum) {
-        self.ready.insert(port);
+        self.schedule.touch(port);
         let Some((link, _)) = link(&mut self.ports, view, port) else { return };
         if link.poll_change() {
             self.changed.insert(port);
@@ -251,13 +225,10 @@ impl Switch {
     }
     /// Leaves a port alone until it is due.
     fn rest(&mut self, view: &mut View<'_>, port: PortNum) {
-        self.ready.remove(port);
         let lifetimes = view.lifetimes(port);
-        let due = link(&mut self.ports, view, port)
-            .and_then(|(link, attributes)| link.due(attributes, &lifetimes));
-        if let Some(slot) = usize::from(port.0).checked_sub(1).and_then(|at| self.due.get_mut(at)) {
-            *slot = due;
-        }
+        let link = link(&mut self.ports, view, port);
+        let due = link.and_then(|(link, attributes)| link.due(attributes, &lifetimes));
+        self.schedule.rest(port, due);
     }
     /// Takes a packet that arrived, and that has taken room of the receive buffer.
     fn receive(
@@ -304,7 +275,7 @@ impl Switch {
                     self.leave(view, ingress, egress, id, header, now);
                 }
             }
-            Err(NoRoute) => count(view, ingress, PortNum(0), Refusal::Relay),
+            Err(NoRoute) => view.count(ingress, PortNum(0), Refusal::Relay),
         }
         self.release(id);
     }
@@ -331,9 +302,9 @@ impl Switch {
                     Queued { packet: id, header: Header { lane, ..header }, since: now },
                     now,
                 );
-                self.ready.insert(egress);
+                self.schedule.touch(egress);
             }
-            Err(refusal) => count(view, ingress, egress, refusal),
+            Err(refusal) => view.count(ingress, egress, refusal),
         }
     }
     /// Gives up one copy of a packet, and with the last one its room.
@@ -347,7 +318,7 @@ impl Switch {
     fn give_back(&mut self, port: PortNum, lane: VirtualLane, blocks: u16) {
         if let Some(link) = link_of(&mut self.ports, port) {
             link.release(lane, blocks);
-            self.ready.insert(port);
+            self.schedule.touch(port);
         }
     }
 }
@@ -364,16 +335,4 @@ fn link<'a>(
     port: PortNum,
 ) -> Option<(&'a mut Port, &'a mut PortAttributes)> {
     Some((link_of(ports, port)?, view.port(port)?))
-}
-
-/// Counts a packet, or a copy, that does not leave.
-fn count(view: &mut View<'_>, ingress: PortNum, egress: PortNum, refusal: Refusal) {
-    let at = if refusal == Refusal::Relay { ingress } else { egress };
-    let Some(attributes) = view.port(at) else { return };
-    let counters = &mut attributes.counters;
-    match refusal {
-        Refusal::Relay => counters.rcv_switch_relay += 1,
-        Refusal::Discard => counters.xmit_discards += 1,
-        Refusal::Partition => counters.xmit_constraint += 1,
-    }
 }

@@ -130,7 +130,7 @@ fn lost_credits_are_told_again() {
 fn damaged_packets_are_counted_and_their_credits_come_back() {
     for seed in 0..40 {
         let (mut fabric, hosts, _) = Fabric::star(seed, 3, CONFIG);
-        let faults = Faults { lose_credits: 10, damage_packets: 10 };
+        let faults = Faults { lose_credits: 10, damage_packets: 10, lose_signals: 0 };
         fabric.cables.iter_mut().for_each(|cable| cable.faults = faults);
         fabric.oracle.lossy = true;
         let lid = fabric.host(hosts[2]).attributes.lid.0;

@@ -56,7 +56,7 @@ fn after_any_trouble_every_packet_is_accounted_for_and_the_fabric_recovers() {
     for seed in 0..100 {
         let mut fabric = Fabric::random_tree(seed, 3, CONFIG);
         fabric.oracle.lossy = true;
-        let faults = Faults { lose_credits: 10, damage_packets: 3 };
+        let faults = Faults { lose_credits: 10, damage_packets: 3, lose_signals: 20 };
         fabric.cables.iter_mut().for_each(|cable| cable.faults = faults);
         for level in 0..3 {
             traffic(&mut fabric, level, 60);

@@ -7,56 +7,20 @@
 //! | Armed | besides, data packets that arrive; the first makes the port Active |
 //! | Active | everything |
 
-use vernic_wire::{FlowControl, LinkLimits, LinkPacket, VirtualLane, link_packet};
+use vernic_wire::{FlowControl, LinkLimits, LinkPacket, VirtualLane};
 
 use super::arbiter::{Arbiter, LaneSet};
 use super::buffer::ReceiveBuffers;
 use super::config::LinkConfig;
 use super::flow::{self, LaneFlow};
-use super::frame::{FrameKind, Header, Signal};
+use super::frame::{Header, Signal};
 use super::lanes::{DATA_LANES, data_lanes};
 use super::line::Line;
+use super::next::Next;
 use super::queue::{Lifetimes, Queued, Queues};
-use super::store::PacketStore;
 use super::training::{Step, Training};
 use crate::Time;
 use crate::attributes::{PhysicalState, PortAttributes, PortState};
-
-/// What leaves next.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Next {
-    /// A signal.
-    Signal(Signal),
-    /// A flow-control packet.
-    FlowControl([u8; FlowControl::LEN]),
-    /// A packet of the node's store.
-    Packet(Queued),
-}
-
-impl Next {
-    /// Returns the packet, if it is one.
-    pub(crate) const fn packet(&self) -> Option<&Queued> {
-        if let Self::Packet(queued) = self { Some(queued) } else { None }
-    }
-    /// Writes the frame's bytes to `out` alone, on the lane that it leaves by.
-    pub(crate) fn write(&self, store: &PacketStore, out: &mut Vec<u8>) -> FrameKind {
-        out.clear();
-        match self {
-            Self::Signal(signal) => FrameKind::Signal(*signal),
-            Self::FlowControl(bytes) => {
-                out.extend_from_slice(bytes);
-                FrameKind::FlowControl
-            }
-            Self::Packet(queued) => {
-                if let Some(stored) = store.find(queued.packet) {
-                    out.extend_from_slice(&stored.bytes);
-                    link_packet::set_virtual_lane(out, queued.header.lane);
-                }
-                FrameKind::Packet
-            }
-        }
-    }
-}
 
 /// One end of a cable.
 #[derive(Clone, Debug)]
@@ -153,6 +117,7 @@ impl Port {
     ) {
         self.follow(attributes, now);
         if !self.training.is_up() {
+            self.training.handle_stray();
             return;
         }
         let packet = FlowControl::parse(bytes).ok().filter(|packet| packet.op.is_known());

@@ -76,6 +76,9 @@ impl Training {
             (PhysicalState::LinkUp, _) => Step::Stay,
             (_, Phase::Up) => {
                 self.fail(now);
+                if physical != PhysicalState::Polling {
+                    self.phase = Phase::Off;
+                }
                 Step::Down
             }
             (PhysicalState::Polling, Phase::Off) if self.plugged => {
@@ -125,6 +128,13 @@ impl Training {
                 Step::Down
             }
             (Phase::Up, Signal::Ready) | (Phase::Polling, Signal::Silent) => Step::Stay,
+        }
+    }
+    /// Takes the news that something else than a signal came without a link. A port that is off
+    /// answers that it is silent, in case that signal was lost; one that polls says so anyway.
+    pub(crate) fn handle_stray(&mut self) {
+        if self.plugged && self.phase == Phase::Off {
+            self.pending = Some(Signal::Silent);
         }
     }
     /// Takes a signal while the port is off: a port asleep wakes, a port switched off says so.
@@ -240,6 +250,20 @@ mod tests {
         assert_eq!(off.poll(Time(1000)), None);
         off.handle(Signal::Polling, PhysicalState::Sleep, Time(0));
         assert_eq!(off.poll(Time(0)), Some(Signal::Ready), "a port asleep wakes");
+    }
+
+    #[test]
+    fn a_port_that_is_off_tells_an_end_that_still_sends() {
+        let mut off = Training::new(100);
+        off.handle_stray();
+        assert_eq!(off.poll(Time(0)), None, "there is no cable");
+        off.plug(true);
+        off.handle_stray();
+        assert_eq!((off.poll(Time(0)), off.poll(Time(0))), (Some(Signal::Silent), None));
+        let mut polls = plugged(Time(0));
+        polls.poll(Time(0));
+        polls.handle_stray();
+        assert_eq!(polls.poll(Time(99)), None);
     }
 
     #[test]

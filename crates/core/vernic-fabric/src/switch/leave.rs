@@ -2,21 +2,9 @@
 
 use vernic_wire::{PortNum, VirtualLane};
 
-use super::View;
+use super::view::{Refusal, View};
 use crate::attributes::{PortAttributes, PortState};
 use crate::link::{Header, fits, lane_for};
-
-/// Why a packet does not leave, which says what is counted where.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Refusal {
-    /// The tables do not lead out: counted at the port that it came by.
-    Relay,
-    /// The port is not active, or the packet is too long for the other end: counted at the port
-    /// that it was to leave by.
-    Discard,
-    /// The partition is not of the port that it was to leave by, and counted there.
-    Partition,
-}
 
 /// Returns the lane that a packet leaves by.
 ///

@@ -2,8 +2,8 @@
 
 use vernic_wire::{Lid, PortNum};
 
-use super::View;
 use super::port_set::PortSet;
+use super::view::View;
 use crate::attributes::Forwarding;
 use crate::link::Header;
 

@@ -1,7 +1,7 @@
 use vernic_wire::{Lid, LinkPacket, Mtu, Pkey, link_packet};
 
 use super::*;
-use crate::attributes::PortState;
+use crate::attributes::{Forwarding, PortState};
 use crate::link::port_tests::{attributes, packet};
 use crate::link::{FrameKind, Signal};
 

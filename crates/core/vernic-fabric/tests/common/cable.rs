@@ -26,6 +26,7 @@ impl End {
 pub struct Faults {
     pub lose_credits: u64,
     pub damage_packets: u64,
+    pub lose_signals: u64,
 }
 
 /// The cable lost the frame.
@@ -75,7 +76,12 @@ impl Cable {
         bytes: &[u8],
         random: &mut Random,
     ) -> Result<Time, Lost> {
-        let lost = kind == FrameKind::FlowControl && random.below(100) < self.faults.lose_credits;
+        let lost_of_100 = match kind {
+            FrameKind::Signal(_) => self.faults.lose_signals,
+            FrameKind::FlowControl => self.faults.lose_credits,
+            FrameKind::Packet => 0,
+        };
+        let lost = random.below(100) < lost_of_100;
         if !self.plugged || lost {
             return Err(Lost);
         }

@@ -293,6 +293,16 @@ fn management_takes_the_link_down_and_switches_it_off() {
 }
 
 #[test]
+fn an_end_that_missed_the_signal_learns_from_its_credits_that_the_other_is_off() {
+    let (mut a, mut b, now) = pair(PortState::Active);
+    (a.attributes.state, a.attributes.physical) = (PortState::Down, PhysicalState::Disabled);
+    assert_eq!(a.poll(now + 1), Some(Next::Signal(Signal::Silent)), "lost");
+    assert_eq!(a.poll(now + 2), None);
+    settle(&mut a, &mut b, now);
+    assert_eq!(b.states(), (PortState::Down, PhysicalState::Polling));
+}
+
+#[test]
 fn a_port_whose_default_is_sleep_wakes_when_the_other_end_polls() {
     let (mut a, mut b, now) = pair(PortState::Active);
     a.attributes.link_down_default = PhysicalState::Sleep;
