@@ -2,8 +2,8 @@
 //!
 //! Owns what is between the transport of a node and the cable. The transport submits packets and
 //! takes those that arrived; until it takes them they hold the receive buffer, and the other end
-//! has to wait. Ports of an adapter share nothing, so each is one of these. Partitions are checked
-//! by the owner, whose queue pairs have them.
+//! has to wait. Ports of an adapter share nothing, so each is one of these. The owner checks the
+//! ICRC and the partition: its queue pairs have the partitions.
 
 #[cfg(test)]
 mod tests;
