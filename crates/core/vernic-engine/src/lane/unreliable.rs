@@ -37,17 +37,28 @@ pub(super) fn send_posted(
     let Some((receiver, dest)) = Receiver::of_next(machine, host) else { return false };
     let ring =
         local_peers.datagram_ring(&receiver.path, dest).and_then(|id| local_peers.out(id, now));
-    let Some(mut ring) = ring else { return false };
-    if machine.service() == Service::Uc {
-        return send_messages(machine, host, ring, now);
+    let Some(ring) = ring else { return false };
+    match machine.service() {
+        Service::Uc => send_messages(machine, host, ring, now),
+        _ => send_datagrams(machine, host, ring, &receiver, now),
     }
+}
+
+/// Sends datagrams that were posted, as [`send_posted`] does.
+fn send_datagrams(
+    machine: &mut Qp,
+    host: &mut QpHost<'_>,
+    mut ring: RingOut<'_>,
+    receiver: &Receiver,
+    now: Time,
+) -> bool {
     // In SQD nothing may begin; and the turn counts a ring that is full.
     if !machine.wants_requests() || ring.room(false).is_none() {
         return false;
     }
     let (mut packets, mut bytes) = (TURN_PACKETS, TURN_BYTES);
     let rest = (&mut packets, &mut bytes);
-    let did = datagrams_to_ring(machine, host, &mut ring, &receiver, rest, now);
+    let did = datagrams_to_ring(machine, host, &mut ring, receiver, rest, now);
     host.engine.counts().note_written(ring.finish());
     did == TurnResult::Wrote && machine.has_sent_all()
 }
