@@ -226,7 +226,8 @@ mod tests {
         let step = if cfg!(miri) { 4097 } else { 17 };
         for first in 0..bits {
             // A burst begins and ends with a wrong bit; those between are any.
-            for burst in (1..1_u32 << 16).step_by(if first == 0 { 2 } else { step * 2 }) {
+            let all = first == 0 && !cfg!(miri);
+            for burst in (1..1_u32 << 16).step_by(if all { 2 } else { step * 2 }) {
                 if first + 32 - burst.leading_zeros() as usize > bits {
                     break;
                 }
@@ -260,7 +261,9 @@ mod tests {
 
     #[test]
     fn a_change_of_the_first_byte_leads_to_the_vcrc_of_the_changed_packet() {
-        for words in [1, 2, 6, 72, 1055, 2047] {
+        // Miri takes half a minute for the long ones.
+        let longest = if cfg!(miri) { 72 } else { 2047 };
+        for words in [1, 2, 6, 72, 1055, 2047].into_iter().filter(|&words| words <= longest) {
             let mut packet = bytes(words * 4);
             let before = Vcrc::of(&packet);
             for change in [0x10, 0x20, 0x80, 0xF0, 0x01, 0xFF, 0] {
