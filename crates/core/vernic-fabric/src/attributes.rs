@@ -4,7 +4,7 @@
 //! copy. A value that only one of the two knows is not here. The bytes of the attributes, as they
 //! travel in management datagrams, are in `vernic-wire`.
 
-use vernic_wire::{Gid, Guid, Lid, Mtu, Pkey, PortNum, ServiceLevel, VirtualLane};
+use vernic_wire::{Guid, Lid, Mtu, Pkey, PortNum, ServiceLevel, VirtualLane};
 
 /// What a node is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -67,7 +67,7 @@ pub enum PhysicalState {
     LinkUp = 5,
 }
 
-/// The speed of one lane of a cable, in Mb/s of data: with the encoding taken off.
+/// The speed of one lane of a cable, by its name.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Default)]
 pub enum LinkSpeed {
     /// Single data rate.
@@ -270,12 +270,4 @@ pub struct PortCounters {
     pub management_dropped: u64,
     /// Ticks of the port in which a packet waited and none could be sent: 64 bytes' time each.
     pub xmit_wait: u64,
-}
-
-/// The GID of a port by its number in the table: 0 is made of prefix and GUID.
-pub fn gid_of(prefix: u64, guid: Guid) -> Gid {
-    let mut bytes = [0; 16];
-    bytes[..8].copy_from_slice(&prefix.to_be_bytes());
-    bytes[8..].copy_from_slice(&guid.value().to_be_bytes());
-    Gid(bytes)
 }
