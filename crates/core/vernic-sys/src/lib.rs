@@ -45,7 +45,7 @@ pub use mapping::{
     seal_against_writers,
 };
 pub use message::{Incoming, Outgoing, recv_many, recv_one, send_many};
-pub use packets::{Packet, packet_pair, peer_credentials, recv_packet, send_packet};
+pub use packets::{Packet, packet_pair, peer_credentials, recv_message, recv_packet, send_packet};
 pub use random::random;
 pub use shared::{SharedPage, inode_of, shared_file};
 pub use stream::{
@@ -55,7 +55,8 @@ pub use stream::{
 pub use ticks::ticks;
 pub use turns::ask_for_short_slices;
 pub use unix::{
-    bell, bind_abstract, connect_abstract, recv_abstract, send_abstract, send_with_file,
+    bell, bind_abstract, bind_path, connect_abstract, connect_path, recv_abstract, send_abstract,
+    send_with_file,
 };
 
 /// Turns the -1 of a system call into the error of the thread.
@@ -251,18 +252,23 @@ impl PollFd {
         Self(libc::pollfd { fd, events: libc::POLLRDHUP, revents: 0 })
     }
 
+    /// Makes an entry that asks whether `fd` can be written to.
+    pub fn writable(fd: RawFd) -> Self {
+        Self(libc::pollfd { fd, events: libc::POLLOUT, revents: 0 })
+    }
+
     /// Returns the descriptor.
     pub fn fd(self) -> RawFd {
         self.0.fd
     }
 
-    /// Whether the last [`poll`] found something to read, or an error.
+    /// Whether the last [`poll`] found what was asked for, or an error.
     pub fn is_ready(self) -> bool {
         self.0.revents != 0
     }
 }
 
-/// Waits until one of `fds` can be read or `timeout` is over (`None`: no limit). Returns how many
+/// Waits until one of `fds` is ready or `timeout` is over (`None`: no limit). Returns how many
 /// are ready. A signal ends the wait early with 0.
 pub fn poll(fds: &mut [PollFd], timeout: Option<Duration>) -> io::Result<usize> {
     let mut spec = timeout.map(|t| libc::timespec {

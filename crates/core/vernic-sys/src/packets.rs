@@ -139,6 +139,20 @@ unsafe fn descriptors(message: &libc::msghdr, found: &mut Vec<RawFd>) {
     }
 }
 
+/// Receives one message of a connection, whose files are not taken. Never blocks, never allocates.
+/// Returns the bytes of the message, which may be more than the buffer holds; 0 is the end of the
+/// connection.
+///
+/// # Errors
+/// Errors of the system: `WouldBlock` if there is no message.
+pub fn recv_message(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<usize> {
+    let (fd, at, len) = (fd.as_raw_fd(), buf.as_mut_ptr(), buf.len());
+    let none = std::ptr::null_mut::<libc::sockaddr>();
+    let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+    // SAFETY: pointer and length describe `buf`; no address is asked for.
+    super::checked(unsafe { libc::syscall(libc::SYS_recvfrom, fd, at, len, flags, none, none) })
+}
+
 /// Opens both ends of a connection within this process.
 pub fn packet_pair() -> io::Result<(OwnFd, OwnFd)> {
     let kind = libc::SOCK_SEQPACKET | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;

@@ -3,6 +3,8 @@
 use std::io;
 use std::mem::{MaybeUninit, offset_of, size_of};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 
 /// The process that sent a datagram or is connected to a socket, as the kernel tells.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +26,41 @@ fn abstract_addr(name: &[u8]) -> Option<(libc::sockaddr_un, libc::socklen_t)> {
     }
     let len = offset_of!(libc::sockaddr_un, sun_path) + 1 + name.len();
     Some((addr, len as libc::socklen_t))
+}
+
+/// Returns the address of a socket at a path; `None` if the path is too long (107 bytes) or has a
+/// zero byte.
+fn path_addr(path: &Path) -> Option<(libc::sockaddr_un, libc::socklen_t)> {
+    let bytes = path.as_os_str().as_bytes();
+    // SAFETY: a sockaddr_un of zeros is valid.
+    let mut addr: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    addr.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    // The byte behind the path stays 0.
+    if bytes.is_empty() || bytes.len() >= addr.sun_path.len() || bytes.contains(&0) {
+        return None;
+    }
+    for (to, from) in addr.sun_path.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    Some((addr, size_of::<libc::sockaddr_un>() as libc::socklen_t))
+}
+
+/// Binds a Unix socket to a path, which becomes a file: `AddrInUse` if there is one already, and
+/// `InvalidInput` if the path is longer than 107 bytes.
+pub fn bind_path(fd: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let (addr, len) = path_addr(path).ok_or_else(too_long)?;
+    // SAFETY: pointer and length describe `addr`, which lives through the call.
+    super::check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
+    Ok(())
+}
+
+/// Connects a Unix socket to a path: `NotFound` if there is no file, `ConnectionRefused` if no
+/// process listens at it.
+pub fn connect_path(fd: BorrowedFd<'_>, path: &Path) -> io::Result<()> {
+    let (addr, len) = path_addr(path).ok_or_else(too_long)?;
+    // SAFETY: pointer and length describe `addr`, which lives through the call.
+    super::check(unsafe { libc::connect(fd.as_raw_fd(), (&raw const addr).cast(), len) })?;
+    Ok(())
 }
 
 fn too_long() -> io::Error {

@@ -1,0 +1,68 @@
+//! How programs attach to a fabric process: where its socket is, what they say to each other, and a
+//! client of each kind.
+//!
+//! Owns the path of the socket, the bytes of every message, and the programs' ends of the
+//! connections. The fabric process (`vernic-fabricd`) has the other ends. Called by the link of the
+//! engine (data), by `libibumad` (management datagrams) and by `vernic fabric` (control).
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`path`] | names of fabrics, the folder of their sockets |
+//! | `connection` | one connection: messages in both directions, waiting |
+//! | [`hello`] | the first message, refusals |
+//! | [`report`] | what a program learns of an adapter and its ports |
+//! | [`packets`] | batches of packets in one message |
+//! | [`data`], `data_client` | packets of a program: messages, client |
+//! | [`mad`], [`user_mad`], `mad_client` | management datagrams: messages, client |
+//! | [`control`] | requests of `vernic fabric`, as text |
+//!
+//! Every connection is a Unix socket that keeps message boundaries (`SOCK_SEQPACKET`). A message
+//! has at most [`MAX_MESSAGE`] bytes: a kind, then a body, numbers with the low byte first.
+//!
+//! ```text
+//!  byte   0      1..3   4..
+//!       +------+------+------------------+
+//!       | kind | zero | body             |
+//!       +------+------+------------------+
+//! ```
+//!
+//! Whatever comes in is checked before it is used. A message that nobody defined is `None` of its
+//! `parse`; its sender is no client of this version, and the connection ends.
+#![forbid(unsafe_code)]
+
+mod bytes;
+mod connection;
+pub mod control;
+pub mod data;
+mod data_client;
+mod error;
+pub mod hello;
+pub mod mad;
+mod mad_client;
+pub mod packets;
+pub mod path;
+pub mod report;
+pub mod user_mad;
+
+pub use connection::Connection;
+pub use control::ControlClient;
+pub use data_client::{DataClient, DataEvent};
+pub use error::AttachError;
+pub use hello::{Refusal, RefusalKind};
+pub use mad::{AgentId, Registration};
+pub use mad_client::{MadClient, MadPort};
+pub use packets::{PacketBatch, Packets};
+pub use report::{AdapterReport, PortReport};
+pub use user_mad::{MadAddress, MadGrh, UserMad};
+
+/// Bytes of the longest message.
+pub const MAX_MESSAGE: usize = 64 * 1024;
+
+/// Bytes before the body of a message.
+pub(crate) const HEAD: usize = 4;
+
+/// Bits of a QPN that number the queue pairs of one program. Those above are the program's slot.
+pub const QPN_INDEX_BITS: u32 = 14;
+
+/// The last slot that a program may have. Slot 0 has the QPNs of management.
+pub const LAST_SLOT: u16 = (1 << (24 - QPN_INDEX_BITS)) - 2;

@@ -1,0 +1,165 @@
+//! Names of fabrics, and the folder with their sockets.
+//!
+//! The folder is `$VERNIC_FABRIC_DIR`, else `$XDG_RUNTIME_DIR/vernic`, else `/tmp/vernic-UID`. It
+//! belongs to the user, and no other user may enter it. A fabric's socket is `NAME.fabric` there.
+
+use std::env;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::error::AttachError;
+
+/// The variable with the folder of the sockets.
+pub const FOLDER_VARIABLE: &str = "VERNIC_FABRIC_DIR";
+
+/// Ends the name of a socket.
+const SUFFIX: &str = ".fabric";
+
+/// The longest name of a fabric.
+const MAX_NAME: usize = 64;
+
+/// Most fabrics that [`list`] returns.
+const MAX_LISTED: usize = 1024;
+
+/// The longest path of a socket, in bytes.
+const MAX_PATH: usize = 107;
+
+/// Returns the folder of the sockets. A program with more rights than its caller (set-uid) does not
+/// look at the environment, which the caller chose.
+pub fn folder() -> PathBuf {
+    let variable = |name| {
+        let value = if vernic_sys::has_foreign_rights() { None } else { env::var_os(name) };
+        value.filter(|value| !value.is_empty()).map(PathBuf::from)
+    };
+    let runtime = || variable("XDG_RUNTIME_DIR").map(|folder| folder.join("vernic"));
+    let own = || PathBuf::from(format!("/tmp/vernic-{}", vernic_sys::effective_uid()));
+    variable(FOLDER_VARIABLE).or_else(runtime).unwrap_or_else(own)
+}
+
+/// Returns the path of a fabric's socket.
+///
+/// # Errors
+/// [`AttachError::Name`], [`AttachError::PathTooLong`].
+pub fn socket(name: &str) -> Result<PathBuf, AttachError> {
+    socket_in(&folder(), name)
+}
+
+/// Returns the path of a fabric's socket in a folder.
+///
+/// # Errors
+/// As [`socket`].
+pub fn socket_in(folder: &Path, name: &str) -> Result<PathBuf, AttachError> {
+    if !is_name(name) {
+        return Err(AttachError::Name(name.chars().take(MAX_NAME + 1).collect()));
+    }
+    let path = folder.join(format!("{name}{SUFFIX}"));
+    if path.as_os_str().len() > MAX_PATH {
+        return Err(AttachError::PathTooLong(path));
+    }
+    Ok(path)
+}
+
+fn is_name(name: &str) -> bool {
+    let may = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
+    name.len() <= MAX_NAME
+        && name.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
+        && name.bytes().all(may)
+}
+
+/// Makes the folder of the sockets if there is none, for this user alone, and checks that it
+/// belongs to this user.
+///
+/// # Errors
+/// [`AttachError::Folder`].
+pub fn prepare(folder: &Path) -> Result<(), AttachError> {
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
+    made.map_err(|error| refuse(folder, error.to_string()))?;
+    check(folder)
+}
+
+/// Checks that a folder belongs to this user, and that others may not change it. Another user could
+/// have made a folder in `/tmp` before, and listen at the sockets in it.
+///
+/// # Errors
+/// [`AttachError::Folder`].
+pub fn check(folder: &Path) -> Result<(), AttachError> {
+    let found = fs::metadata(folder).map_err(|error| refuse(folder, error.to_string()))?;
+    let (owner, own) = (found.uid(), vernic_sys::effective_uid());
+    if !found.is_dir() {
+        return Err(refuse(folder, "it is not a folder".to_owned()));
+    }
+    if owner != own && own != 0 {
+        return Err(refuse(folder, format!("it belongs to user {owner}, and not to {own}")));
+    }
+    if found.mode() & 0o022 != 0 {
+        let mode = found.mode() & 0o777;
+        let reason = format!("other users may change it (mode {mode:o}); `chmod go-w` mends that");
+        return Err(refuse(folder, reason));
+    }
+    Ok(())
+}
+
+fn refuse(folder: &Path, reason: String) -> AttachError {
+    AttachError::Folder { path: folder.to_owned(), reason }
+}
+
+/// Returns the names of the fabrics that have a socket in a folder, in order, up to 1,024. Some may
+/// not run any more.
+pub fn list(folder: &Path) -> Vec<String> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten().take(MAX_LISTED);
+    let name_of = |entry: fs::DirEntry| {
+        let name = entry.file_name().into_string().ok()?;
+        name.strip_suffix(SUFFIX).filter(|name| is_name(name)).map(str::to_owned)
+    };
+    let mut names: Vec<_> = entries.filter_map(name_of).collect();
+    names.sort();
+    names
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_words_that_no_folder_hides_in() {
+        for name in ["lab", "a", "0", "tree-3.4_b", &"x".repeat(64)] {
+            assert_eq!(
+                socket_in(Path::new("/t"), name).unwrap(),
+                PathBuf::from(format!("/t/{name}.fabric"))
+            );
+        }
+        for name in ["", ".", "..", "../lab", "a/b", "-a", "a b", "\u{e9}", "a\0", &"x".repeat(65)]
+        {
+            assert!(
+                matches!(socket_in(Path::new("/t"), name), Err(AttachError::Name(_))),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn paths_that_no_socket_can_have_are_told() {
+        let folder = PathBuf::from("/".to_owned() + &"f".repeat(95));
+        assert!(socket_in(&folder, "lab").is_ok());
+        let error = socket_in(&folder, "lab4s").unwrap_err();
+        assert!(error.to_string().contains("VERNIC_FABRIC_DIR"), "{error}");
+    }
+
+    #[test]
+    fn a_folder_that_others_may_change_is_refused() {
+        use std::os::unix::fs::PermissionsExt as _;
+        let folder = env::temp_dir().join(format!("vernic-attach-path-{}", std::process::id()));
+        prepare(&folder).unwrap();
+        assert_eq!(fs::metadata(&folder).unwrap().mode() & 0o777, 0o700);
+        fs::write(folder.join("b.fabric"), "").unwrap();
+        fs::write(folder.join("a.fabric"), "").unwrap();
+        fs::write(folder.join("a.other"), "").unwrap();
+        assert_eq!(list(&folder), ["a", "b"]);
+        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(matches!(prepare(&folder), Err(AttachError::Folder { .. })));
+        fs::remove_dir_all(&folder).unwrap();
+        assert!(matches!(check(&folder), Err(AttachError::Folder { .. })));
+        assert!(list(&folder).is_empty());
+    }
+}
