@@ -10,7 +10,7 @@
 //! | `message.rs`, `stream.rs` | batches of datagrams; TCP, `epoll` |
 //! | `unix.rs`, `packets.rs` | messages to sockets by name, with credentials and files |
 //! | `mapping.rs`, `shared.rs`, `circle.rs` | memory that processes share, and copies to and from it |
-//! | `fork.rs` | descriptors that a child of `fork` does not keep |
+//! | `fork.rs`, `signals.rs` | descriptors that a child of `fork` does not keep; signals as a file |
 //! | `user.rs`, `random.rs` | which user a process belongs to; random numbers |
 //! | `ifaddrs.rs`, `turns.rs`, `ticks.rs` | interfaces; how long a turn of the scheduler is; the counter |
 //!
@@ -25,6 +25,7 @@ mod message;
 mod packets;
 mod random;
 mod shared;
+mod signals;
 mod stream;
 mod ticks;
 mod turns;
@@ -48,9 +49,11 @@ pub use message::{Incoming, Outgoing, recv_many, recv_one, send_many};
 pub use packets::{Packet, packet_pair, peer_credentials, recv_message, recv_packet, send_packet};
 pub use random::random;
 pub use shared::{SharedPage, inode_of, shared_file};
+pub use signals::termination;
 pub use stream::{
     EpollOp, MAX_PIECES, accept, descriptor_limit, epoll, epoll_ready, epoll_watch, listen,
-    peer_addr, recv, recv_pieces, send, send_pieces, shutdown_write, tcp_info, unacknowledged,
+    peer_addr, raise_descriptor_limit, recv, recv_pieces, send, send_pieces, shutdown_write,
+    tcp_info, unacknowledged,
 };
 pub use ticks::ticks;
 pub use turns::ask_for_short_slices;

@@ -32,6 +32,18 @@ pub fn descriptor_limit() -> u64 {
     if result == 0 { limit.rlim_cur } else { 0 }
 }
 
+/// Raises the soft limit of open descriptors to the hard one, and returns what the limit is then.
+pub fn raise_descriptor_limit() -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: the kernel writes one structure, which lives through the call.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &raw mut limit) } == 0 {
+        limit.rlim_cur = limit.rlim_max;
+        // SAFETY: the kernel reads one structure, which lives through the call.
+        unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit) };
+    }
+    descriptor_limit()
+}
+
 /// Returns the address of the other end.
 pub fn peer_addr(fd: BorrowedFd<'_>) -> io::Result<SocketAddr> {
     let mut addr = std::mem::MaybeUninit::<SockAddr>::zeroed();
