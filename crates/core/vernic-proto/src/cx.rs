@@ -30,7 +30,7 @@ pub(crate) struct Cx<'a> {
     pub(crate) service: Service,
     /// Attributes as last modified.
     pub(crate) attr: &'a QpAttr,
-    /// Partition key of the attribute's table row (RoCE tables hold the default key only).
+    /// Partition key of the attribute's table row (see [`Qp::set_pkey`](crate::Qp::set_pkey)).
     pub(crate) pkey: Pkey,
     /// The ACK timer's floor, in nanoseconds.
     pub(crate) ack_floor: u64,

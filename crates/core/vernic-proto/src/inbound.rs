@@ -3,7 +3,7 @@
 //!
 //! Pure helpers over a packet and a few values; called by `rc::responder`, `uc` and `ud`.
 
-use vernic_wire::{HeaderSet, Kind, Packet, Position, Psn, Rkey};
+use vernic_wire::{HeaderSet, Kind, Lid, Packet, Position, Psn, Rkey};
 
 use crate::completion::{Completion, Tag, WcOpcode};
 use crate::cx::Cx;
@@ -244,6 +244,8 @@ pub(crate) fn send_completion(cx: &Cx<'_>, recv: RecvWqe, solicited: bool) -> Co
         solicited,
         grh: false,
         sl: 0,
+        path_bits: 0,
+        slid: Lid::RESERVED,
         vendor_err: 0,
     }
 }

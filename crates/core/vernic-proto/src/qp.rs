@@ -40,6 +40,8 @@ pub struct Qp {
     counters: QpCounters,
     /// Largest datagram.
     port_mtu: Mtu,
+    /// The partition.
+    pkey: Pkey,
     /// The ACK timer's floor, in nanoseconds.
     ack_floor: u64,
     machine: Machine,
@@ -51,7 +53,7 @@ macro_rules! cx {
             qpn: $self.init.qpn,
             service: $self.init.qp_type.service(),
             attr: &$self.attr,
-            pkey: Pkey::DEFAULT,
+            pkey: $self.pkey,
             ack_floor: $self.ack_floor,
             now: $now,
             counters: &mut $self.counters,
@@ -84,6 +86,7 @@ impl Qp {
             attr: QpAttr::default(),
             counters: QpCounters::default(),
             port_mtu: Mtu::B4096,
+            pkey: Pkey::DEFAULT,
             ack_floor: 0,
             machine,
         }
@@ -212,6 +215,17 @@ impl Qp {
         self.port_mtu = mtu;
     }
 
+    /// Sets the partition: what the row `pkey_index` of the port's P_Key table has. The default
+    /// partition if never called; a reset leaves it.
+    pub fn set_pkey(&mut self, pkey: Pkey) {
+        self.pkey = pkey;
+    }
+
+    /// Returns the partition.
+    pub fn pkey(&self) -> Pkey {
+        self.pkey
+    }
+
     /// Sets how long an answer is waited for at least, whatever the attribute `timeout` says, in
     /// nanoseconds: as long as peers whose responders are threads may take. 0 if never called; a
     /// reset leaves it.
@@ -292,7 +306,7 @@ impl Qp {
         let mine = if info.is_request() { qp_type.receives() } else { qp_type.sends() };
         if info.service != qp_type.service() || !mine {
             return Err(match info.kind {
-                Kind::Cnp if !packet.bth().pkey.matches(Pkey::DEFAULT) => DropReason::Pkey,
+                Kind::Cnp if !packet.bth().pkey.matches(self.pkey) => DropReason::Pkey,
                 Kind::Cnp => DropReason::Cnp,
                 _ => DropReason::WrongService,
             });
@@ -300,7 +314,7 @@ impl Qp {
         if !self.takes(info.is_request()) {
             return Err(DropReason::BadState);
         }
-        if !packet.bth().pkey.matches(Pkey::DEFAULT) {
+        if !packet.bth().pkey.matches(self.pkey) {
             return Err(DropReason::Pkey);
         }
         Ok(())

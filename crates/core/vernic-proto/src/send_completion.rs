@@ -2,6 +2,8 @@
 //!
 //! Used by the requesters of all services.
 
+use vernic_wire::Lid;
+
 use crate::completion::{Completion, Tag};
 use crate::cx::Cx;
 use crate::error::WcStatus;
@@ -37,6 +39,8 @@ pub(crate) fn completion(
         solicited: false,
         grh: false,
         sl: 0,
+        path_bits: 0,
+        slid: Lid::RESERVED,
         vendor_err,
     }
 }

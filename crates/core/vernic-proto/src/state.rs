@@ -2,7 +2,7 @@
 //! `transition`.
 
 use bitflags::bitflags;
-use vernic_wire::{AckTimeout, Gid, Mtu, PortNum, Psn, Qkey, Qpn, RnrTimer, Service};
+use vernic_wire::{AckTimeout, Gid, Lid, Mtu, PortNum, Psn, Qkey, Qpn, RnrTimer, Service};
 
 /// Type of a queue pair. Values are those of `ibv_qp_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -119,7 +119,7 @@ pub struct AddressVector {
     pub dgid: Gid,
     /// Row of the port's GID table that is the source.
     pub sgid_index: u8,
-    /// IP hop limit; 0 means 64.
+    /// Hop limit; 0 means 64.
     pub hop_limit: u8,
     /// IP traffic class (DSCP and ECN).
     pub traffic_class: u8,
@@ -127,6 +127,13 @@ pub struct AddressVector {
     pub flow_label: u32,
     /// Service level, 0 to 15.
     pub sl: u8,
+    /// Destination within the subnet: InfiniBand links only. The address vector is global, and its
+    /// packets have a GRH, if `dgid` is not zero.
+    pub dlid: Lid,
+    /// The low bits of the source LID, which the port's LMC leaves free: InfiniBand links only.
+    pub path_bits: u8,
+    /// Static rate as `ibv_rate`, 0 for the port's own. Kept, and not followed.
+    pub static_rate: u8,
     /// Local port.
     pub port: PortNum,
 }

@@ -130,8 +130,10 @@ impl Transport for Ud {
             byte_len,
             tag: tag_of(packet),
             src_qpn: deth.src_qpn,
-            grh: true,
+            grh: meta.grh.is_some(),
             sl: meta.sl,
+            path_bits: meta.path_bits,
+            slid: meta.slid,
             ..recv_completion(cx, recv, packet)
         });
         cx.counters.messages_received += 1;

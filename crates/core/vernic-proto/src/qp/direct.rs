@@ -19,7 +19,6 @@ use crate::host::Host;
 use crate::state::QpState;
 use crate::time::Time;
 use crate::transport::Transport;
-use vernic_wire::Pkey;
 
 impl Qp {
     /// The request that its owner may carry out itself: a WRITE, READ, compare-and-swap or

@@ -16,7 +16,7 @@ use crate::message::{MessagePart, PartAck, RendezvousLimits};
 use crate::state::{QpState, QpType};
 use crate::time::Time;
 use crate::transport::Transport;
-use vernic_wire::{AethCode, Pkey};
+use vernic_wire::AethCode;
 
 impl Qp {
     /// Says whether SENDs leave as parts of messages, until it is said anew. They do not at first,

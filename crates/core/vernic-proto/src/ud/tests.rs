@@ -121,7 +121,7 @@ fn without_a_header_the_grh_area_is_zeroed() {
     t.host.post_recv(3, 40);
     t.take(&datagram(SendOp::Send, 0, QKEY), None);
     assert_eq!(t.host.recv_buf[..41], [[0; 40].as_slice(), &[0xFF]].concat());
-    assert_eq!(t.host.received[0].byte_len, 40);
+    assert_eq!((t.host.received[0].byte_len, t.host.received[0].grh), (40, false));
 }
 
 #[test]

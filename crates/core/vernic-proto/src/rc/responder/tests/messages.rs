@@ -1,5 +1,7 @@
 //! SEND and WRITE: receives, lengths, keys.
 
+use vernic_wire::Lid;
+
 use super::*;
 
 #[test]
@@ -24,6 +26,8 @@ fn a_send_of_three_packets_fills_one_receive() {
             solicited: true,
             grh: false,
             sl: 0,
+            path_bits: 0,
+            slid: Lid::RESERVED,
             vendor_err: 0,
         }
     );
