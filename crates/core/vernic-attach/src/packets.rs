@@ -111,6 +111,18 @@ impl<'a> Packets<'a> {
     }
 }
 
+impl<'a> Packets<'a> {
+    /// Returns the packets, each with the index of its first byte in the message. The packets must
+    /// be as they were read: none was taken yet.
+    pub fn with_offsets(self) -> impl Iterator<Item = (PortNum, &'a [u8], usize)> {
+        self.scan(HEAD, |at, (port, packet)| {
+            let start = *at + PACKET_HEAD;
+            *at = start + packet.len();
+            Some((port, packet, start))
+        })
+    }
+}
+
 impl<'a> Iterator for Packets<'a> {
     type Item = (PortNum, &'a [u8]);
 
@@ -141,6 +153,9 @@ mod tests {
             [(PortNum(1), &[1, 2, 3]), (PortNum(2), &[4, 5, 6, 7]), (PortNum(254), &[])];
         assert!(Packets::parse(batch.message()).unwrap().eq(expected));
         assert!(batch.iter().eq(expected) && batch.len() == 3);
+        for (_, packet, at) in Packets::parse(batch.message()).unwrap().with_offsets() {
+            assert_eq!(&batch.message()[at..at + packet.len()], packet);
+        }
         batch.clear();
         assert!(batch.is_empty() && Packets::parse(batch.message()).unwrap().next().is_none());
     }

@@ -21,6 +21,8 @@
 //! Limits: [`TX_ARENA_BYTES`] and [`TX_MAX_RUNS`] per `TxBatch`; [`RX_BUFFERS`] of
 //! [`RX_BUFFER_BYTES`] per `RxBatch`.
 
+use vernic_wire::Lid;
+
 use crate::address::Address;
 use crate::path::TxPath;
 
@@ -337,6 +339,27 @@ pub enum Door {
     Private(u16),
 }
 
+/// What the LRH of received packets says (IBTA 7.7).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LocalRoute {
+    /// The source; reserved where packets have no LRH.
+    pub slid: Lid,
+    /// The service level.
+    pub service_level: u8,
+    /// The low bits of the destination, which the port's LMC leaves free.
+    pub path_bits: u8,
+}
+
+impl LocalRoute {
+    /// No LRH.
+    pub const NONE: Self = Self { slid: Lid::RESERVED, service_level: 0, path_bits: 0 };
+
+    /// Whether there is an LRH.
+    pub const fn is_some(&self) -> bool {
+        self.slid.value() != 0
+    }
+}
+
 /// The properties that all packets of one receive buffer have in common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RxMeta {
@@ -355,6 +378,10 @@ pub struct RxMeta {
     pub traffic_class: u8,
     /// TTL (IPv6: hop limit) as received; 0 if the link does not know.
     pub hop_limit: u8,
+    /// The flow label of a GRH; 0 if the link does not know.
+    pub flow_label: u32,
+    /// What an InfiniBand packet has besides; [`LocalRoute::NONE`] for other links.
+    pub route: LocalRoute,
     /// The state of these packets' ICRC before [`Link::verify`](crate::Link::verify): `Good` for
     /// packets that another process of this host has verified and handed over.
     pub icrc: Icrc,
@@ -406,9 +433,10 @@ struct RxRange {
     meta: RxMeta,
 }
 
-/// Most ranges in an [`RxBatch`]: a few for each buffer. A buffer cut into more loses the rest,
-/// which [`RxBatch::commit_part`] reports.
-pub(crate) const RX_MAX_RANGES: usize = RX_BUFFERS * 8;
+/// Most ranges in an [`RxBatch`]: enough for a buffer of the shortest packets of an InfiniBand
+/// link, and some more. A buffer cut into more loses the rest, which [`RxBatch::commit_part`]
+/// reports.
+pub(crate) const RX_MAX_RANGES: usize = RX_BUFFERS * 256;
 
 /// A batch of received packets: buffers filled by [`Link::recv`](crate::Link::recv).
 #[derive(Debug)]

@@ -8,7 +8,7 @@ use vernic_wire::Gid;
 
 use crate::ROCE_PORT;
 use crate::address::LocalAddr;
-use crate::batch::{Door, Icrc, RxMeta};
+use crate::batch::{Door, Icrc, LocalRoute, RxMeta};
 use crate::path::{PathId, TxPath};
 
 /// Returns the path from the local address `src` to an address and UDP port: flow 0, traffic class
@@ -53,6 +53,8 @@ pub fn arrival(src: SocketAddr, dst: SocketAddr) -> RxMeta {
         netdev: scope_of(&src).max(scope_of(&dst)),
         traffic_class: 0,
         hop_limit: TxPath::DEFAULT_HOP_LIMIT,
+        flow_label: 0,
+        route: LocalRoute::NONE,
         icrc: Icrc::Unchecked,
         handed_over: false,
     }

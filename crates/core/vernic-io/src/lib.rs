@@ -14,8 +14,10 @@
 //! | `endpoint.rs` | paths and packets as links over UDP have them: IP addresses and ports |
 //! | `batch.rs` | `TxBatch`, `RxBatch`: packets on their way out and in |
 //! | `link.rs` | the `Link` trait, limits, counters, errors |
+//! | `link_port.rs` | ports of links that have subnet management |
 //! | `lanes.rs` | a batch for each virtual lane of a link |
 //! | `udp.rs`, `udp/` | the RoCEv2 link; one file per feature of the system |
+//! | `infiniband.rs`, `infiniband/` | the link of a host of an InfiniBand fabric |
 //! | `tcp.rs` | TCP connections, and the readiness of many: they carry iWARP |
 //! | `icrc.rs` | the ICRC where the Identification cannot be seen |
 //! | `host.rs`, `host/` | several processes on one host: slots, names, packets handed over |
@@ -45,8 +47,10 @@ pub mod fault;
 pub mod fuzzing;
 pub mod host;
 mod icrc;
+pub mod infiniband;
 mod lanes;
 pub mod link;
+mod link_port;
 pub mod netdev;
 mod nexthop;
 mod path;
@@ -61,7 +65,7 @@ pub mod udp;
 pub mod wait;
 
 pub use address::{Address, LocalAddr};
-pub use batch::{Door, Icrc, LinkLimits, RxBatch, RxMeta, RxPacket, TxBatch, TxRun};
+pub use batch::{Door, Icrc, LinkLimits, LocalRoute, RxBatch, RxMeta, RxPacket, TxBatch, TxRun};
 pub use clock::Clock;
 pub use closed::ClosedLink;
 pub use factory::{LinkFactory, LinkSetup, NoLink, UdpFactory};
@@ -71,6 +75,7 @@ pub use link::{
     Departure, Link, LinkCounters, LinkError, Nanos, NoPath, OpenPath, PathRequest, Paths,
     SendReport, route_hint,
 };
+pub use link_port::{LinkPort, PortState, PortWatch};
 pub use nexthop::{HopState, NextHop};
 pub use path::{MAX_RECEIVER_PAGES, PathId, Peer, ProcessId, ReceiverPageId, TxPath};
 pub use port_probe::PortProbe;

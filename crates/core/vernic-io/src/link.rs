@@ -33,10 +33,11 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use vernic_wire::{Gid, PortNum};
+use vernic_wire::{Gid, Lid, PortNum};
 
 use crate::address::{Address, LocalAddr};
 use crate::batch::{Icrc, LinkLimits, RxBatch, RxPacket, TxBatch};
+use crate::link_port::PortWatch;
 use crate::path::TxPath;
 
 /// A time in nanoseconds of a clock that never goes back. The caller chooses the clock's zero,
@@ -328,6 +329,11 @@ pub trait Link: Send {
     /// packets. `None` if its source is not active, or nothing is sent by UDP.
     fn departure(&mut self, path: &TxPath) -> Option<Departure>;
 
+    /// Returns the watch over the link's ports; `None` if the ports follow netdevs.
+    fn port_watch(&self) -> Option<Arc<dyn PortWatch>> {
+        None
+    }
+
     /// Returns the totals so far.
     fn counters(&self) -> LinkCounters;
 }
@@ -359,6 +365,13 @@ pub struct PathRequest {
     pub hop_limit: u8,
     /// Service level, 0 to 15, from which the link chooses the virtual lane; 0 has lane 0.
     pub service_level: u8,
+    /// Flow label of a GRH, 20 bits.
+    pub flow_label: u32,
+    /// Destination within the subnet, for links that have LIDs. If `remote` is zero, it is all that
+    /// says where packets go.
+    pub dlid: Lid,
+    /// The low bits of the source LID, for links that have LIDs.
+    pub path_bits: u8,
 }
 
 /// A path that can be sent on.
@@ -439,6 +452,9 @@ macro_rules! forward_to_inner {
         }
         fn leave(&mut self, local: $crate::LocalAddr, group: std::net::IpAddr) {
             self.inner.leave(local, group);
+        }
+        fn port_watch(&self) -> Option<std::sync::Arc<dyn $crate::PortWatch>> {
+            self.inner.port_watch()
         }
         fn departure(&mut self, path: &$crate::TxPath) -> Option<$crate::link::Departure> {
             self.inner.departure(path)

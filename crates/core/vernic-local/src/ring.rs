@@ -44,7 +44,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use vernic_io::Address;
 use vernic_io::TxPath;
-use vernic_io::batch::{Door, Icrc, MAX_PACKET_BYTES, MAX_TRANSPORT_BYTES, RxMeta, RxPacket};
+use vernic_io::batch::{
+    Door, Icrc, LocalRoute, MAX_PACKET_BYTES, MAX_TRANSPORT_BYTES, RxMeta, RxPacket,
+};
 use vernic_sys::Circle;
 use vernic_sys::{self as sys, ClosableFd, SharedMemory};
 use vernic_wire::Gid;
@@ -562,6 +564,8 @@ impl RecordHead {
             netdev: self.netdev,
             traffic_class: self.traffic_class,
             hop_limit: self.hop_limit,
+            flow_label: 0,
+            route: LocalRoute::NONE,
             icrc: Icrc::Good,
             handed_over: false,
         }

@@ -129,6 +129,8 @@ impl fmt::Write for Name {
 #[derive(Debug, Default)]
 struct State {
     claims: Vec<Claim>,
+    /// A claimed slot that nobody was given yet.
+    reserved: Option<Slot>,
     served: Vec<(LocalAddr, u16)>,
     lookups: Vec<Remembered>,
     names: Vec<Named>,
@@ -394,7 +396,16 @@ impl SlotTable {
     /// [`SlotError::NoneFree`]; [`SlotError::Os`] when a socket cannot be opened, or the table is
     /// closed.
     pub fn claim(&self) -> Result<Slot, SlotError> {
+        if let Some(slot) = self.state().reserved.take() {
+            return Ok(slot);
+        }
         self.claim_from(random() % u64::from(Slot::LAST.value()))
+    }
+
+    /// Lets the next [`claim`](Self::claim) return this slot, which was claimed already: a link
+    /// whose fabric process knows the slots of programs tells it before the first queue pair.
+    pub fn reserve(&self, slot: Slot) {
+        self.state().reserved = Some(slot);
     }
 
     /// Takes the first free slot of its class, counted from `start`, or else the first free one.

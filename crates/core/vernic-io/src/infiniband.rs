@@ -1,0 +1,416 @@
+//! The link of a host of an InfiniBand fabric: packets between a program and the fabric process,
+//! which has the adapter, the cables and the switches (docs/fabric.md).
+//!
+//! Owns the headers that are before the BTH (LRH, and GRH where the path is global) and the ICRC;
+//! the VCRC is the cable's. Called by the engine, as any link; `vernic-attach` has the connection.
+//!
+//! | file | what |
+//! |---|---|
+//! | `route.rs` | paths: LIDs, service level and GRH in a `TxPath` |
+//! | `receive.rs` | packets of a message into a batch |
+//! | `ports.rs` | what a subnet manager has set up, and its changes |
+//!
+//! The link has a connection for each process slot, for the fabric process brings packets by slot.
+//! It has one virtual lane: the adapter chooses the lane by the service level.
+//!
+//! Limits: one message of packets (64 KiB) waits in the link when the connection is full.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::Arc;
+
+use vernic_attach::data::Membership;
+use vernic_attach::{DataClient, DataEvent, MAX_MESSAGE, MadClient, PacketBatch};
+use vernic_wire::{Gid, Guid, Lid, PortNum};
+
+use crate::address::LocalAddr;
+use crate::batch::{Icrc, LinkLimits, RxBatch, RxMeta, RxPacket, TxBatch, TxRun};
+use crate::factory::{LinkFactory, LinkSetup};
+use crate::host::{Slot, SlotTable};
+use crate::link::{Departure, Link, LinkCounters, LinkError, Nanos, Paths, SendReport};
+use crate::link_port::{LinkPort, PortWatch};
+use crate::path::TxPath;
+
+mod ports;
+mod receive;
+mod route;
+
+use ports::SharedPorts;
+use route::Headers;
+
+/// Messages that one call receives at most from a connection: as many as fill a batch.
+const MESSAGES_PER_CALL: usize = 16;
+/// Slots that are tried until the fabric process takes one. Another program of the host may have a
+/// slot that is free in this network namespace.
+const SLOT_TRIES: usize = 16;
+
+/// A host of a fabric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FabricHost {
+    /// The name of the fabric.
+    pub fabric: String,
+    /// The name of the host.
+    pub host: String,
+}
+
+/// The adapter of a host.
+#[derive(Clone, Debug)]
+pub struct Adapter {
+    /// The name of the host.
+    pub host: String,
+    /// The GUID of the adapter.
+    pub guid: Guid,
+    /// The ports, that of number 1 first.
+    pub ports: Vec<LinkPort>,
+}
+
+impl FabricHost {
+    /// Asks the fabric process for the adapter.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Other`] with what is wrong, as text: no such fabric, no such host.
+    pub fn adapter(&self) -> io::Result<Adapter> {
+        let report = MadClient::connect(&self.fabric).and_then(|client| client.adapter(&self.host));
+        let report = report.map_err(io::Error::other)?;
+        let ports = report.ports.iter().map(ports::of_report).collect();
+        Ok(Adapter { host: report.host, guid: report.guid, ports })
+    }
+}
+
+/// The factory of the links of one host.
+#[derive(Clone, Debug)]
+pub struct InfinibandFactory(FabricHost);
+
+impl InfinibandFactory {
+    /// Returns the factory of a host's links.
+    pub const fn new(host: FabricHost) -> Self {
+        Self(host)
+    }
+}
+
+impl LinkFactory for InfinibandFactory {
+    fn open(&self, setup: &LinkSetup) -> io::Result<Box<dyn Link>> {
+        let slots = setup.slots.clone();
+        let mut tries = Vec::new();
+        let (client, report) = loop {
+            let slot = slots.claim().map_err(io::Error::other)?;
+            match DataClient::attach(&self.0.fabric, &self.0.host, Some(slot.value())) {
+                Ok(attached) => {
+                    slots.reserve(slot);
+                    break attached;
+                }
+                Err(error) if tries.len() < SLOT_TRIES && error.errno() == EBUSY => {
+                    // Kept, so that another slot is tried.
+                    tries.push(slot);
+                }
+                Err(error) => return Err(io::Error::other(error)),
+            }
+        };
+        tries.into_iter().for_each(|slot| slots.release(slot));
+        let ports: Vec<_> = report.ports.iter().map(ports::of_report).collect();
+        let shared = Arc::new(SharedPorts::new(ports.clone())?);
+        let generation = slots.generation();
+        Ok(Box::new(InfinibandLink {
+            host: self.0.clone(),
+            fds: vec![client.as_fd().as_raw_fd()],
+            clients: vec![client],
+            slots,
+            slots_generation: generation,
+            poll_generation: 0,
+            ports,
+            shared,
+            outbox: PacketBatch::new(),
+            next: 0,
+            found: Vec::with_capacity(receive::MAX_PACKETS),
+            counters: LinkCounters::default(),
+        }))
+    }
+}
+
+/// The error of a slot that another program has.
+const EBUSY: i32 = libc::EBUSY;
+
+/// The link; see the head of this module.
+struct InfinibandLink {
+    host: FabricHost,
+    /// A connection for each process slot. None is left once the fabric process has ended.
+    clients: Vec<DataClient>,
+    fds: Vec<RawFd>,
+    slots: Arc<SlotTable>,
+    /// The generation of the slots at which each of them had a connection.
+    slots_generation: u64,
+    poll_generation: u64,
+    ports: Vec<LinkPort>,
+    shared: Arc<SharedPorts>,
+    /// Packets that the connection had no room for, and those that are being gathered.
+    outbox: PacketBatch,
+    /// The connection that is received from next.
+    next: usize,
+    /// The packets of a message: where each begins, its length, and how it came.
+    found: Vec<(usize, usize, RxMeta)>,
+    counters: LinkCounters,
+}
+
+impl std::fmt::Debug for InfinibandLink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "InfinibandLink({:?})", self.host)
+    }
+}
+
+impl InfinibandLink {
+    /// Attaches the process slots that were taken since the last call.
+    #[inline]
+    fn follow_slots(&mut self) {
+        let generation = self.slots.generation();
+        if generation != self.slots_generation {
+            self.slots_generation = generation;
+            self.attach_slots();
+        }
+    }
+
+    #[cold]
+    fn attach_slots(&mut self) {
+        if self.clients.is_empty() {
+            return;
+        }
+        let has = |clients: &[DataClient], slot: Slot| {
+            clients.iter().any(|client| client.slot() == slot.value())
+        };
+        for slot in self.slots.own_slots() {
+            if has(&self.clients, slot) {
+                continue;
+            }
+            let FabricHost { fabric, host } = &self.host;
+            match DataClient::attach(fabric, host, Some(slot.value())) {
+                Ok((client, _)) => self.clients.push(client),
+                Err(error) => {
+                    tracing::error!(%fabric, %host, slot = slot.value(), %error,
+                        "the fabric brings no packets to the queue pairs of this slot");
+                }
+            }
+        }
+        self.renew_fds();
+    }
+
+    fn renew_fds(&mut self) {
+        self.fds = self.clients.iter().map(|client| client.as_fd().as_raw_fd()).collect();
+        self.poll_generation += 1;
+    }
+
+    /// Notes that the fabric process has ended.
+    #[cold]
+    fn end(&mut self, error: &io::Error) {
+        tracing::debug!(host = ?self.host, %error, "the fabric is gone");
+        self.clients.clear();
+        self.renew_fds();
+        self.outbox.clear();
+        self.shared.set(None);
+    }
+
+    /// Sends what waits in the outbox. Returns whether it is empty now.
+    fn flush_outbox(&mut self) -> bool {
+        let Some(client) = self.clients.first() else {
+            self.outbox.clear();
+            return true;
+        };
+        if self.outbox.is_empty() {
+            return true;
+        }
+        self.counters.tx_calls += 1;
+        match client.send(&self.outbox) {
+            Ok(()) => self.outbox.clear(),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.counters.tx_blocked += 1;
+                return false;
+            }
+            Err(error) => self.end(&error),
+        }
+        true
+    }
+
+    /// Moves packets of a run to the outbox. Returns how many found room.
+    fn gather(outbox: &mut PacketBatch, run: &TxRun<'_>) -> usize {
+        let mut headers = Headers::of(run.path);
+        let (port, start) = (route::port_of(run.path), headers.len());
+        let mut count = 0;
+        for packet in run.packets() {
+            let Some(room) = outbox.reserve(port, start + packet.len()) else { break };
+            headers.emit(packet.len(), room);
+            room[start..].copy_from_slice(packet);
+            count += 1;
+        }
+        count
+    }
+
+    /// Receives messages of a connection into a batch.
+    fn receive(&mut self, at: usize, batch: &mut RxBatch) {
+        for _ in 0..MESSAGES_PER_CALL {
+            if batch.free() == 0 || batch.free_parts() < receive::MAX_PACKETS {
+                return;
+            }
+            let Self { clients, found, ports, counters, .. } = self;
+            let Some(client) = clients.get(at) else { return };
+            counters.rx_calls += 1;
+            match client.recv(&mut batch.spare()[..MAX_MESSAGE]) {
+                Ok(DataEvent::Packets(packets)) => {
+                    counters.rx_buffers += 1;
+                    found.clear();
+                    receive::sort(packets, ports, counters, |start, len, meta| {
+                        found.push((start, len, meta));
+                    });
+                    for &(start, len, meta) in &*found {
+                        counters.rx_bytes += len as u64;
+                        batch.commit_part(start, len, len, 0, meta);
+                    }
+                    batch.next_buffer();
+                }
+                Ok(DataEvent::Port(port)) => {
+                    if let Some(place) = ports.get_mut(usize::from(port.number.0).wrapping_sub(1)) {
+                        *place = ports::of_report(&port);
+                        self.shared.set(Some(self.ports.clone()));
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) => return self.end(&error),
+            }
+        }
+    }
+
+    fn membership(&self, local: LocalAddr, group: IpAddr) -> Option<Membership> {
+        let gid = Gid::from_ip(local.ip);
+        let at = self.ports.iter().position(|port| port.gids.contains(&gid))?;
+        Some(Membership {
+            port: PortNum(at as u8 + 1),
+            mlid: Lid::RESERVED,
+            mgid: Gid::from_ip(group),
+        })
+    }
+}
+
+impl Link for InfinibandLink {
+    fn limits(&self) -> LinkLimits {
+        LinkLimits { max_run_bytes: MAX_MESSAGE as u32, ..LinkLimits::default() }
+    }
+
+    fn stamp(&mut self, batch: &mut TxBatch) {
+        batch.stamp_with(|path, _, packets, stride| {
+            let mut headers = Headers::of(path);
+            for packet in packets.chunks_mut(stride) {
+                if let Some((transport, icrc)) = packet.split_last_chunk_mut::<4>() {
+                    *icrc = headers.icrc(transport).to_le_bytes();
+                }
+            }
+        });
+    }
+
+    fn send(&mut self, _now: Nanos, batch: &mut TxBatch) -> SendReport {
+        self.follow_slots();
+        let mut report = SendReport::default();
+        self.stamp(batch);
+        while let Some(run) = batch.first_run() {
+            if self.clients.is_empty() {
+                report.failed += run.count();
+                self.counters.tx_errors += run.count() as u64;
+                batch.retire(1);
+                continue;
+            }
+            let (all, path) = (run.count(), *run.path);
+            let count = Self::gather(&mut self.outbox, &run);
+            let bytes: usize = run.packets().take(count).map(<[u8]>::len).sum();
+            report.packets += count;
+            report.bytes += bytes;
+            self.counters.tx_packets += count as u64;
+            self.counters.tx_bytes += bytes as u64;
+            match count == all {
+                true => {
+                    self.counters.tx_runs += 1;
+                    batch.retire(1);
+                }
+                false => batch.retire_part(count),
+            }
+            if count < all && !self.flush_outbox() {
+                report.blocked = true;
+                report.failure = None;
+                tracing::trace!(%path, "the fabric takes no packets for the moment");
+                return report;
+            }
+        }
+        report.blocked = !self.flush_outbox();
+        report
+    }
+
+    fn recv(&mut self, _now: Nanos, batch: &mut RxBatch) -> usize {
+        self.follow_slots();
+        batch.clear();
+        if !self.outbox.is_empty() {
+            self.flush_outbox();
+        }
+        let count = self.clients.len();
+        for step in 0..count {
+            self.receive((self.next + step) % count, batch);
+        }
+        self.next = (self.next + 1) % count.max(1);
+        let packets = batch.len();
+        self.counters.rx_packets += packets as u64;
+        packets
+    }
+
+    fn verify(&mut self, packet: &RxPacket<'_>) -> Icrc {
+        packet.meta.icrc
+    }
+
+    fn poll_fds(&self) -> &[RawFd] {
+        &self.fds
+    }
+
+    fn poll_generation(&self) -> u64 {
+        self.poll_generation
+    }
+
+    fn paths(&self) -> Arc<dyn Paths> {
+        self.shared.clone()
+    }
+
+    fn activate(&mut self, addr: LocalAddr) -> Result<(), LinkError> {
+        let gid = Gid::from_ip(addr.ip);
+        let is_own = self.ports.iter().any(|port| port.gids.contains(&gid));
+        if is_own { Ok(()) } else { Err(LinkError::NoSuchAddress { addr }) }
+    }
+
+    fn deactivate(&mut self, _local: LocalAddr) {}
+
+    fn join(&mut self, local: LocalAddr, group: IpAddr) -> Result<(), LinkError> {
+        let membership =
+            self.membership(local, group).ok_or(LinkError::NotActive { addr: local })?;
+        let Some(client) = self.clients.first() else {
+            return Err(LinkError::Closed { addr: local });
+        };
+        client.join(membership).map_err(|error| LinkError::Os {
+            what: "join a multicast group",
+            addr: local,
+            source: io::Error::other(error),
+        })
+    }
+
+    fn leave(&mut self, local: LocalAddr, group: IpAddr) {
+        if let Some(membership) = self.membership(local, group)
+            && let Some(client) = self.clients.first()
+            && let Err(error) = client.leave(membership)
+        {
+            tracing::debug!(%group, %error, "multicast group not left");
+        }
+    }
+
+    fn port_watch(&self) -> Option<Arc<dyn PortWatch>> {
+        Some(self.shared.clone())
+    }
+
+    fn departure(&mut self, _path: &TxPath) -> Option<Departure> {
+        None
+    }
+
+    fn counters(&self) -> LinkCounters {
+        self.counters
+    }
+}
