@@ -107,6 +107,11 @@ config! {
     /// addresses. `both` lists both kinds; connections then use RoCE, or iWARP if the peer's host
     /// has no RoCE, and listeners use RoCE. The setting `device` goes before this one.
     transport: TransportChoice = TransportChoice::Roce, "VERNIC_TRANSPORT", "roce, iwarp or both", transport, show_transport;
+    /// Fabric (`vernic fabric up`) to be a host of; empty is no fabric. Programs then see the
+    /// host's adapter alone: `vernic_ib0`.
+    fabric: String = String::new(), "VERNIC_FABRIC", "name of a fabric", text, String::clone;
+    /// Host of the fabric whose adapter programs use: as h1, or another node's description.
+    host: String = String::new(), "VERNIC_HOST", "name of a host", text, String::clone;
     /// Ask iWARP peers for a CRC over each segment (RFC 5044). CRCs are used if either end asks.
     iwarp_crc: bool = true, "VERNIC_IWARP_CRC", "on or off", switch, show_switch;
     /// How long an iWARP message waits until a receive is posted for it; then its connection is

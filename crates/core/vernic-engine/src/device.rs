@@ -8,6 +8,7 @@ pub(crate) mod file_objects;
 pub(crate) mod gid;
 pub(crate) mod grh;
 pub(crate) mod in_use;
+pub(crate) mod infiniband;
 pub mod limits;
 pub(crate) mod listing;
 pub(crate) mod middleware;

@@ -9,11 +9,12 @@ use std::fmt;
 use std::io;
 use std::net::IpAddr;
 
+use vernic_io::PortState;
 use vernic_io::host::SlotError;
 use vernic_io::netdev::{NetDevError, Unusable};
 use vernic_io::{LinkError, NoPath};
 use vernic_mem::{DeregisterError, RegisterError};
-use vernic_wire::{Gid, Mtu, Qpn, Service};
+use vernic_wire::{Gid, Lid, Mtu, Qpn, Service};
 
 use crate::config::{ConfigError, PeerRefused};
 
@@ -59,6 +60,16 @@ pub enum OpenError {
     Unusable {
         /// The netdev, with the reason why it cannot be used.
         netdev: Unusable,
+    },
+    /// The fabric that the settings name, or its host, is not there.
+    #[error("cannot use host {host:?} of fabric {fabric:?}: {source}")]
+    Fabric {
+        /// The setting `fabric`.
+        fabric: String,
+        /// The setting `host`.
+        host: String,
+        /// What is wrong, and what to do.
+        source: std::io::Error,
     },
     /// There is no device at all.
     #[error("there is no device, for no netdev is up and has an address: {netdevs}")]
@@ -273,6 +284,30 @@ pub enum PathError {
     /// The destination GID is zero.
     #[error("the destination GID is zero: a RoCE address vector needs the peer's GID")]
     NoDestination,
+    /// The destination LID is of no port and no group.
+    #[error(
+        "the destination LID {dlid} is none of a port or group: an address vector of InfiniBand needs the peer's LID, 0x0001 to 0xbfff, or a group's"
+    )]
+    NoLid {
+        /// The destination.
+        dlid: Lid,
+    },
+    /// The port itself has no LID.
+    #[error(
+        "port {port} has no LID yet (its state is {state:?}): no subnet manager has set up the fabric; start one (`opensm`)"
+    )]
+    NoOwnLid {
+        /// The number of the port.
+        port: u8,
+        /// The state of the port.
+        state: PortState,
+    },
+    /// A connected queue pair cannot send to a group.
+    #[error("{dlid} is a multicast LID: only datagrams go to groups")]
+    MulticastLid {
+        /// The destination.
+        dlid: Lid,
+    },
     /// Source and destination have different IP versions.
     #[error(
         "source GID {sgid} (row {index}) and destination {dgid} are of different IP versions; choose a row of the peer's kind"
@@ -382,13 +417,17 @@ pub enum ModifyError {
         /// Why.
         source: PathError,
     },
-    /// The index into the P_Key table is not 0, the only row.
-    #[error("queue pair {qpn}: P_Key index {index} names no row: the table has one")]
+    /// The index into the P_Key table names no partition.
+    #[error(
+        "queue pair {qpn}: P_Key index {index} names no partition: the table has {rows} rows, and a subnet manager fills those of InfiniBand ports"
+    )]
     Pkey {
         /// The queue pair.
         qpn: Qpn,
         /// The index of the P_Key that was given.
         index: u16,
+        /// The number of rows, with or without a partition.
+        rows: u16,
     },
     /// The queue pair was destroyed.
     #[error("queue pair {0} was destroyed")]

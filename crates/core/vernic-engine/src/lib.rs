@@ -59,7 +59,7 @@ pub use device::explanation::{Circumstances, Explanation, LivePeer};
 pub use device::file_objects::XrcdFile;
 pub use device::gid::{GidEntry, GidType};
 pub use device::limits;
-pub use device::limits::{DeviceAttr, PortAttr, PortState};
+pub use device::limits::{DeviceAttr, PortAttr};
 pub use device::listing::{
     DeviceInfo, PortInfo, address_transport, configured_devices, device_with, devices,
     looks_for_transport, no_device,
@@ -94,8 +94,9 @@ pub use verbs::xrc::{XrcIniInit, Xrcd, XrcdError, XrcdOpen};
 pub use vernic_local::ConnectFailure;
 
 pub use vernic_io::{
-    Gate, HopState, LinkCounters, LinkError, LocalAddr, NameError, NextHop,
-    Origin as ProcessOrigin, ServiceName, ServiceScope, TxPath, has_foreign_rights, random,
+    Gate, HopState, LinkCounters, LinkError, LinkPort, LocalAddr, NameError, NextHop,
+    Origin as ProcessOrigin, PortState, ServiceName, ServiceScope, TxPath, has_foreign_rights,
+    random,
 };
 pub use vernic_mem::{
     Access, AccessError, BindError, Check, DeregisterError, InlineData, MwType, PdError, PdId,
@@ -107,5 +108,5 @@ pub use vernic_proto::{
     QpState, QpType, Remote, RemoteRange, SendFlags, SendOp, Tag, Time, WcOpcode, WcStatus,
 };
 pub use vernic_wire::{
-    AckTimeout, Gid, Lkey, Mtu, Pkey, PortNum, Psn, Qkey, Qpn, Rkey, RnrTimer, Service, Srqn,
+    AckTimeout, Gid, Lid, Lkey, Mtu, Pkey, PortNum, Psn, Qkey, Qpn, Rkey, RnrTimer, Service, Srqn,
 };

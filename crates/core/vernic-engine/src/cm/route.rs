@@ -29,9 +29,9 @@ use vernic_io::{
 };
 use vernic_proto::cm::{CmPath, ConnId, Datagram};
 use vernic_proto::{DropReason, Time};
-use vernic_wire::Packet;
 use vernic_wire::cm::{CmMessage, CommId, ServiceId};
 use vernic_wire::mad::{MAD_LEN, MadHeader, MgmtClass};
+use vernic_wire::{Lid, Packet};
 
 use super::early::{EarlyOutcome, EarlyRequest};
 use super::{CmShared, slot_of};
@@ -335,6 +335,9 @@ impl CmShared {
             traffic_class,
             hop_limit,
             service_level,
+            flow_label: 0,
+            dlid: Lid::RESERVED,
+            path_bits: 0,
         };
         // If there is no path, the link refuses the packet and counts it.
         let nowhere = |_: NoPath| TxPath::new(local, remote, PathId::default(), 0);

@@ -16,6 +16,8 @@ use crate::device::limits::MAX_GIDS;
 pub enum GidType {
     /// RoCEv2: UDP over IPv4 or IPv6 (IBTA annex A17).
     RoceV2,
+    /// InfiniBand: the subnet's prefix and a GUID of the port (IBTA 4.1.1).
+    InfiniBand,
     /// iWARP: the MAC, and zeros behind it. No address vector names this type.
     Mac,
 }
@@ -42,6 +44,7 @@ pub struct GidEntry {
 #[derive(Debug)]
 pub(crate) struct GidTable {
     port: PortNum,
+    kind: GidType,
     rows: Vec<Option<GidEntry>>,
 }
 
@@ -65,9 +68,9 @@ impl GidChanges {
 }
 
 impl GidTable {
-    /// Returns the empty table of a port.
-    pub(crate) const fn new(port: PortNum) -> Self {
-        Self { port, rows: Vec::new() }
+    /// Returns the empty table of a port, for rows of one type.
+    pub(crate) const fn new(port: PortNum, kind: GidType) -> Self {
+        Self { port, kind, rows: Vec::new() }
     }
 
     /// Returns the port that has the table.
@@ -107,7 +110,7 @@ impl GidTable {
                 self.rows.push(None);
             }
             let (port, index, gid) = (self.port, free as u8, Gid::from_ip(local.ip));
-            let kind = GidType::RoceV2;
+            let kind = self.kind;
             self.rows[free] = Some(GidEntry { port, index, gid, kind, ifindex, local });
             changes.added.push(local);
         }
@@ -133,7 +136,7 @@ mod tests {
     #[test]
     fn rows_stay_where_they_are_while_addresses_come_and_go() {
         let (a, b, c, d) = (local("10.0.0.1"), local("10.0.0.2"), local("::1"), local("10.0.0.4"));
-        let mut table = GidTable::new(PortNum(1));
+        let mut table = GidTable::new(PortNum(1), GidType::RoceV2);
         assert_eq!(table.update(1, &[a, b, c]).added, [a, b, c]);
         let changes = table.update(1, &[c, a, d]);
         assert_eq!((changes.added, changes.removed), (vec![d], vec![b]));

@@ -2,7 +2,8 @@
 //!
 //! For RoCEv2 (IBTA A17.4.5.2) they hold the IP header. Over IPv6 it takes all 40 bytes; over IPv4
 //! the 20 bytes of the header follow 20 reserved ones. A UDP socket does not show the header, so it
-//! is made again from what the socket reports; Identification and flow label are 0.
+//! is made again from what the socket reports; Identification and flow label are 0. Datagrams of
+//! InfiniBand have a GRH there, or nothing.
 
 use vernic_io::RxPacket;
 use vernic_wire::Grh;
@@ -14,7 +15,7 @@ const IPV4_LEN: usize = 20;
 /// Protocol number of UDP.
 const UDP: u8 = 17;
 
-/// Returns the GRH area of a datagram.
+/// Returns the GRH area of a RoCE datagram.
 pub(crate) fn area(packet: &RxPacket<'_>) -> [u8; Grh::LEN] {
     let meta = packet.meta;
     let udp_bytes = (packet.bytes.len() + UDP_LEN) as u16;
@@ -44,6 +45,24 @@ pub(crate) fn area(packet: &RxPacket<'_>) -> [u8; Grh::LEN] {
             area[24..40].copy_from_slice(&dst.0);
         }
     }
+    area
+}
+
+/// Returns the GRH of a datagram that came with one by an InfiniBand link.
+pub(crate) fn global(packet: &RxPacket<'_>) -> [u8; Grh::LEN] {
+    let meta = packet.meta;
+    let grh = Grh {
+        version: 6,
+        traffic_class: meta.traffic_class,
+        flow_label: meta.flow_label,
+        payload_length: packet.bytes.len() as u16,
+        next_header: Grh::NEXT_HEADER_IBA,
+        hop_limit: meta.hop_limit,
+        sgid: meta.src.gid(),
+        dgid: meta.dst.gid(),
+    };
+    let mut area = [0; Grh::LEN];
+    grh.emit(&mut area);
     area
 }
 

@@ -5,6 +5,9 @@
 //! queues of 2^15 work requests, 32 scatter/gather entries, 1024 inline bytes. No limit reserves
 //! memory: rings are allocated at the size that was asked for.
 
+use std::sync::Arc;
+
+use vernic_io::{LinkPort, PortState};
 use vernic_wire::{Gid, Mtu, PortNum};
 
 use crate::config::Config;
@@ -40,6 +43,10 @@ pub const PORT_CAP_FLAGS: u32 = 1 << 16;
 pub const MAX_GIDS: usize = 256;
 /// Rows of the P_Key table: the default partition only, as every RoCE device.
 pub const MAX_PKEYS: u16 = 1;
+/// Rows of the P_Key table of a port of InfiniBand: as many as adapters have.
+pub const MAX_INFINIBAND_PKEYS: u16 = 128;
+/// Rows of the GID table of a port of InfiniBand: a block of GUIDInfo (IBTA 14.2.5.5).
+pub const MAX_INFINIBAND_GIDS: usize = 8;
 /// Most queue pairs: as many as all process slots of a host hold together.
 pub const MAX_QP: u32 = vernic_io::Slot::LAST.value() as u32 * vernic_io::Slot::QPNS;
 /// Multicast groups that a device can be in.
@@ -138,16 +145,6 @@ impl DeviceAttr {
     }
 }
 
-/// State of a port (IBTA 11.2.1.2; values of `ibv_port_state`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum PortState {
-    /// The netdev is down.
-    Down = 1,
-    /// The netdev is up.
-    Active = 4,
-}
-
 /// Attributes of the port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortAttr {
@@ -175,6 +172,8 @@ pub struct PortAttr {
     pub bad_pkey_count: u64,
     /// Packets with a wrong Q_Key.
     pub bad_qkey_count: u64,
+    /// What a subnet manager has set up; `None` for ports that follow netdevs.
+    pub link: Option<Arc<LinkPort>>,
 }
 
 #[cfg(test)]

@@ -1,13 +1,16 @@
 //! The list of devices: one per usable netdev.
 
 use std::iter::once;
+use std::sync::Arc;
 
-use vernic_io::LocalAddr;
+use vernic_io::infiniband::Adapter;
 use vernic_io::netdev::{self, NetDev};
+use vernic_io::{LinkPort, LocalAddr, PortState};
 use vernic_wire::{Mtu, PortNum};
 
 use crate::config::{Config, TransportChoice};
-use crate::device::gid::{GidEntry, GidTable};
+use crate::device::gid::{GidEntry, GidTable, GidType};
+use crate::device::infiniband;
 use crate::device::transport::Transport;
 use crate::error::OpenError;
 
@@ -50,6 +53,8 @@ pub struct PortInfo {
     pub up: bool,
     /// The addresses of the netdev, in the order of the GID table.
     pub addresses: Vec<LocalAddr>,
+    /// What a subnet manager has set up; `None` for a port that follows a netdev.
+    pub link: Option<Arc<LinkPort>>,
 }
 
 impl DeviceInfo {
@@ -67,9 +72,27 @@ impl DeviceInfo {
                 netdev_mtu_bytes: netdev.mtu_bytes,
                 up: netdev.running,
                 addresses: netdev.addrs,
+                link: None,
             },
             more_ports: Vec::new(),
             transport: Transport::Roce,
+        }
+    }
+
+    /// Describes the adapter of a fabric's host.
+    fn of_adapter(adapter: Adapter) -> Self {
+        let name = Transport::InfiniBand.rules().device_name(0);
+        let mut ports =
+            adapter.ports.into_iter().map(|port| PortInfo::of_link(&adapter.host, port));
+        Self {
+            name,
+            number: 0,
+            node_guid: adapter.guid.0,
+            loopback: false,
+            default_route: false,
+            port: ports.next().unwrap_or_default(),
+            more_ports: ports.collect(),
+            transport: Transport::InfiniBand,
         }
     }
 
@@ -102,7 +125,8 @@ impl DeviceInfo {
     /// one row, its MAC.
     pub fn gids(&self) -> Vec<GidEntry> {
         let by_address = || {
-            let tables = self.ports().map(|(number, port)| port.gid_table(number));
+            let kind = self.transport.rules().gid_type();
+            let tables = self.ports().map(|(number, port)| port.gid_table(number, kind));
             tables.flat_map(|table| table.iter().cloned().collect::<Vec<_>>()).collect()
         };
         self.transport.rules().gids(self.node_guid, self.port.netdev_index, &by_address)
@@ -110,9 +134,24 @@ impl DeviceInfo {
 }
 
 impl PortInfo {
+    /// Describes a port that a subnet manager sets up. The place of a netdev's name has the name of
+    /// the host.
+    fn of_link(host: &str, port: LinkPort) -> Self {
+        let mtu = port.active_mtu.unwrap_or(Mtu::B256);
+        Self {
+            netdev: host.to_owned(),
+            netdev_index: 0,
+            netdev_mtu_bytes: mtu.bytes(),
+            active_mtu: Some(mtu),
+            up: port.state == PortState::Active,
+            addresses: port.gids.iter().map(|gid| LocalAddr::new(gid.to_ip(), 0)).collect(),
+            link: Some(Arc::new(port)),
+        }
+    }
+
     /// Returns the GID table that the port has when the device is opened now.
-    pub(crate) fn gid_table(&self, number: PortNum) -> GidTable {
-        let mut table = GidTable::new(number);
+    pub(crate) fn gid_table(&self, number: PortNum, kind: GidType) -> GidTable {
+        let mut table = GidTable::new(number, kind);
         table.update(self.netdev_index, &self.addresses);
         table
     }
@@ -136,6 +175,14 @@ pub fn devices() -> Result<Vec<DeviceInfo>, OpenError> {
     Ok((0..).zip(netdevs).map(|(n, dev)| DeviceInfo::new(n, dev)).collect())
 }
 
+/// Returns the adapter of the fabric's host that the settings name.
+///
+/// # Errors
+/// [`OpenError::Fabric`].
+pub(crate) fn fabric_device(config: &Config) -> Result<DeviceInfo, OpenError> {
+    infiniband::adapter(config).map(DeviceInfo::of_adapter)
+}
+
 /// Returns the devices that a program with these settings sees: all of the settings' transport, or
 /// the device that the settings name.
 ///
@@ -143,6 +190,9 @@ pub fn devices() -> Result<Vec<DeviceInfo>, OpenError> {
 /// [`OpenError::NoSuchDevice`], [`OpenError::Unusable`] or [`OpenError::NoDevice`] if the settings
 /// name a device that is not there; [`OpenError::NetDev`].
 pub fn configured_devices(config: &Config) -> Result<Vec<DeviceInfo>, OpenError> {
+    if infiniband::is_chosen(config) {
+        return Ok(vec![fabric_device(config)?]);
+    }
     if !config.device.is_empty() {
         return Ok(vec![choose_for(&config.device, config)?]);
     }
@@ -160,6 +210,7 @@ pub fn configured_devices(config: &Config) -> Result<Vec<DeviceInfo>, OpenError>
 /// else that of the settings.
 pub fn address_transport(config: &Config) -> Transport {
     match config.transport {
+        _ if infiniband::is_chosen(config) => Transport::InfiniBand,
         _ if iwarp_number(&config.device).is_some() => Transport::Iwarp,
         TransportChoice::Iwarp => Transport::Iwarp,
         TransportChoice::Roce | TransportChoice::Both => Transport::Roce,
@@ -182,6 +233,9 @@ fn iwarp_number(name: &str) -> Option<u32> {
 /// Chooses a device by its name, or by its netdev's name and the settings' transport. An empty name
 /// takes the first. An unknown name is answered with the devices of both transports.
 pub(crate) fn choose_for(name: &str, config: &Config) -> Result<DeviceInfo, OpenError> {
+    if infiniband::is_chosen(config) {
+        return fabric_device(config);
+    }
     let is_iwarp = iwarp_number(name).is_some();
     let found = match if is_iwarp { choose_iwarp(name) } else { choose(name) } {
         Err(OpenError::NoSuchDevice { name, .. }) => {

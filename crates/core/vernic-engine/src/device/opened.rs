@@ -108,7 +108,8 @@ impl Device {
         events: EventQueue<AsyncEvent>,
         (slots, waker): (Arc<SlotTable>, Waker),
     ) -> Self {
-        let shares = info.transport.rules().uses_gids();
+        let rules = info.transport.rules();
+        let shares = rules.uses_gids() && !rules.has_lids();
         let counters = Counters::default();
         let local = shares.then(|| LocalControl::new(&config, &slots, &counters.direct)).flatten();
         Self {

@@ -11,7 +11,7 @@ use vernic_io::host::{Lookup, Slot};
 use vernic_io::netdev::HEADER_ALLOWANCE_BYTES;
 use vernic_io::{Address, NoPath, OpenPath, PathRequest, TxPath};
 use vernic_proto::AddressVector;
-use vernic_wire::{Mtu, Qpn};
+use vernic_wire::{Gid, Mtu, Qpn};
 
 use crate::device::opened::Device;
 use crate::device::port::Port;
@@ -31,16 +31,20 @@ impl Device {
     /// Returns the request for a link's path, for an address vector that may be used.
     pub(crate) fn path_request(&self, av: &AddressVector) -> Result<PathRequest, PathError> {
         let (port, index) = (self.port(av.port)?, av.sgid_index);
-        let local = {
-            let gids = port.gids();
-            let rows = gids.iter().count();
-            gids.row(index).ok_or(PathError::NoSuchGid { index, rows })?.gid
+        let (remote, has_lids) = (av.dgid, self.rules().has_lids());
+        let local = match has_lids && remote.is_zero() {
+            true => Gid::default(),
+            false => {
+                let gids = port.gids();
+                let rows = gids.iter().count();
+                gids.row(index).ok_or(PathError::NoSuchGid { index, rows })?.gid
+            }
         };
-        let remote = av.dgid;
-        if remote.is_zero() {
+        if has_lids {
+            check_lid(port, av)?;
+        } else if remote.is_zero() {
             return Err(PathError::NoDestination);
-        }
-        if !remote.is_multicast() {
+        } else if !remote.is_multicast() {
             self.config().peers.check(remote.to_ip())?;
         }
         Ok(PathRequest {
@@ -51,6 +55,9 @@ impl Device {
             traffic_class: av.traffic_class,
             hop_limit: av.hop_limit,
             service_level: av.sl,
+            flow_label: av.flow_label,
+            dlid: av.dlid,
+            path_bits: av.path_bits,
         })
     }
 
@@ -66,6 +73,9 @@ impl Device {
             }
         })?;
         let OpenPath { path, remote: peer, local } = open;
+        if self.rules().has_lids() {
+            return Ok(Resolved { path, peer, local, location: PeerLocation::NotHere });
+        }
         let flow = (hash(entropy) % u32::from(self.config().flows)) as u16;
         Ok(Resolved { path: path.with_flow(flow), peer, local, location: PeerLocation::NotHere })
     }
@@ -86,8 +96,14 @@ impl Device {
         if av.dgid.is_multicast() {
             return Err(PathError::Multicast { dgid: av.dgid });
         }
+        if av.dlid.is_multicast() {
+            return Err(PathError::MulticastLid { dlid: av.dlid });
+        }
         let entropy = if av.flow_label != 0 { av.flow_label } else { own.value() };
         let mut resolved = self.resolve(av, entropy)?;
+        if self.rules().has_lids() {
+            return Ok(resolved);
+        }
         let flow = Slot::of(peer).flow(resolved.path.flow());
         resolved.path = resolved.path.with_flow(flow);
         let (ip, wait) = (av.dgid.to_ip(), Duration::from_micros(self.config().peer_query_us));
@@ -112,7 +128,7 @@ impl Device {
     /// peer's process. The peer may be a process of this host that was too busy to answer when the
     /// queue pair went to RTR. Does not wait: the first call asks, a later call knows the answer.
     pub(crate) fn local_path(&self, path: &TxPath, peer: Qpn) -> Option<(TxPath, HostProcess)> {
-        if path.is_local() || self.config().force_wire {
+        if path.is_local() || self.config().force_wire || self.rules().has_lids() {
             return None;
         }
         match self.slots().lookup(path.remote().to_ip(), peer) {
@@ -138,6 +154,19 @@ impl Device {
         }
         let needed_bytes = wanted.bytes() + HEADER_ALLOWANCE_BYTES;
         Err(PathError::Mtu { wanted, active, netdev, needed_bytes })
+    }
+}
+
+/// Refuses what an address vector of InfiniBand has wrong: a LID that is none, or a port without
+/// one.
+fn check_lid(port: &Port, av: &AddressVector) -> Result<(), PathError> {
+    let (number, dlid) = (port.number().value(), av.dlid);
+    if !dlid.is_unicast() && !dlid.is_multicast() {
+        return Err(PathError::NoLid { dlid });
+    }
+    match port.link().filter(|link| !link.lid.is_unicast()) {
+        Some(link) => Err(PathError::NoOwnLid { port: number, state: link.state }),
+        None => Ok(()),
     }
 }
 

@@ -9,7 +9,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use vernic_io::{LocalAddr, NoPath, OpenPath, PathRequest, Paths, TxPath};
+use vernic_io::{LinkPort, LocalAddr, NoPath, OpenPath, PathRequest, Paths, PortState, TxPath};
 use vernic_wire::{Gid, Mtu, Pkey, PortNum};
 
 use crate::device::gid::GidTable;
@@ -24,6 +24,8 @@ pub(crate) struct Port {
     /// The index of the netdev; 0 if the port has none.
     netdev_index: u32,
     gids: Mutex<GidTable>,
+    /// What a subnet manager has set up, if the link has one.
+    link: Mutex<Option<Arc<LinkPort>>>,
     /// Opens the paths of the device's link.
     paths: Arc<dyn Paths>,
     is_up: AtomicBool,
@@ -49,6 +51,7 @@ impl Port {
             netdev: info.netdev.clone(),
             netdev_index: info.netdev_index,
             gids: Mutex::new(gids),
+            link: Mutex::new(info.link.clone()),
             paths,
             is_up: AtomicBool::new(info.up),
             is_removed: AtomicBool::new(false),
@@ -73,9 +76,32 @@ impl Port {
         self.netdev_index
     }
 
-    /// Returns a row of the P_Key table; row 0 is the default partition.
+    /// Returns a row of the P_Key table, which may be empty (0); `None` beyond the table. Row 0 is
+    /// the default partition, and all there is where no subnet manager fills the table.
     pub(crate) fn pkey(&self, index: u16) -> Option<Pkey> {
-        (index < MAX_PKEYS).then_some(Pkey::DEFAULT)
+        match self.link() {
+            Some(link) => link.pkeys.get(usize::from(index)).copied(),
+            None => (index < MAX_PKEYS).then_some(Pkey::DEFAULT),
+        }
+    }
+
+    /// Returns what a subnet manager has set up; `None` for a port that follows a netdev.
+    pub(crate) fn link(&self) -> Option<Arc<LinkPort>> {
+        lock(&self.link).clone()
+    }
+
+    /// Stores what a subnet manager has set up; returns what was there before.
+    pub(crate) fn set_link(&self, link: Arc<LinkPort>) -> Option<Arc<LinkPort>> {
+        lock(&self.link).replace(link)
+    }
+
+    /// Returns the state of the port.
+    pub(crate) fn state(&self) -> PortState {
+        match self.link() {
+            Some(link) => link.state,
+            None if self.is_up() => PortState::Active,
+            None => PortState::Down,
+        }
     }
 
     /// Whether a GID is one of the port's.

@@ -1,4 +1,5 @@
-//! How RoCE and iWARP differ for the control path: one trait, with an implementation for each.
+//! How RoCE, InfiniBand and iWARP differ for the control path: one trait, with an implementation
+//! for each.
 //!
 //! [`Transport::rules`] is the only place that chooses. How they differ for the data path is the
 //! trait `WireProtocol` of the lane.
@@ -11,12 +12,16 @@ use vernic_wire::{Gid, PortNum};
 
 use crate::config::Config;
 use crate::device::gid::{GidEntry, GidType};
-use crate::device::limits::{DeviceAttr, MAX_GIDS};
+use crate::device::limits::{
+    DeviceAttr, MAX_GIDS, MAX_INFINIBAND_GIDS, MAX_INFINIBAND_PKEYS, MAX_PKEYS,
+};
 use crate::error::OpenError;
 
 /// Number behind `uverbs` of the first iWARP device. There are fewer RoCE devices than that, and
 /// programs see more of the numbers of RoCE devices.
 const FIRST_IWARP_UVERBS: u32 = 256;
+/// Number behind `uverbs` of the first InfiniBand device, behind those of iWARP.
+const FIRST_INFINIBAND_UVERBS: u32 = 512;
 
 /// The transport of a device's queue pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
@@ -27,6 +32,8 @@ pub enum Transport {
     Roce,
     /// Connections of TCP (RFC 5040).
     Iwarp,
+    /// Packets on InfiniBand links: the hosts of a fabric (docs/fabric.md).
+    InfiniBand,
 }
 
 /// What verbs ask of the transport of a device.
@@ -49,6 +56,22 @@ pub(crate) trait TransportRules: Sync {
     /// Whether GIDs say where packets go: in address vectors of queue pairs and address handles,
     /// and in multicast groups. If not, each queue pair has a TCP connection.
     fn uses_gids(&self) -> bool;
+
+    /// Whether LIDs say where packets go within the subnet, and a subnet manager sets up ports. No
+    /// peer is then reached but by the link, not even one of the same host.
+    fn has_lids(&self) -> bool {
+        false
+    }
+
+    /// Returns the type of the GIDs of ports' addresses.
+    fn gid_type(&self) -> GidType {
+        GidType::RoceV2
+    }
+
+    /// Returns the number of rows of a port's P_Key table, empty ones included.
+    fn pkey_table_len(&self) -> u16 {
+        MAX_PKEYS
+    }
 
     /// Returns the rows of a device's GID tables: `by_address` returns those for the addresses of
     /// its ports. `ifindex` is the index of the netdev of port 1.
@@ -78,6 +101,7 @@ impl Transport {
         match self {
             Self::Roce => &Roce,
             Self::Iwarp => &Iwarp,
+            Self::InfiniBand => &InfiniBand,
         }
     }
 }
@@ -113,6 +137,65 @@ impl TransportRules for Roce {
 
     fn has_qps(&self, _qp_type: QpType) -> bool {
         true
+    }
+}
+
+/// InfiniBand links (IBTA chapter 7).
+struct InfiniBand;
+
+impl TransportRules for InfiniBand {
+    fn device_name(&self, number: u32) -> String {
+        format!("vernic_ib{number}")
+    }
+
+    fn uverbs(&self, number: u32) -> u32 {
+        FIRST_INFINIBAND_UVERBS + number
+    }
+
+    /// Refuses what only packets of UDP have.
+    fn check_settings(&self, device: &str, config: &Config) -> Result<(), OpenError> {
+        let (setting, instead) = ("capture", "`vernic fabric up --capture FILE` captures links");
+        match config.capture.is_empty() {
+            true => Ok(()),
+            false => Err(OpenError::NoPackets { device: device.to_owned(), setting, instead }),
+        }
+    }
+
+    fn uses_gids(&self) -> bool {
+        true
+    }
+
+    fn has_lids(&self) -> bool {
+        true
+    }
+
+    fn gid_type(&self) -> GidType {
+        GidType::InfiniBand
+    }
+
+    fn pkey_table_len(&self) -> u16 {
+        MAX_INFINIBAND_PKEYS
+    }
+
+    fn gids(
+        &self,
+        _node_guid: u64,
+        _ifindex: u32,
+        by_address: &dyn Fn() -> Vec<GidEntry>,
+    ) -> Vec<GidEntry> {
+        by_address()
+    }
+
+    fn gid_table_len(&self) -> usize {
+        MAX_INFINIBAND_GIDS
+    }
+
+    fn has_qps(&self, _qp_type: QpType) -> bool {
+        true
+    }
+
+    fn device_attr(&self, attr: DeviceAttr) -> DeviceAttr {
+        DeviceAttr { max_pkeys: MAX_INFINIBAND_PKEYS, ..attr }
     }
 }
 

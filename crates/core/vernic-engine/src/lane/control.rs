@@ -15,6 +15,7 @@ use vernic_proto::{AttrMask, QpAttr, QpState, QpType, Time};
 use vernic_wire::{Gid, PortNum, Qpn, Srqn};
 
 use crate::device::opened::Device;
+use crate::device::port::Port;
 use crate::error::{CreateError, McastError};
 use crate::lane::core::LaneState;
 use crate::lane::protocol::{Lane, WireProtocol};
@@ -77,6 +78,19 @@ impl LaneState {
     /// Lets the link use an address that is new.
     pub(crate) fn activate(&mut self, local: LocalAddr) -> Result<(), LinkError> {
         self.link.activate(local)
+    }
+
+    /// Gives the queue pairs of a port the partitions that the port's P_Key table has now. A queue
+    /// pair whose row is empty keeps its partition, in which nothing can be sent.
+    pub(crate) fn renew_pkeys(&mut self, port: &Port) {
+        for qp in self.table.iter() {
+            let mut core = lock(&qp.core);
+            let attr = *core.machine.attr();
+            let pkey = port.pkey(attr.pkey_index).filter(|pkey| pkey.value() != 0);
+            if let Some(pkey) = pkey.filter(|_| attr.port == port.number()) {
+                core.machine.set_pkey(pkey);
+            }
+        }
     }
 
     /// Notes whether the agent of communication management may have something to send.

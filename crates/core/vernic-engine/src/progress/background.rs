@@ -19,7 +19,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use vernic_io::netdev::ChangeWatcher;
-use vernic_io::{Sleeper, StatusSocket};
+use vernic_io::{PortWatch, Sleeper, StatusSocket};
 use vernic_proto::Time;
 
 use crate::lane::protocol::Lane;
@@ -32,19 +32,26 @@ use crate::support::threads;
 pub(crate) struct WatchedFds {
     /// Changes of the network.
     watcher: Option<ChangeWatcher>,
+    /// Changes of ports that a subnet manager sets up.
+    ports: Option<Arc<dyn PortWatch>>,
     /// Requests for the device's status.
     status: Option<StatusSocket>,
 }
 
 impl WatchedFds {
-    /// Returns the descriptors of a watcher of the network, and of a socket for requests of the
-    /// status. The thread does without those that could not be made.
-    pub(crate) fn new(watcher: Option<ChangeWatcher>, status: Option<StatusSocket>) -> Self {
-        Self { watcher, status }
+    /// Returns the descriptors of a watcher of the network, of a watch over the link's ports, and
+    /// of a socket for requests of the status. The thread does without those that are not there.
+    pub(crate) fn new(
+        watcher: Option<ChangeWatcher>,
+        ports: Option<Arc<dyn PortWatch>>,
+        status: Option<StatusSocket>,
+    ) -> Self {
+        Self { watcher, ports, status }
     }
 
     fn poll_fds(&self) -> impl Iterator<Item = RawFd> {
         let network = self.watcher.iter().map(ChangeWatcher::poll_fd);
+        let network = network.chain(self.ports.iter().map(|ports| ports.raw_fd()));
         network.chain(self.status.iter().map(StatusSocket::raw_fd))
     }
 }
@@ -293,6 +300,11 @@ impl Background {
     fn refresh_network(&self) {
         if self.watched_fds.watcher.as_ref().is_some_and(ChangeWatcher::has_changed) {
             self.engine.refresh_addresses();
+        }
+        if let Some(ports) = &self.watched_fds.ports
+            && self.sleeper.found(ports.raw_fd())
+        {
+            self.engine.refresh_link_ports(ports.take());
         }
     }
 }

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use vernic_proto::{Completion, Tag, WcOpcode, WcStatus};
-use vernic_wire::Qpn;
+use vernic_wire::{Lid, Qpn};
 
 use crate::device::opened::Device;
 use crate::error::ResizeError;
@@ -57,6 +57,8 @@ const EMPTY: Completion = Completion {
     solicited: false,
     grh: false,
     sl: 0,
+    path_bits: 0,
+    slid: Lid::RESERVED,
     vendor_err: 0,
 };
 

@@ -13,7 +13,7 @@ use vernic_proto::{
     AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, MwBind, PullFault, QpAttr,
     QpEvent, RecvWqe, RemoteAccess, SendOp, SendWqe, SrqFault, Tag, Time, WcOpcode, WcStatus,
 };
-use vernic_wire::{Qpn, Rkey, Srqn};
+use vernic_wire::{Lid, Qpn, Rkey, Srqn};
 
 use crate::counters::Counted;
 use crate::device::opened::Device;
@@ -143,6 +143,8 @@ impl QpHost<'_> {
             solicited: false,
             grh: false,
             sl: 0,
+            path_bits: 0,
+            slid: Lid::RESERVED,
             vendor_err: vernic_proto::Cause::Flushed.vendor_err(),
         }
     }

@@ -8,7 +8,7 @@ use vernic_proto::{
     AttrMask, Disposition, DropReason, Host, ModifyError, PostError, QpAttr, QpCounters, QpState,
     RxMeta, SendWqe, Time, iwarp,
 };
-use vernic_wire::{Mtu, Packet};
+use vernic_wire::{Mtu, Packet, Pkey};
 
 /// The protocol machine of a queue pair.
 #[derive(Debug)]
@@ -146,6 +146,12 @@ impl Machine {
         match self {
             Self::Packets(qp) => qp.silent_since(),
             Self::Stream(_) => None,
+        }
+    }
+    /// Sets the partition. Streams have none.
+    pub(crate) fn set_pkey(&mut self, pkey: Pkey) {
+        if let Self::Packets(qp) = self {
+            qp.set_pkey(pkey);
         }
     }
     /// Sets the MTU of the port, which packets must fit. Streams have no such packets.

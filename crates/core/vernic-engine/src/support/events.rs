@@ -88,16 +88,24 @@ pub enum EventKind {
     SqDrained = 5,
     /// The device is unusable: its sockets are gone.
     DeviceFatal = 8,
-    /// The netdev came up.
+    /// The port became active: its netdev came up, or a subnet manager activated it.
     PortActive = 9,
-    /// The netdev went down.
+    /// The port is not active any more.
     PortError = 10,
+    /// The port has another LID (or LMC).
+    LidChange = 11,
+    /// The P_Key table changed.
+    PkeyChange = 12,
+    /// The subnet has another manager.
+    SmChange = 13,
     /// A shared receive queue failed.
     SrqError = 14,
     /// A shared receive queue has fewer receives than its limit.
     SrqLimitReached = 15,
     /// A queue pair in error has taken its last receive from a shared queue.
     LastWqeReached = 16,
+    /// The subnet manager asks clients to register again what they registered with it.
+    ClientReregister = 17,
     /// The GID table changed.
     GidChange = 18,
 }

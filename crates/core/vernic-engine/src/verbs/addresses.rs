@@ -1,10 +1,12 @@
-//! Follows changes of the ports' netdevs while the device is open: of addresses, MTU and state.
-//! Changes are applied to the GID table and to the link, and reported to the application.
+//! Follows changes of the ports while the device is open: of netdevs (addresses, MTU, state), and
+//! of what a subnet manager sets up. Changes are applied to the GID table, the queue pairs and the
+//! link, and reported to the application.
 
 use std::fmt;
+use std::sync::Arc;
 
-use vernic_io::LocalAddr;
 use vernic_io::netdev::{self, NetDev};
+use vernic_io::{LinkPort, LocalAddr, PortState};
 use vernic_wire::Mtu;
 
 use crate::device::gid::GidChanges;
@@ -67,6 +69,55 @@ impl Engine {
         self.with_lane(|lane| lane.rejoin(port.number(), &locals));
     }
 
+    /// Updates the ports from what their link knows of them; `None` if its fabric is gone, and the
+    /// device with it.
+    pub(crate) fn refresh_link_ports(&self, links: Option<Vec<LinkPort>>) {
+        let Some(links) = links else {
+            for port in self.ports() {
+                self.refresh_link_port(port, LinkPort::default());
+                port.set_removed();
+            }
+            tracing::warn!(device = self.info().name, "the fabric is gone: its process has ended");
+            return self.report_removal();
+        };
+        for (port, link) in self.ports().iter().zip(links) {
+            self.refresh_link_port(port, link);
+        }
+    }
+
+    /// Updates a port from what its link knows of it.
+    fn refresh_link_port(&self, port: &Port, link: LinkPort) {
+        let (state, link) = (link.state, Arc::new(link));
+        let before = port.set_link(link.clone()).unwrap_or_default();
+        let addresses: Vec<_> =
+            link.gids.iter().map(|gid| LocalAddr::new(gid.to_ip(), 0)).collect();
+        if before.gids != link.gids && !addresses.is_empty() {
+            let changes = port.gids().update(port.netdev_index(), &addresses);
+            self.readdress(port, &changes);
+            self.port_event(port, EventKind::GidChange);
+        }
+        if let Some(fits) = link.active_mtu {
+            port.set_mtu(fits.bytes(), Some(self.config().mtu.map_or(fits, |mtu| mtu.min(fits))));
+        }
+        if before.pkeys != link.pkeys {
+            self.with_lane(|lane| lane.renew_pkeys(port));
+        }
+        let is_active = state == PortState::Active;
+        let changes = [
+            ((before.lid, before.lmc) != (link.lid, link.lmc), EventKind::LidChange),
+            (before.sm_lid != link.sm_lid, EventKind::SmChange),
+            (before.pkeys != link.pkeys, EventKind::PkeyChange),
+            (before.reregistrations != link.reregistrations, EventKind::ClientReregister),
+        ];
+        for (_, kind) in changes.into_iter().filter(|(is_new, _)| *is_new) {
+            self.port_event(port, kind);
+        }
+        if port.set_up(is_active) {
+            let kind = if is_active { EventKind::PortActive } else { EventKind::PortError };
+            self.port_event(port, kind);
+        }
+    }
+
     /// Notes that a port's netdev is gone. Once the netdevs of all ports are, the device is: this
     /// is reported once. A netdev of the same name that appears later is another device.
     fn look_for_removal(&self, port: &Port) {
@@ -78,6 +129,11 @@ impl Engine {
         if !self.ports().iter().all(Port::is_removed) {
             return;
         }
+        self.report_removal();
+    }
+
+    /// Reports that the device is lost.
+    fn report_removal(&self) {
         self.events().push(AsyncEvent { kind: EventKind::DeviceFatal, element: Element::Device });
         self.cm.report_removed();
     }

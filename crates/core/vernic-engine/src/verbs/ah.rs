@@ -41,7 +41,9 @@ pub struct Ah {
     pd: Arc<Pd>,
     av: AddressVector,
     path: TxPath,
-    multicast: bool,
+    /// Whether the path is the same for all processes of its destination: a group's, or that of a
+    /// link with LIDs.
+    is_final: bool,
     /// What is known of the last destination, packed by [`Known::pack`]; 0 if nothing is.
     known: AtomicU64,
 }
@@ -123,9 +125,9 @@ impl Ah {
         }
         let resolved = engine.resolve(&av, av.flow_label)?;
         pd.hold();
-        let multicast = av.dgid.is_multicast();
+        let is_final = av.dgid.is_multicast() || engine.rules().has_lids();
         let (pd, known) = (pd.clone(), AtomicU64::new(0));
-        Ok(Arc::new(Self { pd, av, path: resolved.path, multicast, known }))
+        Ok(Arc::new(Self { pd, av, path: resolved.path, is_final, known }))
     }
 
     /// Returns the protection domain.
@@ -147,7 +149,7 @@ impl Ah {
     /// known. Returns `None` if the process was asked for it by this call. The caller then calls
     /// [`wait_for`](Self::wait_for) and tries again.
     pub(crate) fn path_to(&self, engine: &Engine, qpn: Qpn) -> Option<TxPath> {
-        if self.multicast {
+        if self.is_final {
             return Some(self.path);
         }
         let slot = Slot::of(qpn);

@@ -12,8 +12,8 @@ use std::thread::JoinHandle;
 use vernic_io::host::SlotTable;
 use vernic_io::netdev::{ChangeWatcher, HEADER_ALLOWANCE_BYTES};
 use vernic_io::{
-    Link, LinkError, LinkFactory, LinkSetup, LocalAddr, NextHop, NoLink, Sleeper, StatusSocket,
-    UdpFactory,
+    Link, LinkError, LinkFactory, LinkSetup, LocalAddr, NextHop, NoLink, PortState, Sleeper,
+    StatusSocket, UdpFactory,
 };
 use vernic_proto::congestion::Congestion;
 use vernic_proto::{AddressVector, DropReason, QpState, Time};
@@ -25,10 +25,11 @@ use crate::counters::DeviceCounters;
 use crate::device::alarms::Offender;
 use crate::device::explanation::Explanation;
 use crate::device::gid::{GidEntry, GidTable};
-use crate::device::limits::{
-    DeviceAttr, MAX_MSG_BYTES, MAX_PKEYS, PORT_CAP_FLAGS, PortAttr, PortState,
+use crate::device::infiniband;
+use crate::device::limits::{DeviceAttr, MAX_MSG_BYTES, PORT_CAP_FLAGS, PortAttr};
+use crate::device::listing::{
+    DeviceInfo, PortInfo, choose, choose_for, choose_iwarp, fabric_device,
 };
-use crate::device::listing::{DeviceInfo, PortInfo, choose, choose_for, choose_iwarp};
 use crate::device::middleware::wrap_link;
 use crate::device::opened::{Clocks, Device};
 use crate::device::port::Port;
@@ -75,6 +76,7 @@ impl Context {
         match transport {
             Transport::Roce => Self::open_over(choose(netdev)?, &UdpFactory, config),
             Transport::Iwarp => Self::open_iwarp(Some(netdev), config),
+            Transport::InfiniBand => Self::open_infiniband(config),
         }
     }
 
@@ -96,6 +98,18 @@ impl Context {
         Self::assemble(info, config, tables, wire)
     }
 
+    /// Opens the adapter of the host of a fabric that the settings name (`fabric`, `host`).
+    ///
+    /// # Errors
+    /// [`OpenError::Fabric`] if the fabric or the host is not there;
+    /// [`OpenError::NoPackets`]; no descriptor left.
+    pub fn open_infiniband(config: Config) -> Result<Arc<Self>, OpenError> {
+        let info = fabric_device(&config)?;
+        info.check_settings(&config)?;
+        let factory = infiniband::factory(&config);
+        Self::open_over(info, &factory, config)
+    }
+
     /// Opens an iWARP device by its own name (`viw0`, beside `vernic0`) or by the name of its
     /// netdev. `None` opens the first one. TCP connections carry its queue pairs: see
     /// [`iwarp`](crate::iwarp).
@@ -112,7 +126,8 @@ impl Context {
         let streams = Streams::new()
             .map_err(|source| OpenError::Os { what: "make an epoll descriptor", source })?;
         let wire = Wire::new(&info, &NoLink, &config, Box::new(streams))?;
-        let tables = info.ports().map(|(number, port)| port.gid_table(number)).collect();
+        let kind = info.transport.rules().gid_type();
+        let tables = info.ports().map(|(number, port)| port.gid_table(number, kind)).collect();
         Self::assemble(info, config, tables, wire)
     }
 
@@ -141,14 +156,16 @@ impl Context {
                 .inspect_err(|error| tracing::warn!(%error, "address changes will not be noticed"))
                 .ok()
         });
+        let ports = engine.with_lane(|lane| lane.link().port_watch());
         let status = StatusSocket::open(&engine.info().name)
             .inspect_err(
                 |error| tracing::warn!(%error, "counters of this process are shown nowhere"),
             )
             .ok();
         let cm = CmAgent::new(engine.clone());
-        let thread = Background::spawn(engine.clone(), sleeper, WatchedFds::new(watcher, status))
-            .map_err(os("start the background thread"))?;
+        let thread =
+            Background::spawn(engine.clone(), sleeper, WatchedFds::new(watcher, ports, status))
+                .map_err(os("start the background thread"))?;
         let (thread, ids) = (Mutex::new(Some(thread)), AtomicU64::new(1));
         let context = Arc::new(Self { engine, cm, thread, ids });
         for port in context.engine.ports() {
@@ -194,20 +211,20 @@ impl Context {
     /// [`PathError::Port`] for a port that the device does not have.
     pub fn port_attr(&self, number: PortNum) -> Result<PortAttr, PathError> {
         let port = self.engine().port(number)?;
-        let up = !self.is_orphan() && port.is_up();
         Ok(PortAttr {
             port: number,
-            state: if up { PortState::Active } else { PortState::Down },
+            state: if self.is_orphan() { PortState::Down } else { port.state() },
             max_mtu: Mtu::B4096,
             active_mtu: port.active_mtu(),
             netdev_mtu_bytes: port.netdev_mtu_bytes(),
             cap_flags: PORT_CAP_FLAGS,
             gid_table_len: self.engine().rules().gid_table_len(),
-            pkey_table_len: MAX_PKEYS,
+            pkey_table_len: self.engine().rules().pkey_table_len(),
             max_msg_bytes: MAX_MSG_BYTES,
             default_gid: self.gid_table().iter().find(|row| row.port == number).map(|row| row.gid),
             bad_pkey_count: self.engine().counts().drops(DropReason::Pkey),
             bad_qkey_count: self.engine().counts().drops(DropReason::Qkey),
+            link: port.link(),
         })
     }
 
@@ -245,7 +262,7 @@ impl Context {
     /// can be sent now, if `av` cannot be used, and for an iWARP device. Never waits.
     pub fn unknown_next_hop(&self, av: &AddressVector) -> Option<NextHop> {
         let (engine, row) = (self.engine(), self.gid_entry(av.port, av.sgid_index)?);
-        if !engine.rules().uses_gids() {
+        if !engine.rules().uses_gids() || engine.rules().has_lids() {
             return None;
         }
         let to = engine.path_request(av).ok()?;
@@ -488,7 +505,7 @@ fn choose_mtu(device: &str, port: &PortInfo, config: &Config) -> Result<Mtu, Ope
 fn activate(info: &DeviceInfo, link: &mut dyn Link) -> Result<Vec<GidTable>, OpenError> {
     let mut tables = Vec::new();
     for (number, port) in info.ports() {
-        let mut gids = port.gid_table(number);
+        let mut gids = port.gid_table(number, info.transport.rules().gid_type());
         let mut refused = None;
         for &local in &port.addresses {
             match link.activate(local) {

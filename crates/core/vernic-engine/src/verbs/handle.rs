@@ -276,14 +276,19 @@ impl Qp {
         }
         let engine = self.engine();
         let path_error = |source| ModifyError::Path { qpn, source };
-        if mask.contains(AttrMask::PKEY_INDEX) && attr.pkey_index != 0 {
-            return Err(ModifyError::Pkey { qpn, index: attr.pkey_index });
-        }
         let own_port = match mask.contains(AttrMask::PORT) {
             true => attr.port,
             false => self.query().port,
         };
         let port = engine.port(own_port).map_err(path_error)?;
+        let pkey = match mask.contains(AttrMask::PKEY_INDEX) {
+            true => {
+                let (index, rows) = (attr.pkey_index, engine.rules().pkey_table_len());
+                let pkey = port.pkey(index).filter(|pkey| pkey.value() != 0);
+                Some(pkey.ok_or(ModifyError::Pkey { qpn, index, rows })?)
+            }
+            false => None,
+        };
         if mask.contains(AttrMask::PATH_MTU) {
             engine.check_mtu(port, attr.path_mtu).map_err(path_error)?;
         }
@@ -326,6 +331,9 @@ impl Qp {
                 machine.modify(attr, mask, now, host)
             })
             .map_err(|source| ModifyError::State { qpn, source })?;
+        if let Some(pkey) = pkey {
+            core.machine.set_pkey(pkey);
+        }
         if core.machine.state() == QpState::Reset {
             self.forget(&mut core, past);
         } else if let Some(resolved) = &resolved {

@@ -17,8 +17,8 @@ use vernic_engine::{
 };
 use vernic_io::link::Departure;
 use vernic_io::{
-    Address, Door, Icrc, Link, LinkFactory, LinkLimits, LinkSetup, Nanos, NoPath, OpenPath, PathId,
-    PathRequest, Paths, RxBatch, RxMeta, RxPacket, SendReport, TxBatch, TxPath,
+    Address, Door, Icrc, Link, LinkFactory, LinkLimits, LinkSetup, LocalRoute, Nanos, NoPath,
+    OpenPath, PathId, PathRequest, Paths, RxBatch, RxMeta, RxPacket, SendReport, TxBatch, TxPath,
 };
 
 /// Virtual lanes of each link.
@@ -99,6 +99,7 @@ fn info(lids: &[u16]) -> DeviceInfo {
         active_mtu: Some(Mtu::B4096),
         up: true,
         addresses: vec![LocalAddr::from(ip(lid))],
+        link: None,
     };
     DeviceInfo {
         name: format!("toy{number}"),
@@ -202,6 +203,8 @@ impl Link for ToyLink {
                 netdev: 0,
                 traffic_class: 0,
                 hop_limit: 0,
+                flow_label: 0,
+                route: LocalRoute::NONE,
                 icrc: Icrc::Good,
                 handed_over: false,
             };
