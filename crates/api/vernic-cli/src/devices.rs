@@ -103,6 +103,7 @@ fn transport(info: &DeviceInfo) -> &'static str {
     match info.transport {
         DeviceTransport::Roce => "RoCE",
         DeviceTransport::Iwarp => "iWARP",
+        DeviceTransport::InfiniBand => "InfiniBand",
         _ => "other",
     }
 }
@@ -189,6 +190,8 @@ impl PortView {
             number: port.port.0,
             state: match port.state {
                 PortState::Active => "active",
+                PortState::Armed => "armed",
+                PortState::Init => "init",
                 PortState::Down => "down",
             }
             .into(),

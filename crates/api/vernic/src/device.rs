@@ -204,8 +204,8 @@ impl Device {
             hop_limit: path.hop_limit,
             traffic_class: path.traffic_class,
             flow_label: path.flow_label,
-            sl: 0,
             port: PortNum(1),
+            ..AddressVector::default()
         }
     }
 

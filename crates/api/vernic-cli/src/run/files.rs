@@ -7,7 +7,9 @@
 //! user that have the device open.
 
 use super::Entry;
-use vernic::{DeviceCounters, DeviceInfo, DeviceTransport, PORT_COUNTERS, limits};
+use vernic::{
+    DeviceCounters, DeviceInfo, DeviceTransport, LinkPort, PORT_COUNTERS, PortState, limits,
+};
 
 /// Folder of the files, in the user's folder: what `VERNIC_PATHS` names.
 pub(super) const FOLDER: &str = "files";
@@ -43,6 +45,9 @@ fn of_device(folder: &str, device: &DeviceInfo) -> Vec<Entry> {
     let (name, netdev) = (&device.name, &device.port.netdev);
     let guid = format!("{}\n", groups(&device.node_guid.to_be_bytes()));
     let port = format!("{folder}/ports/1");
+    if device.transport == DeviceTransport::InfiniBand {
+        return of_adapter(folder, device);
+    }
     let (node_type, gid_type) = match device.transport {
         DeviceTransport::Iwarp => ("4: RNIC\n", "IB/RoCE v1\n"),
         _ => ("1: CA\n", "RoCE v2\n"),
@@ -85,6 +90,88 @@ fn of_device(folder: &str, device: &DeviceInfo) -> Vec<Entry> {
         ]);
     }
     entries
+}
+
+/// Files of the adapter of a fabric's host, with all of its ports.
+fn of_adapter(folder: &str, device: &DeviceInfo) -> Vec<Entry> {
+    let guid = format!("{}\n", groups(&device.node_guid.to_be_bytes()));
+    let host = &device.port.netdev;
+    let mut entries = vec![
+        Entry::file(format!("{folder}/node_type"), "1: CA\n"),
+        Entry::file(format!("{folder}/node_guid"), guid.clone()),
+        Entry::file(format!("{folder}/sys_image_guid"), guid),
+        Entry::file(format!("{folder}/node_desc"), format!("{host} {}\n", device.name)),
+        Entry::file(format!("{folder}/fw_ver"), concat!(env!("CARGO_PKG_VERSION"), "\n")),
+        Entry::file(format!("{folder}/hca_type"), "vernic\n"),
+        Entry::file(format!("{folder}/uevent"), format!("NAME={}\n", device.name)),
+        Entry::folder(format!("{folder}/device")),
+    ];
+    for (number, port) in device.ports() {
+        let Some(link) = &port.link else { continue };
+        entries.extend(of_port(&format!("{folder}/ports/{number}"), link));
+    }
+    entries
+}
+
+/// Files of a port that a subnet manager sets up.
+fn of_port(port: &str, link: &LinkPort) -> Vec<Entry> {
+    let state = match link.state {
+        PortState::Down => "1: DOWN",
+        PortState::Init => "2: INIT",
+        PortState::Armed => "3: ARMED",
+        PortState::Active => "4: ACTIVE",
+    };
+    let physical = match link.physical_state {
+        1 => "1: Sleep",
+        2 => "2: Polling",
+        4 => "4: PortConfigurationTraining",
+        5 => "5: LinkUp",
+        6 => "6: LinkErrorRecovery",
+        _ => "3: Disabled",
+    };
+    let mut entries = vec![
+        Entry::file(format!("{port}/state"), format!("{state}\n")),
+        Entry::file(format!("{port}/phys_state"), format!("{physical}\n")),
+        Entry::file(format!("{port}/link_layer"), "InfiniBand\n"),
+        Entry::file(format!("{port}/rate"), rate(link)),
+        Entry::file(format!("{port}/lid"), format!("{:#x}\n", link.lid.value())),
+        Entry::file(format!("{port}/lid_mask_count"), format!("{}\n", link.lmc)),
+        Entry::file(format!("{port}/sm_lid"), format!("{:#x}\n", link.sm_lid.value())),
+        Entry::file(format!("{port}/sm_sl"), format!("{}\n", link.sm_service_level)),
+        Entry::file(format!("{port}/cap_mask"), format!("{:#010x}\n", link.capabilities)),
+    ];
+    for (index, pkey) in link.pkeys.iter().enumerate() {
+        entries
+            .push(Entry::file(format!("{port}/pkeys/{index}"), format!("{:#06x}\n", pkey.value())));
+    }
+    for (index, gid) in link.gids.iter().enumerate() {
+        entries.extend([
+            Entry::file(format!("{port}/gids/{index}"), format!("{}\n", groups(&gid.0))),
+            Entry::file(format!("{port}/gid_attrs/types/{index}"), "IB/RoCE v1\n"),
+        ]);
+    }
+    entries
+}
+
+/// The rate of a link as the kernel writes it.
+fn rate(link: &LinkPort) -> String {
+    let lanes = match link.active_width {
+        1 => 1,
+        4 => 8,
+        8 => 12,
+        _ => 4,
+    };
+    // In units of 0.5 Gb/s.
+    let (halves, name) = match link.active_speed {
+        1 => (5, " SDR"),
+        2 => (10, " DDR"),
+        4 => (20, " QDR"),
+        16 => (28, " FDR"),
+        _ => (50, " EDR"),
+    };
+    let total = halves * lanes;
+    let half = if total % 2 == 1 { ".5" } else { "" };
+    format!("{}{half} Gb/sec ({lanes}X{name})\n", total / 2)
 }
 
 /// Groups of four hexadecimal digits, none left out.

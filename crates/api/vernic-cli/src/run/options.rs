@@ -14,6 +14,13 @@ pub(crate) struct Options {
     /// Device that programs shall use, as vernic0 or viw0, or its netdev, as eth0
     #[arg(short = 'd', long = "ib-dev", value_name = "DEV")]
     device: Option<String>,
+    /// Run the program on a host of this fabric, with the host's InfiniBand adapter (vernic_ib0)
+    /// and no other device; `vernic fabric up` starts fabrics
+    #[arg(long, value_name = "NAME", requires = "host", conflicts_with_all = ["device", "iwarp", "capture"])]
+    fabric: Option<String>,
+    /// The host of the fabric, as h1
+    #[arg(long, value_name = "HOST", requires = "fabric")]
+    host: Option<String>,
     /// Use iWARP devices (viw0...): TCP carries what programs send. Not with --rsockets: a port of
     /// the program would be TCP's and RDMA's at once
     #[arg(long, conflicts_with = "rsockets")]
@@ -173,6 +180,8 @@ impl Options {
             }));
         };
         option("-d", "device", self.device.as_ref());
+        option("--fabric", "fabric", self.fabric.as_ref());
+        option("--host", "host", self.host.as_ref());
         option("--iwarp", "transport", self.iwarp.then(|| "iwarp".to_owned()).as_ref());
         option("--capture", "capture", self.capture()?.as_ref());
         option("--force-wire", "force_wire", self.force_wire.then(|| "on".to_owned()).as_ref());

@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use vernic_engine::{AddressVector, Ah, Gid, PortNum};
+use vernic_engine::{AddressVector, Ah, Gid, Lid, PortNum, Transport};
 
 use crate::boundary::{self, Failure};
 use crate::ibverbs::shared::Shared;
@@ -32,19 +32,31 @@ unsafe impl CObject for ibv_ah {
     const NAME: &'static str = "an address handle";
 }
 
-/// The engine's address vector.
+/// The engine's address vector, for a device of this transport.
 ///
 /// # Errors
-/// `EINVAL` without a global route: RoCE has no other.
-pub(crate) fn to_vector(attr: &ibv_ah_attr) -> Result<AddressVector, Failure> {
-    if attr.is_global == 0 {
+/// `EINVAL` without a global route on RoCE, which has no other. On InfiniBand a global route that
+/// leads to no GID.
+pub(crate) fn to_vector(
+    attr: &ibv_ah_attr,
+    transport: Transport,
+) -> Result<AddressVector, Failure> {
+    let is_global = attr.is_global != 0;
+    if !is_global && transport == Transport::Roce {
         return Err(Failure::invalid("is_global is 0: RoCE needs the global route (grh)"));
     }
-    Ok(vector(attr))
+    let vector = vector(attr);
+    match transport == Transport::InfiniBand {
+        true if !is_global => Ok(AddressVector { dgid: Gid::ZERO, ..vector }),
+        true if vector.dgid.is_zero() => {
+            Err(Failure::invalid("is_global is 1, and the destination GID (grh.dgid) is zero"))
+        }
+        _ => Ok(vector),
+    }
 }
 
-/// As [`to_vector`], with or without a global route.
-pub(super) fn vector(attr: &ibv_ah_attr) -> AddressVector {
+/// The parts of an address.
+fn vector(attr: &ibv_ah_attr) -> AddressVector {
     AddressVector {
         dgid: Gid(attr.grh.dgid.raw),
         sgid_index: attr.grh.sgid_index,
@@ -53,6 +65,9 @@ pub(super) fn vector(attr: &ibv_ah_attr) -> AddressVector {
         flow_label: attr.grh.flow_label & 0xF_FFFF,
         sl: attr.sl & 0xF,
         port: PortNum(attr.port_num),
+        dlid: Lid(attr.dlid),
+        path_bits: attr.src_path_bits & 0x7F,
+        static_rate: attr.static_rate,
     }
 }
 
@@ -66,10 +81,12 @@ pub(crate) fn from_vector(av: &AddressVector) -> ibv_ah_attr {
             hop_limit: av.hop_limit,
             traffic_class: av.traffic_class,
         },
+        dlid: av.dlid.value(),
         sl: av.sl,
+        src_path_bits: av.path_bits,
+        static_rate: av.static_rate,
         is_global: u8::from(!av.dgid.is_zero()),
         port_num: av.port.0,
-        ..ibv_ah_attr::default()
     }
 }
 
@@ -83,7 +100,7 @@ pub(crate) extern "C" fn ibv_create_ah(
 
 fn create(pd: Handle<ibv_pd>, attr: &ibv_ah_attr) -> Result<Handle<ibv_ah>, Failure> {
     let domain = pd.get()?;
-    let engine = domain.engine()?.create_ah(to_vector(attr)?)?;
+    let engine = domain.engine()?.create_ah(to_vector(attr, domain.transport())?)?;
     let base = ibv_ah { context: domain.context(), pd, handle: domain.shared.next_handle() };
     let (shared, _pd) = (domain.shared.clone(), domain.users.hold());
     Ok(Handle::hand_out(Box::new(AhObject { base, shared, engine, _pd })))
@@ -104,7 +121,8 @@ pub(crate) extern "C" fn ibv_destroy_ah(ah: Handle<ibv_ah>) -> c_int {
 /// What routers mark in the traffic class (RFC 3168): of the datagram's way, not of the answer's.
 const ECN_BITS: u8 = 3;
 
-/// The address to answer a datagram: from the IP header that stands in the GRH area.
+/// The address to answer a datagram: from the IP header or the GRH that stands in the GRH area. On
+/// InfiniBand the LID is enough, and a datagram without a GRH is answered without one.
 fn answer_to(
     shared: &Shared,
     port: u8,
@@ -112,6 +130,17 @@ fn answer_to(
     grh: Option<ibv_grh>,
 ) -> Result<ibv_ah_attr, Failure> {
     shared.engine.port_attr(PortNum(port))?;
+    let is_infiniband = shared.engine.info().transport == Transport::InfiniBand;
+    let way_back = ibv_ah_attr {
+        dlid: wc.slid,
+        sl: if is_infiniband { wc.sl } else { 0 },
+        src_path_bits: wc.dlid_path_bits,
+        port_num: port,
+        ..ibv_ah_attr::default()
+    };
+    if is_infiniband && wc.wc_flags & wc_flags::GRH == 0 {
+        return Ok(way_back);
+    }
     let grh = match grh {
         Some(grh) if wc.wc_flags & wc_flags::GRH != 0 => grh.raw,
         _ => return Err(Failure::invalid("a completion without GRH: RoCE datagrams have one")),
@@ -135,12 +164,8 @@ fn answer_to(
             hop_limit: 0xFF,
             traffic_class: header.traffic_class & !ECN_BITS,
         },
-        dlid: wc.slid,
-        sl: 0,
-        src_path_bits: wc.dlid_path_bits,
         is_global: 1,
-        port_num: port,
-        ..ibv_ah_attr::default()
+        ..way_back
     })
 }
 

@@ -238,9 +238,9 @@ impl From<Wc> for ibv_wc {
             src_qp: wc.src_qpn.value(),
             wc_flags: flags,
             pkey_index: 0,
-            slid: 0,
+            slid: wc.slid.value(),
             sl: wc.sl,
-            dlid_path_bits: 0,
+            dlid_path_bits: wc.path_bits,
         }
     }
 }

@@ -213,16 +213,16 @@ extern "C" fn read_wc_flags(cq: Handle<ibv_cq>) -> c_uint {
     read(cq, |now| tag(&now.wc).1)
 }
 
-extern "C" fn read_slid(_cq: Handle<ibv_cq>) -> u32 {
-    0
+extern "C" fn read_slid(cq: Handle<ibv_cq>) -> u32 {
+    read(cq, |now| now.wc.slid.value().into())
 }
 
 extern "C" fn read_sl(cq: Handle<ibv_cq>) -> u8 {
     read(cq, |now| now.wc.sl)
 }
 
-extern "C" fn read_dlid_path_bits(_cq: Handle<ibv_cq>) -> u8 {
-    0
+extern "C" fn read_dlid_path_bits(cq: Handle<ibv_cq>) -> u8 {
+    read(cq, |now| now.wc.path_bits)
 }
 
 extern "C" fn read_completion_ts(cq: Handle<ibv_cq>) -> u64 {

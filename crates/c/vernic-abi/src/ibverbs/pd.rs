@@ -9,7 +9,7 @@
 use std::ffi::c_int;
 use std::sync::{Arc, Weak};
 
-use vernic_engine::Pd;
+use vernic_engine::{Pd, Transport};
 
 use crate::boundary::{self, Failure};
 use crate::ibverbs::shared::{Domain, Shared};
@@ -80,6 +80,11 @@ impl PdObject {
     /// Its context.
     pub(crate) fn context(&self) -> Handle<ibv_context> {
         self.base.context
+    }
+
+    /// The transport of the device.
+    pub(crate) fn transport(&self) -> Transport {
+        self.shared.engine.info().transport
     }
 
     /// The engine's domain.

@@ -35,7 +35,7 @@ fn bits(attribute: &str, value: u32, count: u32) -> Result<u32, Failure> {
 }
 
 /// The attributes that `mask` names, in the engine's terms.
-fn to_engine(attr: &ibv_qp_attr, mask: AttrMask, is_roce: bool) -> Result<QpAttr, Failure> {
+fn to_engine(attr: &ibv_qp_attr, mask: AttrMask, transport: Transport) -> Result<QpAttr, Failure> {
     let mut to = QpAttr::default();
     let has = |bit| mask.contains(bit);
     if has(AttrMask::STATE) {
@@ -52,7 +52,7 @@ fn to_engine(attr: &ibv_qp_attr, mask: AttrMask, is_roce: bool) -> Result<QpAttr
     }
     // What an iWARP queue pair is connected to is its connection's.
     if has(AttrMask::AV) {
-        to.av = if is_roce { ah::to_vector(&attr.ah_attr)? } else { ah::vector(&attr.ah_attr) };
+        to.av = ah::to_vector(&attr.ah_attr, transport)?;
     }
     if has(AttrMask::DEST_QPN) {
         to.dest_qpn = Qpn::new(bits("dest_qp_num", attr.dest_qp_num, 24)?);
@@ -154,10 +154,13 @@ pub(crate) extern "C" fn ibv_modify_qp(
         let mask = AttrMask::from_bits(named).ok_or_else(|| {
             Failure::invalid(format!("attribute mask {named:#x} has unknown bits"))
         })?;
-        let is_roce = object.engine.context().info().transport == Transport::Roce;
-        let wanted = to_engine(&attr, mask, is_roce)?;
+        let transport = object.engine.context().info().transport;
+        let wanted = to_engine(&attr, mask, transport)?;
         // Nobody waits for datagrams, of which each has a path of its own.
-        if is_roce && mask.contains(AttrMask::AV) && object.engine.qp_type() != QpType::Ud {
+        if transport == Transport::Roce
+            && mask.contains(AttrMask::AV)
+            && object.engine.qp_type() != QpType::Ud
+        {
             await_next_hop(object.engine.context(), &wanted.av)?;
         }
         object.engine.modify(&wanted, mask)?;

@@ -2,7 +2,7 @@
 
 use std::ffi::c_int;
 
-use vernic_engine::{Context, PortAttr, PortNum, PortState, Transport};
+use vernic_engine::{Context, LinkPort, PortAttr, PortNum, PortState, Transport};
 
 use super::device::chars;
 use crate::boundary::{self, Failure};
@@ -12,7 +12,8 @@ use crate::layout::device::{
     ibv_query_device_ex_input, ibv_rss_caps, odp,
 };
 use crate::layout::port::{
-    LINK_LAYER_ETHERNET, OLD_PORT_ATTR_BYTES, PORT_IP_BASED_GIDS, ibv_port_attr,
+    LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND, OLD_PORT_ATTR_BYTES, PORT_IP_BASED_GIDS,
+    ibv_port_attr,
 };
 use crate::pointer::{Handle, In, Out, OutArray, plain};
 
@@ -176,6 +177,9 @@ pub(crate) extern "C" fn query_device_ex(
 }
 
 fn port_attr(context: &Context, attr: &PortAttr) -> ibv_port_attr {
+    if let Some(link) = &attr.link {
+        return infiniband_port_attr(attr, link);
+    }
     let gid_flags = if is_iwarp(context) { 0 } else { PORT_IP_BASED_GIDS };
     ibv_port_attr {
         state: attr.state as c_int,
@@ -195,6 +199,45 @@ fn port_attr(context: &Context, attr: &PortAttr) -> ibv_port_attr {
         // As a kernel has it: the same bits, with room for more.
         active_speed_ex: u32::from(SPEED_10_GBPS),
         ..ibv_port_attr::default()
+    }
+}
+
+/// The attributes of a port that a subnet manager sets up.
+fn infiniband_port_attr(attr: &PortAttr, link: &LinkPort) -> ibv_port_attr {
+    ibv_port_attr {
+        state: attr.state as c_int,
+        max_mtu: link.max_mtu.unwrap_or(attr.max_mtu) as c_int,
+        active_mtu: attr.active_mtu as c_int,
+        gid_tbl_len: attr.gid_table_len as c_int,
+        port_cap_flags: link.capabilities,
+        max_msg_sz: attr.max_msg_bytes,
+        bad_pkey_cntr: attr.bad_pkey_count as u32,
+        qkey_viol_cntr: attr.bad_qkey_count as u32,
+        pkey_tbl_len: attr.pkey_table_len,
+        lid: link.lid.value(),
+        sm_lid: link.sm_lid.value(),
+        lmc: link.lmc,
+        max_vl_num: vl_code(link.max_lanes),
+        sm_sl: link.sm_service_level,
+        subnet_timeout: link.subnet_timeout,
+        init_type_reply: link.init_type_reply,
+        active_width: link.active_width,
+        active_speed: link.active_speed,
+        phys_state: link.physical_state,
+        link_layer: LINK_LAYER_INFINIBAND,
+        active_speed_ex: u32::from(link.active_speed),
+        ..ibv_port_attr::default()
+    }
+}
+
+/// The code of a number of data lanes (VLCap, IBTA 14.2.5.6).
+const fn vl_code(lanes: u8) -> u8 {
+    match lanes {
+        0..=1 => 1,
+        2..=3 => 2,
+        4..=7 => 3,
+        8..=14 => 4,
+        _ => 5,
     }
 }
 

@@ -31,6 +31,8 @@ pub(crate) struct ibv_gid_entry {
     pub(crate) ndev_ifindex: u32,
 }
 
+/// `IBV_LINK_LAYER_INFINIBAND`.
+pub(crate) const LINK_LAYER_INFINIBAND: u8 = 1;
 /// `IBV_LINK_LAYER_ETHERNET`.
 pub(crate) const LINK_LAYER_ETHERNET: u8 = 2;
 /// `IBV_PORT_IP_BASED_GIDS`: RoCE's, beside the bits that IBTA has. The kernel, too, shows it to
