@@ -9,15 +9,16 @@
 mod tests;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::num::NonZeroU64;
 
 use vernic_wire::link_packet::credit_blocks;
-use vernic_wire::{Lid, Lrh, PortNum, ServiceLevel, VirtualLane, vcrc};
+use vernic_wire::{Bth, Grh, Lid, Lrh, PortNum, Qpn, ServiceLevel, VirtualLane, vcrc};
 
 use crate::Time;
 use crate::attributes::{PortAttributes, PortState};
 use crate::link::{
-    Frame, Header, Lifetimes, LinkConfig, Origin, PacketId, PacketStore, Port, Queued, SubmitError,
-    Transmit, fits, lane_for,
+    Frame, Header, Life, Lifetimes, LinkConfig, Origin, PacketId, PacketStore, Port, Queued,
+    SubmitError, Transmit, fits, lane_for,
 };
 
 /// The data plane of one port of a channel adapter.
@@ -30,12 +31,16 @@ pub struct AdapterPort {
     port: Port,
     store: PacketStore,
     received: VecDeque<PacketId>,
+    /// Packets that arrived for the queue pairs 0 and 1.
+    management: VecDeque<PacketId>,
     /// Groups whose packets are taken.
     groups: BTreeSet<Lid>,
     /// Blocks of packets to this port itself that were not taken yet.
     looped_blocks: u32,
     submit_blocks: u32,
     misdirected: u64,
+    /// Packets that arrived for the owner, those for management not counted.
+    arrivals: u64,
 }
 
 impl AdapterPort {
@@ -45,10 +50,12 @@ impl AdapterPort {
             port: Port::new(config),
             store: PacketStore::default(),
             received: VecDeque::new(),
+            management: VecDeque::new(),
             groups: BTreeSet::new(),
             looped_blocks: 0,
             submit_blocks: u32::from(config.submit_blocks),
             misdirected: 0,
+            arrivals: 0,
         }
     }
     /// Takes packets of a group from now on. Returns whether the LID is one of a group.
@@ -73,14 +80,35 @@ impl AdapterPort {
             Frame::Signal(signal) => self.port.handle_signal(attributes, signal, now),
             Frame::FlowControl(bytes) => self.port.handle_flow_control(attributes, bytes, now),
             Frame::Packet(bytes) => {
-                let Some(header) = self.port.handle_packet(attributes, bytes, now) else { return };
-                if self.is_ours(attributes, header.dlid) {
-                    let origin = Origin::Port(PortNum(1), header.lane);
-                    self.received.push_back(self.store.insert(bytes, header, origin));
-                } else {
-                    self.misdirected += 1;
-                    self.port.release(header.lane, header.blocks());
-                }
+                self.handle_packet(attributes, bytes.to_vec(), Life::new(now), now);
+            }
+        }
+    }
+    /// Takes a packet that arrived, as [`handle_frame`](Self::handle_frame) does, without a copy.
+    pub fn handle_packet(
+        &mut self,
+        attributes: &mut PortAttributes,
+        bytes: Vec<u8>,
+        life: Life,
+        now: Time,
+    ) {
+        let Some(header) = self.port.handle_packet(attributes, &bytes, now) else { return };
+        if self.is_ours(attributes, header.dlid) {
+            let origin = Origin::Port(PortNum(1), header.lane);
+            let id = self.store.insert(bytes, header, origin, life);
+            self.receive(id);
+        } else {
+            self.misdirected += 1;
+            self.port.release(header.lane, header.blocks());
+        }
+    }
+    fn receive(&mut self, id: PacketId) {
+        let Some(stored) = self.store.find(id) else { return };
+        match is_for_management(&stored.bytes) {
+            true => self.management.push_back(id),
+            false => {
+                self.received.push_back(id);
+                self.arrivals += 1;
             }
         }
     }
@@ -99,11 +127,11 @@ impl AdapterPort {
         let place = self.place_for(attributes, packet).inspect_err(|error| {
             attributes.counters.xmit_discards += u64::from(*error == SubmitError::Discarded);
         })?;
-        let (id, header) = self.store.insert_own(packet).ok_or(SubmitError::Malformed)?;
+        let (id, header) = self.store.insert_own(packet, now).ok_or(SubmitError::Malformed)?;
         match place {
             Place::Received => {
                 self.looped_blocks += u32::from(header.blocks());
-                self.received.push_back(id);
+                self.receive(id);
             }
             Place::Lane(lane) => {
                 let header = Header { lane, ..header };
@@ -133,22 +161,33 @@ impl AdapterPort {
         let is_full = self.port.queued_blocks(lane) + blocks > self.submit_blocks;
         if is_full { Err(SubmitError::Full) } else { Ok(Place::Lane(lane)) }
     }
-    /// Copies the next packet that arrived, LRH to VCRC, to `out` alone. That frees what it took of
-    /// the receive buffer. Returns whether there was one.
+    /// Moves the next packet that arrived, LRH to VCRC, to `out` alone, and frees what it took of
+    /// the receive buffer. Returns whether there was one. Packets to queue pairs 0 and 1 come by
+    /// [`poll_management`](Self::poll_management).
     pub fn poll_receive(&mut self, out: &mut Vec<u8>) -> bool {
         let Some(id) = self.received.pop_front() else { return false };
-        let Some(stored) = self.store.find(id) else { return false };
-        out.clear();
-        out.extend_from_slice(&stored.bytes);
-        if let Some((origin, header)) = self.store.release(id) {
-            match origin {
-                Origin::Port(_, lane) => self.port.release(lane, header.blocks()),
-                Origin::Node => self.looped_blocks -= u32::from(header.blocks()),
-            }
+        self.take(id, out)
+    }
+    /// Moves the next packet that arrived for the queue pairs 0 and 1, as
+    /// [`poll_receive`](Self::poll_receive) does with the others.
+    pub fn poll_management(&mut self, out: &mut Vec<u8>) -> bool {
+        let Some(id) = self.management.pop_front() else { return false };
+        self.take(id, out)
+    }
+    /// Returns the packet that [`poll_receive`](Self::poll_receive) would move.
+    pub fn peek_receive(&self) -> Option<&[u8]> {
+        self.store.find(*self.received.front()?).map(|stored| &stored.bytes[..])
+    }
+    fn take(&mut self, id: PacketId, out: &mut Vec<u8>) -> bool {
+        let Some((_, freed)) = self.store.take(id, out) else { return false };
+        match freed {
+            Some((Origin::Port(_, lane), header)) => self.port.release(lane, header.blocks()),
+            Some((Origin::Node, header)) => self.looped_blocks -= u32::from(header.blocks()),
+            None => {}
         }
         true
     }
-    /// Copies the next frame to leave to `out` alone.
+    /// Moves the next frame to leave to `out` alone.
     pub fn poll_transmit(
         &mut self,
         attributes: &mut PortAttributes,
@@ -159,11 +198,28 @@ impl AdapterPort {
             self.store.release(queued.packet);
         }
         let next = self.port.poll(attributes, now)?;
-        let kind = next.write(&self.store, out);
-        if let Some(queued) = next.packet() {
-            self.store.release(queued.packet);
-        }
-        Some(Transmit { kind, free_at: self.port.free_at() })
+        Some(next.leave(&mut self.store, self.port.free_at(), now, out).0)
+    }
+    /// Gives a vector back that packets left in, for those to come.
+    pub fn recycle(&mut self, bytes: Vec<u8>) {
+        self.store.recycle(bytes);
+    }
+    /// Changes the bytes per second that the link carries at most, whatever its width and speed
+    /// say, for what is sent from now on.
+    pub const fn set_rate(&mut self, bytes_per_s: Option<NonZeroU64>) {
+        self.port.set_rate(bytes_per_s);
+    }
+    /// Returns the bytes of data per second that the link carries at most.
+    pub fn rate(&self, attributes: &PortAttributes) -> u64 {
+        self.port.rate(attributes)
+    }
+    /// Returns the blocks of 64 bytes that the other end has room for, in a data lane.
+    pub fn credits(&self, lane: VirtualLane) -> u16 {
+        self.port.credits(lane)
+    }
+    /// Returns the blocks of 64 bytes that wait to leave, in a lane.
+    pub fn queued_blocks(&self, lane: VirtualLane) -> u32 {
+        self.port.queued_blocks(lane)
     }
     /// Returns when [`poll_transmit`](Self::poll_transmit) is to be called next; a time that has
     /// passed means at once.
@@ -178,6 +234,10 @@ impl AdapterPort {
     /// Returns how many packets arrived that were not for this port.
     pub const fn misdirected(&self) -> u64 {
         self.misdirected
+    }
+    /// Returns how many packets have arrived for [`poll_receive`](Self::poll_receive), since ever.
+    pub const fn arrivals(&self) -> u64 {
+        self.arrivals
     }
     /// Returns how many packets the port holds.
     pub fn packets(&self) -> usize {
@@ -200,6 +260,17 @@ enum Place {
     Received,
     /// By a lane.
     Lane(VirtualLane),
+}
+
+/// Returns whether a packet is for the queue pairs of management, 0 or 1.
+fn is_for_management(bytes: &[u8]) -> bool {
+    let at = match Lrh::parse(bytes).map(|lrh| lrh.next_header) {
+        Ok(Lrh::NEXT_BTH) => Lrh::LEN,
+        Ok(Lrh::NEXT_GRH) => Lrh::LEN + Grh::LEN,
+        _ => return false,
+    };
+    let bth = bytes.get(at..).and_then(|bytes| Bth::parse(bytes).ok());
+    bth.is_some_and(|bth| bth.dest_qpn == Qpn::SMI || bth.dest_qpn == Qpn::GSI)
 }
 
 /// Returns whether a LID is one of the port's.

@@ -12,6 +12,7 @@
 //! | [`attributes`] | what subnet management reads and writes of a node, as plain values |
 //! | [`link`] | one end of a cable: training, lanes, credits, arbitration, rate |
 //! | [`management`] | the agents that answer a subnet manager and a performance manager |
+//! | [`subnet`] | all nodes, cables and agents of a plan in one process |
 //! | [`switch`] | forwarding within a subnet |
 //! | [`topology`] | the plan of a fabric: nodes and cables, their text, usual shapes, a picture |
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ pub mod adapter;
 pub mod attributes;
 pub mod link;
 pub mod management;
+pub mod subnet;
 pub mod switch;
 pub mod topology;
 

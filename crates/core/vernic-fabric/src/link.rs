@@ -19,6 +19,7 @@
 //! | `arbiter` | which lane sends next |
 //! | `line` | how long sending takes |
 //! | `next` | what leaves, before it is bytes |
+//! | `life` | how far a packet has come |
 //! | `port` | the whole |
 //! | `store`, `submit` | the bytes of packets in a node; why one is not taken |
 //! | `config` | what the owner decides |
@@ -30,6 +31,7 @@ mod credit;
 mod flow;
 mod frame;
 mod lanes;
+mod life;
 mod line;
 mod next;
 mod port;
@@ -40,13 +42,14 @@ mod training;
 
 pub use config::LinkConfig;
 pub use frame::{Frame, FrameKind, Signal, Transmit};
+pub use life::Life;
 pub use submit::SubmitError;
 
 pub(crate) use frame::{Header, fits};
 pub(crate) use lanes::lane_for;
 pub(crate) use port::Port;
 pub(crate) use queue::{Lifetimes, Queued};
-pub(crate) use store::{Origin, PacketId, PacketStore};
+pub(crate) use store::{Origin, PacketId, PacketStore, Spares};
 
 #[cfg(test)]
 pub(crate) mod port_tests {

@@ -5,8 +5,9 @@
 //! by. The buffer's credits come back with the last copy. Packets to the switch itself go to the
 //! owner, and packets of the owner leave by any port.
 //!
-//! Tables that lead in a circle are the subnet manager's to avoid. A packet has no count of hops,
-//! and its lifetime is that of one switch: it goes round until it has to wait for too long.
+//! Tables that lead in a circle are the subnet manager's to avoid. A packet has no count of hops on
+//! the wire, and its lifetime is that of one switch. So a [`Life`] goes beside it: one that has
+//! passed more switches than there can be on its way is discarded and counted.
 //!
 //! | module | owns |
 //! |---|---|
@@ -24,6 +25,7 @@ mod tests;
 mod view;
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 
 use vernic_wire::{PortNum, VirtualLane};
 
@@ -35,7 +37,8 @@ pub use self::view::View;
 use crate::Time;
 use crate::attributes::PortAttributes;
 use crate::link::{
-    Frame, Header, LinkConfig, Origin, PacketId, PacketStore, Port, Queued, SubmitError, Transmit,
+    Frame, Header, Life, LinkConfig, Origin, PacketId, PacketStore, Port, Queued, SubmitError,
+    Transmit,
 };
 
 /// The data plane of a switch.
@@ -91,10 +94,27 @@ impl Switch {
             Frame::Signal(signal) => link.handle_signal(attributes, signal, now),
             Frame::FlowControl(bytes) => link.handle_flow_control(attributes, bytes, now),
             Frame::Packet(bytes) => {
-                if let Some(header) = link.handle_packet(attributes, bytes, now) {
-                    self.receive(view, port, header, bytes, now);
-                }
+                self.handle_packet(view, port, bytes.to_vec(), Life::new(now), now);
+                return;
             }
+        }
+        self.after(view, port);
+    }
+    /// Takes a packet that arrived at a port, as [`handle_frame`](Self::handle_frame) does, without
+    /// a copy.
+    pub fn handle_packet(
+        &mut self,
+        view: &mut View<'_>,
+        port: PortNum,
+        bytes: Vec<u8>,
+        life: Life,
+        now: Time,
+    ) {
+        let Some((link, attributes)) = link(&mut self.ports, view, port) else { return };
+        if let Some(header) = link.handle_packet(attributes, &bytes, now) {
+            let origin = Origin::Port(port, header.lane);
+            let id = self.store.insert(bytes, header, origin, life.next());
+            self.receive(view, port, id, header, now);
         }
         self.after(view, port);
     }
@@ -110,7 +130,7 @@ impl Switch {
         packet: &[u8],
         now: Time,
     ) -> Result<(), SubmitError> {
-        let (id, header) = self.insert_own(packet)?;
+        let (id, header) = self.insert_own(packet, now)?;
         self.forward(view, PortNum(0), id, header, now);
         Ok(())
     }
@@ -129,27 +149,24 @@ impl Switch {
         if link(&mut self.ports, view, port).is_none() {
             return Err(SubmitError::NoPort);
         }
-        let (id, header) = self.insert_own(packet)?;
+        let (id, header) = self.insert_own(packet, now)?;
         self.leave(view, PortNum(0), port, id, header, now);
         self.release(id);
         Ok(())
     }
-    /// Copies the next packet for the switch itself, LRH to VCRC, to `out` alone. Returns the port
+    /// Moves the next packet for the switch itself, LRH to VCRC, to `out` alone. Returns the port
     /// that it came by; 0 if the owner sent it to itself.
     pub fn poll_management(&mut self, out: &mut Vec<u8>) -> Option<PortNum> {
         let id = self.management.pop_front()?;
-        let stored = self.store.find(id)?;
-        out.clear();
-        out.extend_from_slice(&stored.bytes);
-        let port = match stored.origin {
+        let port = match self.store.find(id)?.origin {
             Origin::Port(port, _) => port,
             Origin::Node => PortNum(0),
         };
-        self.release(id);
-        self.refresh();
+        let (_, freed) = self.store.take(id, out)?;
+        self.free(freed);
         Some(port)
     }
-    /// Copies the next frame to leave to `out` alone, and returns the port that it leaves by.
+    /// Moves the next frame to leave to `out` alone, and returns the port that it leaves by.
     pub fn poll_transmit(
         &mut self,
         view: &mut View<'_>,
@@ -176,10 +193,33 @@ impl Switch {
         self.changed.remove(port);
         Some(port)
     }
-    /// Looks at all ports anew. To be called when attributes have changed other than in answer to a
-    /// packet of [`poll_management`](Self::poll_management).
+    /// Looks at all ports anew. To be called when attributes have changed.
     pub fn refresh(&mut self) {
         self.schedule.touch_all();
+    }
+    /// Gives a vector back that packets left in, for those to come.
+    pub fn recycle(&mut self, bytes: Vec<u8>) {
+        self.store.recycle(bytes);
+    }
+    /// Changes the bytes per second that a port's link carries at most, whatever its width and
+    /// speed say, for what is sent from now on.
+    pub fn set_rate(&mut self, port: PortNum, bytes_per_s: Option<NonZeroU64>) {
+        if let Some(link) = link_of(&mut self.ports, port) {
+            link.set_rate(bytes_per_s);
+        }
+    }
+    /// Returns the bytes of data per second that a port's link carries at most; 0 without a port.
+    pub fn rate(&self, attributes: &PortAttributes, port: PortNum) -> u64 {
+        self.external(port).map_or(0, |port| port.rate(attributes))
+    }
+    /// Returns the blocks of 64 bytes that the other end of a port's link has room for, in a data
+    /// lane.
+    pub fn credits(&self, port: PortNum, lane: VirtualLane) -> u16 {
+        self.external(port).map_or(0, |port| port.credits(lane))
+    }
+    /// Returns the blocks of 64 bytes that wait to leave by a port, in a lane.
+    pub fn queued_blocks(&self, port: PortNum, lane: VirtualLane) -> u32 {
+        self.external(port).map_or(0, |port| port.queued_blocks(lane))
     }
     /// Returns how many packets the switch holds.
     pub fn packets(&self) -> usize {
@@ -187,8 +227,10 @@ impl Switch {
     }
     /// Returns the free blocks of 64 bytes of a port's receive buffer, in a lane.
     pub fn free_blocks(&self, port: PortNum, lane: VirtualLane) -> u16 {
-        let port = usize::from(port.0).checked_sub(1).and_then(|at| self.ports.get(at));
-        port.map_or(0, |port| port.free_blocks(lane))
+        self.external(port).map_or(0, |port| port.free_blocks(lane))
+    }
+    fn external(&self, port: PortNum) -> Option<&Port> {
+        self.ports.get(usize::from(port.0).checked_sub(1)?)
     }
 
     /// Notes what a call has done to a port.
@@ -217,11 +259,9 @@ impl Switch {
         let (link, attributes) = link(&mut self.ports, view, port)?;
         let next = link.poll(attributes, now)?;
         let free_at = link.free_at();
-        let kind = next.write(&self.store, out);
-        if let Some(queued) = next.packet() {
-            self.release(queued.packet);
-        }
-        Some(Transmit { kind, free_at })
+        let (transmit, freed) = next.leave(&mut self.store, free_at, now, out);
+        self.free(freed);
+        Some(transmit)
     }
     /// Leaves a port alone until it is due.
     fn rest(&mut self, view: &mut View<'_>, port: PortNum) {
@@ -235,11 +275,10 @@ impl Switch {
         &mut self,
         view: &mut View<'_>,
         port: PortNum,
+        id: PacketId,
         header: Header,
-        bytes: &[u8],
         now: Time,
     ) {
-        let id = self.store.insert(bytes, header, Origin::Port(port, header.lane));
         let Some(attributes) = view.port(port) else { return };
         if attributes.enforces_inbound && !leave::is_member(attributes, &header) {
             attributes.counters.rcv_constraint += 1;
@@ -249,15 +288,14 @@ impl Switch {
             self.forward(view, port, id, header, now);
         }
     }
-    fn insert_own(&mut self, packet: &[u8]) -> Result<(PacketId, Header), SubmitError> {
-        let inserted = self.store.insert_own(packet);
+    fn insert_own(&mut self, packet: &[u8], now: Time) -> Result<(PacketId, Header), SubmitError> {
+        let inserted = self.store.insert_own(packet, now);
         let (id, header) = inserted.ok_or(SubmitError::Malformed)?;
         self.own_blocks += u32::from(header.blocks());
         if self.own_blocks > self.most_own_blocks {
             self.release(id);
             return Err(SubmitError::Full);
         }
-        self.refresh();
         Ok((id, header))
     }
     /// Sends a packet by the ports that the tables say.
@@ -294,6 +332,11 @@ impl Switch {
             self.management.push_back(id);
             return;
         }
+        let life = self.store.find(id).map(|stored| stored.life);
+        if life.is_some_and(|life| life.is_over(header.dlid.is_multicast(), now)) {
+            view.count(ingress, egress, Refusal::Discard);
+            return;
+        }
         match leave::lane_of(view, ingress, egress, &header) {
             Ok(lane) => {
                 let Some((link, _)) = link(&mut self.ports, view, egress) else { return };
@@ -309,10 +352,16 @@ impl Switch {
     }
     /// Gives up one copy of a packet, and with the last one its room.
     fn release(&mut self, id: PacketId) {
-        let Some((origin, header)) = self.store.release(id) else { return };
-        match origin {
-            Origin::Port(port, lane) => self.give_back(port, lane, header.blocks()),
-            Origin::Node => self.own_blocks -= u32::from(header.blocks()),
+        let freed = self.store.release(id);
+        self.free(freed);
+    }
+    fn free(&mut self, freed: Option<(Origin, Header)>) {
+        match freed {
+            Some((Origin::Port(port, lane), header)) => {
+                self.give_back(port, lane, header.blocks());
+            }
+            Some((Origin::Node, header)) => self.own_blocks -= u32::from(header.blocks()),
+            None => {}
         }
     }
     fn give_back(&mut self, port: PortNum, lane: VirtualLane, blocks: u16) {

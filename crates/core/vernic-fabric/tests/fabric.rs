@@ -16,6 +16,7 @@ const CONFIG: LinkConfig = LinkConfig {
     management_blocks: 20,
     submit_blocks: 200,
     bytes_per_s: None,
+    paced: true,
     update_ns: 20_000,
     idle_update_ns: 1_000_000,
     training_ns: 100_000,

@@ -16,6 +16,7 @@ const CONFIG: LinkConfig = LinkConfig {
     management_blocks: 20,
     submit_blocks: 200,
     bytes_per_s: None,
+    paced: true,
     update_ns: 20_000,
     idle_update_ns: 1_000_000,
     training_ns: 100_000,
@@ -91,14 +92,14 @@ fn attack(fabric: &mut Fabric, end: End, victims: &[u16]) {
     let (kind, bytes) = match random.below(8) {
         0 => (FrameKind::Signal(Signal::Polling), Vec::new()),
         1 | 2 => (FrameKind::Signal(Signal::Ready), Vec::new()),
-        3 | 4 => (FrameKind::FlowControl, credits(random)),
+        3 | 4 => (FrameKind::FlowControl(credits(random)), Vec::new()),
         5 => (FrameKind::Packet, (0..random.below(200)).map(|_| random.next() as u8).collect()),
         _ => (FrameKind::Packet, data(random, victims)),
     };
     fabric.arrive(end, kind, &bytes);
 }
 
-fn credits(random: &mut Random) -> Vec<u8> {
+fn credits(random: &mut Random) -> [u8; FlowControl::LEN] {
     // Small counts are often believed, large ones seldom.
     let most = [1, 200, 5000][random.below(3) as usize];
     let packet = FlowControl {
@@ -107,7 +108,7 @@ fn credits(random: &mut Random) -> Vec<u8> {
         virtual_lane: VirtualLane::new(random.below(16) as u8),
         credit_limit: random.below(most) as u16,
     };
-    let mut bytes = vec![0; FlowControl::LEN];
+    let mut bytes = [0; FlowControl::LEN];
     packet.emit(&mut bytes);
     bytes
 }

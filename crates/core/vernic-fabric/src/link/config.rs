@@ -17,6 +17,9 @@ pub struct LinkConfig {
     pub submit_blocks: u16,
     /// Bytes per second, where the link is slower than its width and speed say. `None`: it is not.
     pub bytes_per_s: Option<NonZeroU64>,
+    /// Whether sending takes the time that width and speed of the link say. If not, it takes that
+    /// of `bytes_per_s`, or none.
+    pub paced: bool,
     /// Nanoseconds after which a lane's credits are told again once they have changed. Until then a
     /// lost flow-control packet can hold up the other end.
     pub update_ns: u64,
@@ -29,6 +32,19 @@ pub struct LinkConfig {
 impl LinkConfig {
     /// The smallest receive buffer of a data lane: the longest packet that there is.
     pub const LEAST_BLOCKS: u16 = credit_blocks(LinkPacket::MAX_LEN);
+    /// Four of the longest packets in each data lane and 16 datagrams of subnet management, which
+    /// is about what switches have. Credits are repeated as often as IBTA 7.9.4 asks (65,536 symbol
+    /// times, 262 us at the lowest rate), and less often while nothing moves.
+    pub const DEFAULT: Self = Self {
+        lane_blocks: 4 * Self::LEAST_BLOCKS,
+        management_blocks: 16 * 5,
+        submit_blocks: 4 * Self::LEAST_BLOCKS,
+        bytes_per_s: None,
+        paced: true,
+        update_ns: 65_536,
+        idle_update_ns: 67_108_864,
+        training_ns: 1_000_000,
+    };
 
     /// The receive buffer of a data lane in blocks.
     pub(crate) fn data_blocks(&self) -> u16 {
@@ -37,18 +53,7 @@ impl LinkConfig {
 }
 
 impl Default for LinkConfig {
-    /// Four of the longest packets in each data lane and 16 datagrams of subnet management, which
-    /// is about what switches have. Credits are repeated as often as IBTA 7.9.4 asks (65,536 symbol
-    /// times, 262 us at the lowest rate), and less often while nothing moves.
     fn default() -> Self {
-        Self {
-            lane_blocks: 4 * Self::LEAST_BLOCKS,
-            management_blocks: 16 * 5,
-            submit_blocks: 4 * Self::LEAST_BLOCKS,
-            bytes_per_s: None,
-            update_ns: 65_536,
-            idle_update_ns: 67_108_864,
-            training_ns: 1_000_000,
-        }
+        Self::DEFAULT
     }
 }

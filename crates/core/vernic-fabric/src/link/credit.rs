@@ -52,9 +52,13 @@ impl SendCredits {
     pub(crate) const fn sent(&self) -> Count {
         self.sent
     }
+    /// Returns the blocks that may leave yet.
+    pub(crate) const fn left(&self) -> u16 {
+        self.limit.since(self.sent)
+    }
     /// Returns whether a packet of so many blocks may leave.
     pub(crate) const fn may_send(&self, blocks: u16) -> bool {
-        self.limit.since(self.sent) >= blocks
+        self.left() >= blocks
     }
     /// Counts a packet that leaves.
     pub(crate) fn take(&mut self, blocks: u16) {

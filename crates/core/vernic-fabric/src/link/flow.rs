@@ -33,6 +33,10 @@ impl LaneFlow {
     pub(crate) const fn may_send(&self, blocks: u16) -> bool {
         self.send.may_send(blocks)
     }
+    /// Returns the blocks that may leave yet.
+    pub(crate) const fn credits(&self) -> u16 {
+        self.send.left()
+    }
     /// Counts a packet that leaves.
     pub(crate) fn sent(&mut self, blocks: u16) {
         self.send.take(blocks);

@@ -1,8 +1,9 @@
 //! What travels on a cable, and what is read of a packet at the ends of the cable.
 
 use vernic_wire::link_packet::credit_blocks;
-use vernic_wire::{Bth, Lid, LinkPacket, Mtu, Pkey, ServiceLevel, VirtualLane};
+use vernic_wire::{Bth, FlowControl, Lid, LinkPacket, Mtu, Pkey, ServiceLevel, VirtualLane};
 
+use super::life::Life;
 use crate::Time;
 
 /// A signal of the physical layer: what training sequences say (IBTA 5.6).
@@ -32,18 +33,18 @@ pub enum Frame<'a> {
 pub enum FrameKind {
     /// A signal, which has no bytes.
     Signal(Signal),
-    /// A flow-control packet.
-    FlowControl,
+    /// A flow-control packet, LPCRC and all.
+    FlowControl([u8; FlowControl::LEN]),
     /// A packet.
     Packet,
 }
 
 impl FrameKind {
-    /// Returns the frame with its bytes, as it arrives at the other end.
-    pub const fn frame(self, bytes: &[u8]) -> Frame<'_> {
+    /// Returns the frame, of a packet with its bytes, as it arrives at the other end.
+    pub const fn frame<'a>(&'a self, bytes: &'a [u8]) -> Frame<'a> {
         match self {
-            Self::Signal(signal) => Frame::Signal(signal),
-            Self::FlowControl => Frame::FlowControl(bytes),
+            Self::Signal(signal) => Frame::Signal(*signal),
+            Self::FlowControl(bytes) => Frame::FlowControl(bytes),
             Self::Packet => Frame::Packet(bytes),
         }
     }
@@ -52,10 +53,12 @@ impl FrameKind {
 /// A frame that leaves now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Transmit {
-    /// What it is. Its bytes are in the buffer that the caller passed.
+    /// What it is. The bytes of a packet are in the buffer that the caller passed.
     pub kind: FrameKind,
     /// When its last byte has left, and the next frame can.
     pub free_at: Time,
+    /// How far a packet has come; of other frames nothing.
+    pub life: Life,
 }
 
 /// What the link layer remembers of a packet.
@@ -108,13 +111,14 @@ pub(crate) mod tests {
 
     use super::*;
 
-    /// Makes a packet, LRH to VCRC, with so many bytes of payload.
+    /// Makes a packet, LRH to VCRC, with so many bytes of payload, to queue pair 5.
     pub(crate) fn packet(lane: u8, dlid: u16, payload: usize) -> Vec<u8> {
         let mut packet = vec![0; Lrh::LEN + Bth::LEN + payload + 4 + 2];
         let lrh =
             Lrh { virtual_lane: lane, next_header: Lrh::NEXT_BTH, dlid, slid: 1, ..Lrh::default() };
         lrh.emit(&mut packet);
         packet[10..12].copy_from_slice(&Pkey::DEFAULT.value().to_be_bytes());
+        packet[15] = 5;
         link_packet::finish(&mut packet).unwrap();
         packet
     }

@@ -30,6 +30,8 @@ const fn rate_of(width: LinkWidth, speed: LinkSpeed) -> u64 {
 pub(crate) struct Line {
     /// Bytes per second at most, whatever width and speed say.
     limit: Option<NonZeroU64>,
+    /// Whether width and speed take time.
+    paced: bool,
     free_at: Time,
     /// What a whole nanosecond is short of at `free_at`, in billionths of a byte.
     rest: u64,
@@ -37,14 +39,19 @@ pub(crate) struct Line {
 
 impl Line {
     /// Makes a line that is free.
-    pub(crate) const fn new(limit: Option<NonZeroU64>) -> Self {
-        Self { limit, free_at: Time(0), rest: 0 }
+    pub(crate) const fn new(limit: Option<NonZeroU64>, paced: bool) -> Self {
+        Self { limit, paced, free_at: Time(0), rest: 0 }
+    }
+    /// Changes the bytes per second at most, for what is sent from now on.
+    pub(crate) const fn set_limit(&mut self, limit: Option<NonZeroU64>) {
+        self.limit = limit;
     }
     /// Returns when the line is free.
     pub(crate) const fn free_at(&self) -> Time {
         self.free_at
     }
-    fn rate(&self, attributes: &PortAttributes) -> u64 {
+    /// Returns the bytes per second of data that the line carries at most.
+    pub(crate) fn rate(&self, attributes: &PortAttributes) -> u64 {
         let rate = rate_of(attributes.width, attributes.speed);
         self.limit.map_or(rate, |limit| rate.min(limit.get()))
     }
@@ -53,6 +60,10 @@ impl Line {
         const NANOS: u64 = 1_000_000_000;
         if now > self.free_at {
             self.rest = 0;
+        }
+        if !self.paced && self.limit.is_none() {
+            self.free_at = now;
+            return;
         }
         let rate = self.rate(attributes);
         let work = (bytes as u64).saturating_mul(NANOS).saturating_add(self.rest);
@@ -74,7 +85,7 @@ mod tests {
     #[test]
     fn ten_gigabits_take_a_second_for_ten_gigabits() {
         let attributes = attributes();
-        let mut line = Line::new(NonZeroU64::new(1_250_000_000));
+        let mut line = Line::new(NonZeroU64::new(1_250_000_000), true);
         let packets = 1_000_000;
         for _ in 0..packets {
             line.take(&attributes, line.free_at(), 1250);
@@ -87,7 +98,7 @@ mod tests {
     fn parts_of_a_nanosecond_are_not_lost() {
         let mut attributes = attributes();
         (attributes.width, attributes.speed) = (LinkWidth::X12, LinkSpeed::Edr);
-        let mut line = Line::new(None);
+        let mut line = Line::new(None, true);
         // 37.5 bytes a nanosecond: 64 bytes take 1.7 of them.
         for _ in 0..75 {
             line.take(&attributes, line.free_at(), 64);
@@ -96,9 +107,21 @@ mod tests {
     }
 
     #[test]
+    fn a_line_that_is_not_paced_takes_time_only_for_its_limit() {
+        let attributes = attributes();
+        let mut line = Line::new(None, false);
+        line.take(&attributes, Time(5), 4_000);
+        assert_eq!(line.free_at(), Time(5));
+        line.set_limit(NonZeroU64::new(1_000_000_000));
+        line.take(&attributes, Time(5), 4_000);
+        assert_eq!(line.free_at(), Time(5 + 4_000));
+        assert_eq!(line.ticks(&attributes, 6_400), 100);
+    }
+
+    #[test]
     fn a_limit_above_the_rate_of_the_cable_changes_nothing() {
         let attributes = attributes();
-        let mut line = Line::new(NonZeroU64::new(u64::MAX));
+        let mut line = Line::new(NonZeroU64::new(u64::MAX), true);
         line.take(&attributes, Time(5), 4_000);
         assert_eq!(line.free_at(), Time(5 + 1_000), "4 lanes of 8 Gb/s are 4 bytes a nanosecond");
     }

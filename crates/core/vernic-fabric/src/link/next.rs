@@ -2,9 +2,11 @@
 
 use vernic_wire::{FlowControl, link_packet};
 
-use super::frame::{FrameKind, Signal};
+use super::frame::{FrameKind, Header, Signal, Transmit};
+use super::life::Life;
 use super::queue::Queued;
-use super::store::PacketStore;
+use super::store::{Origin, PacketStore};
+use crate::Time;
 
 /// What leaves next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -18,26 +20,28 @@ pub(crate) enum Next {
 }
 
 impl Next {
-    /// Returns the packet, if it is one.
-    pub(crate) const fn packet(&self) -> Option<&Queued> {
-        if let Self::Packet(queued) = self { Some(queued) } else { None }
-    }
-    /// Writes the frame's bytes to `out` alone, on the lane that it leaves by.
-    pub(crate) fn write(&self, store: &PacketStore, out: &mut Vec<u8>) -> FrameKind {
-        out.clear();
-        match self {
+    /// Makes the frame, and moves the bytes of a packet to `out` alone, on the lane that it leaves
+    /// by. That copy of the packet is gone from the store; with the last one, what the packet took
+    /// room of is returned.
+    pub(crate) fn leave(
+        &self,
+        store: &mut PacketStore,
+        free_at: Time,
+        now: Time,
+        out: &mut Vec<u8>,
+    ) -> (Transmit, Option<(Origin, Header)>) {
+        let (mut life, mut freed) = (Life::new(now), None);
+        let kind = match self {
             Self::Signal(signal) => FrameKind::Signal(*signal),
-            Self::FlowControl(bytes) => {
-                out.extend_from_slice(bytes);
-                FrameKind::FlowControl
-            }
+            Self::FlowControl(bytes) => FrameKind::FlowControl(*bytes),
             Self::Packet(queued) => {
-                if let Some(stored) = store.find(queued.packet) {
-                    out.extend_from_slice(&stored.bytes);
+                if let Some(taken) = store.take(queued.packet, out) {
+                    (life, freed) = taken;
                     link_packet::set_virtual_lane(out, queued.header.lane);
                 }
                 FrameKind::Packet
             }
-        }
+        };
+        (Transmit { kind, free_at, life }, freed)
     }
 }

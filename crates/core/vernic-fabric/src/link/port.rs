@@ -7,6 +7,8 @@
 //! | Armed | besides, data packets that arrive; the first makes the port Active |
 //! | Active | everything |
 
+use std::num::NonZeroU64;
+
 use vernic_wire::{FlowControl, LinkLimits, LinkPacket, VirtualLane};
 
 use super::arbiter::{Arbiter, LaneSet};
@@ -52,7 +54,7 @@ impl Port {
             flows: [LaneFlow::default(); DATA_LANES],
             queues: Queues::default(),
             arbiter: Arbiter::new(),
-            line: Line::new(config.bytes_per_s),
+            line: Line::new(config.bytes_per_s, config.paced),
             first_lane: 0,
             credits_last: false,
             waiting_since: None,
@@ -66,6 +68,18 @@ impl Port {
     /// Returns when the line is free.
     pub(crate) const fn free_at(&self) -> Time {
         self.line.free_at()
+    }
+    /// Changes the bytes per second that the link carries at most.
+    pub(crate) const fn set_rate(&mut self, bytes_per_s: Option<NonZeroU64>) {
+        self.line.set_limit(bytes_per_s);
+    }
+    /// Returns the bytes of data per second that the link carries at most.
+    pub(crate) fn rate(&self, attributes: &PortAttributes) -> u64 {
+        self.line.rate(attributes)
+    }
+    /// Returns the blocks of 64 bytes that the other end has room for, in a data lane.
+    pub(crate) fn credits(&self, lane: VirtualLane) -> u16 {
+        self.flows.get(usize::from(lane.value())).map_or(0, LaneFlow::credits)
     }
     /// Returns the blocks that wait in a lane.
     pub(crate) fn queued_blocks(&self, lane: VirtualLane) -> u32 {

@@ -3,11 +3,14 @@
 //! A packet stays in the receive buffer of the port that it came by until the last of its copies
 //! has left; the store counts copies. Vectors are recycled, by sizes of powers of two, so that a
 //! short packet never holds a long vector: the store takes at most twice the bytes of its packets,
-//! and a bounded number of spare vectors.
+//! and a bounded number of spare vectors. An owner that brings vectors of its own decides their
+//! length; they leave with the packet.
 
 use vernic_wire::{LinkPacket, PortNum, VirtualLane, vcrc};
 
 use super::frame::Header;
+use super::life::Life;
+use crate::Time;
 
 /// Spare vectors of each size that are kept.
 const SPARE: usize = 64;
@@ -46,7 +49,42 @@ pub(crate) struct Stored {
     pub(crate) header: Header,
     /// What it takes room of.
     pub(crate) origin: Origin,
+    /// How far the packet has come.
+    pub(crate) life: Life,
     copies: u16,
+}
+
+/// Spare vectors, by sizes of powers of two.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Spares([Vec<Vec<u8>>; SIZES]);
+
+impl Spares {
+    /// Returns the index of the size of vectors that holds so many bytes.
+    fn size_of(len: usize) -> usize {
+        let power = len.next_power_of_two().trailing_zeros();
+        (power.saturating_sub(SMALLEST) as usize).min(SIZES - 1)
+    }
+    /// Returns a spare vector with room for a packet of so many bytes, LRH to ICRC, and its VCRC.
+    pub(crate) fn pop(&mut self, len: usize) -> Option<Vec<u8>> {
+        self.0[Self::size_of(len + vcrc::LEN)].pop()
+    }
+    /// Keeps a vector, unless there are `most` of its size, or it is of none of the sizes.
+    pub(crate) fn push(&mut self, bytes: Vec<u8>, most: usize) {
+        let size = Self::size_of(bytes.capacity());
+        let spare = &mut self.0[size];
+        if spare.len() < most && bytes.capacity() == 1 << SMALLEST << size {
+            spare.push(bytes);
+        }
+    }
+    /// Copies `bytes`, with room for a VCRC behind them, into a spare vector, or a new one.
+    fn copy(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let size = Self::size_of(bytes.len() + vcrc::LEN);
+        let recycled = self.0[size].pop();
+        let mut vector = recycled.unwrap_or_else(|| Vec::with_capacity(1 << SMALLEST << size));
+        vector.clear();
+        vector.extend_from_slice(bytes);
+        vector
+    }
 }
 
 /// The packets of a node. As many as the receive buffers of its ports hold, and those that the node
@@ -55,45 +93,35 @@ pub(crate) struct Stored {
 pub(crate) struct PacketStore {
     slots: Vec<Option<Stored>>,
     free: Vec<u32>,
-    spare: [Vec<Vec<u8>>; SIZES],
-}
-
-/// Returns the index of the size of vectors that holds so many bytes.
-fn size_of(len: usize) -> usize {
-    let power = len.next_power_of_two().trailing_zeros();
-    (power.saturating_sub(SMALLEST) as usize).min(SIZES - 1)
+    spares: Spares,
 }
 
 impl PacketStore {
-    /// Copies `bytes`, with room for a VCRC behind them, into a vector that is recycled if there is
-    /// one.
-    fn vector_of(&mut self, bytes: &[u8]) -> Vec<u8> {
-        let size = size_of(bytes.len() + vcrc::LEN);
-        let recycled = self.spare[size].pop();
-        let mut vector = recycled.unwrap_or_else(|| Vec::with_capacity(1 << SMALLEST << size));
-        vector.clear();
-        vector.extend_from_slice(bytes);
-        vector
-    }
     /// Takes a packet, LRH to VCRC, that was checked.
-    pub(crate) fn insert(&mut self, bytes: &[u8], header: Header, origin: Origin) -> PacketId {
-        let bytes = self.vector_of(bytes);
-        self.place(Stored { bytes, header, origin, copies: 1 })
+    pub(crate) fn insert(
+        &mut self,
+        bytes: Vec<u8>,
+        header: Header,
+        origin: Origin,
+        life: Life,
+    ) -> PacketId {
+        self.place(Stored { bytes, header, origin, life, copies: 1 })
     }
     /// Takes a packet of the node itself, LRH to ICRC, and appends its VCRC. `None` if it is no
     /// packet.
-    pub(crate) fn insert_own(&mut self, bytes: &[u8]) -> Option<(PacketId, Header)> {
+    pub(crate) fn insert_own(&mut self, bytes: &[u8], now: Time) -> Option<(PacketId, Header)> {
         if bytes.len() + vcrc::LEN > LinkPacket::MAX_LEN {
             return None;
         }
-        let mut bytes = self.vector_of(bytes);
+        let mut bytes = self.spares.copy(bytes);
         bytes.extend([0; vcrc::LEN]);
         vcrc::stamp(&mut bytes);
         let Some(header) = LinkPacket::parse(&bytes).ok().map(|packet| Header::of(&packet)) else {
             self.recycle(bytes);
             return None;
         };
-        let stored = Stored { bytes, header, origin: Origin::Node, copies: 1 };
+        let (origin, life) = (Origin::Node, Life::new(now));
+        let stored = Stored { bytes, header, origin, life, copies: 1 };
         Some((self.place(stored), header))
     }
     fn place(&mut self, stored: Stored) -> PacketId {
@@ -106,11 +134,9 @@ impl PacketStore {
         self.slots.push(Some(stored));
         PacketId(self.slots.len() as u32 - 1)
     }
-    fn recycle(&mut self, bytes: Vec<u8>) {
-        let spare = &mut self.spare[size_of(bytes.capacity())];
-        if spare.len() < SPARE {
-            spare.push(bytes);
-        }
+    /// Keeps a vector for another packet, unless it is of none of the sizes.
+    pub(crate) fn recycle(&mut self, bytes: Vec<u8>) {
+        self.spares.push(bytes, SPARE);
     }
     /// Returns a packet.
     pub(crate) fn find(&self, id: PacketId) -> Option<&Stored> {
@@ -136,6 +162,23 @@ impl PacketStore {
         self.recycle(bytes);
         Some((origin, header))
     }
+    /// Gives up one copy of a packet, whose bytes become those of `out`. Returns how far the packet
+    /// has come, and what [`release`](Self::release) does.
+    pub(crate) fn take(
+        &mut self,
+        id: PacketId,
+        out: &mut Vec<u8>,
+    ) -> Option<(Life, Option<(Origin, Header)>)> {
+        let stored = self.slots.get_mut(id.0 as usize)?.as_mut()?;
+        let life = stored.life;
+        if stored.copies == 1 {
+            std::mem::swap(&mut stored.bytes, out);
+        } else {
+            out.clear();
+            out.extend_from_slice(&stored.bytes);
+        }
+        Some((life, self.release(id)))
+    }
     /// Returns how many packets there are.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
@@ -148,7 +191,8 @@ mod tests {
     use crate::link::frame::tests::{header, packet};
 
     fn insert(store: &mut PacketStore, payload: usize) -> PacketId {
-        store.insert(&packet(0, 9, payload), header(0, 9, payload), Origin::Node)
+        let bytes = store.spares.copy(&packet(0, 9, payload));
+        store.insert(bytes, header(0, 9, payload), Origin::Node, Life::new(Time(0)))
     }
 
     #[test]
@@ -172,7 +216,7 @@ mod tests {
             assert!(ids.iter().all(|id| store.release(*id).is_some()));
         }
         assert_eq!(store.slots.len(), 3);
-        assert_eq!(store.spare.iter().map(Vec::len).sum::<usize>(), 3);
+        assert_eq!(store.spares.0.iter().map(Vec::len).sum::<usize>(), 3);
     }
 
     #[test]
@@ -191,11 +235,11 @@ mod tests {
     fn what_the_node_sends_gets_its_vcrc() {
         let mut store = PacketStore::default();
         let whole = packet(2, 9, 100);
-        let (id, read) = store.insert_own(&whole[..whole.len() - 2]).unwrap();
+        let (id, read) = store.insert_own(&whole[..whole.len() - 2], Time(0)).unwrap();
         assert_eq!(read, header(2, 9, 100));
         assert_eq!(store.find(id).unwrap().bytes, whole);
-        assert_eq!(store.insert_own(&whole[..whole.len() - 6]), None);
-        assert_eq!(store.insert_own(&vec![0; 10_000]), None);
+        assert_eq!(store.insert_own(&whole[..whole.len() - 6], Time(0)), None);
+        assert_eq!(store.insert_own(&vec![0; 10_000], Time(0)), None);
         assert_eq!(store.len(), 1);
     }
 }

@@ -78,7 +78,7 @@ impl Cable {
     ) -> Result<Time, Lost> {
         let lost_of_100 = match kind {
             FrameKind::Signal(_) => self.faults.lose_signals,
-            FrameKind::FlowControl => self.faults.lose_credits,
+            FrameKind::FlowControl(_) => self.faults.lose_credits,
             FrameKind::Packet => 0,
         };
         let lost = random.below(100) < lost_of_100;

@@ -54,6 +54,7 @@ const CONFIG: LinkConfig = LinkConfig {
     management_blocks: 10,
     submit_blocks: 100,
     bytes_per_s: None,
+    paced: true,
     update_ns: 1_000,
     idle_update_ns: 1_000,
     training_ns: 500,
@@ -332,7 +333,7 @@ fn the_next_packet_is_due_when_the_line_is_free() {
     let now = now + 2_000;
     while !matches!(a.poll(now).expect("a packet follows"), Next::Packet(_)) {
         // Flow control was due first, and the line is taken for it.
-        a.port.line = Line::new(None);
+        a.port.line = Line::new(None, true);
     }
     assert_eq!(a.poll(now), None);
     // 4,122 bytes at 4 bytes a nanosecond.
