@@ -10,6 +10,7 @@
 //! |---|---|
 //! | [`adapter`] | where packets begin and end |
 //! | [`attributes`] | what subnet management reads and writes of a node, as plain values |
+//! | [`datagram`] | packets that carry a management datagram |
 //! | [`link`] | one end of a cable: training, lanes, credits, arbitration, rate |
 //! | [`management`] | the agents that answer a subnet manager and a performance manager |
 //! | [`subnet`] | all nodes, cables and agents of a plan in one process |
@@ -19,6 +20,7 @@
 
 pub mod adapter;
 pub mod attributes;
+pub mod datagram;
 pub mod link;
 pub mod management;
 pub mod subnet;

@@ -9,7 +9,6 @@
 //! |---|---|
 //! | `node` | the data plane of a node, and what its agents get and send |
 //! | `state` | the attributes of a node |
-//! | `datagram` | packets that carry a management datagram |
 //! | `cable`, `random` | frames under way, bit errors |
 //! | `agenda` | what is due, and when |
 //! | `view` | what can be seen of ports and cables |
@@ -40,7 +39,6 @@
 mod agenda;
 mod cable;
 mod config;
-mod datagram;
 mod node;
 mod random;
 mod state;

@@ -6,10 +6,10 @@ use std::num::NonZeroU64;
 use vernic_wire::mad::{MAD_LEN, Method, MgmtClass};
 use vernic_wire::{Lid, Lrh, PortNum, Psn, Qpn, VirtualLane, vcrc};
 
-use super::datagram::{Envelope, GSI_QKEY};
 use crate::Time;
 use crate::adapter::AdapterPort;
 use crate::attributes::{PhysicalState, PortAttributes, PortState};
+use crate::datagram::{Envelope, GSI_QKEY};
 use crate::link::{Frame, Life, SubmitError, Transmit};
 use crate::management::{Agent, Ingress, Route};
 use crate::switch::Switch;

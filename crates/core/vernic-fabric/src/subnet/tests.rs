@@ -2,9 +2,9 @@ use vernic_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
 use vernic_wire::smp::{NodeInfo, SmAttribute, Smp};
 use vernic_wire::{Psn, vcrc};
 
-use super::datagram::Envelope;
 use super::*;
 use crate::attributes::PortState;
+use crate::datagram::Envelope;
 
 const ONE: PortNum = PortNum(1);
 

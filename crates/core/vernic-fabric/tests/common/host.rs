@@ -20,6 +20,29 @@ pub struct Traffic {
     refused: Option<Vec<u8>>,
 }
 
+impl Traffic {
+    pub fn new(flow: Flow, payload: usize, packets: u64) -> Self {
+        // On lane 15 if the service level says 15.
+        let lane = if flow.service_level == 15 { 15 } else { 0 };
+        Self { flow, lane, payload, left: packets, next: 0, refused: None }
+    }
+    /// Returns the next packet to be sent, if any.
+    pub fn next_packet(&mut self) -> Option<Vec<u8>> {
+        let left = self.left.checked_sub(1)?;
+        let bytes = self
+            .refused
+            .take()
+            .unwrap_or_else(|| packet(self.flow, self.lane, self.next, self.payload));
+        (self.left, self.next) = (left, self.next + 1);
+        Some(bytes)
+    }
+    /// Keeps a packet that was refused, to be the next again.
+    pub fn refuse(&mut self, bytes: Vec<u8>) {
+        (self.left, self.next) = (self.left + 1, self.next - 1);
+        self.refused = Some(bytes);
+    }
+}
+
 pub struct Host {
     pub port: AdapterPort,
     pub attributes: PortAttributes,
@@ -47,28 +70,21 @@ impl Host {
     pub fn send(&mut self, destination: u16, service_level: u8, payload: usize, packets: u64) {
         let source = self.attributes.lid.0;
         let flow = Flow { source, destination, service_level };
-        let lane = if service_level == 15 { 15 } else { 0 };
-        self.traffic.push(Traffic { flow, lane, payload, left: packets, next: 0, refused: None });
+        self.traffic.push(Traffic::new(flow, payload, packets));
     }
     /// Submits what the port takes, and takes what has arrived.
     pub fn work(&mut self, now: Time, oracle: &mut Oracle) {
         for traffic in &mut self.traffic {
-            while traffic.left > 0 {
-                let refused = traffic.refused.take();
-                let bytes = refused.unwrap_or_else(|| {
-                    packet(traffic.flow, traffic.lane, traffic.next, traffic.payload)
-                });
+            while let Some(bytes) = traffic.next_packet() {
                 match self.port.submit(&mut self.attributes, &bytes, now) {
                     Ok(()) => oracle.sent += 1,
                     Err(SubmitError::Discarded) => oracle.refused += 1,
                     Err(SubmitError::Full) => {
-                        traffic.refused = Some(bytes);
+                        traffic.refuse(bytes);
                         break;
                     }
                     Err(error) => panic!("{error}"),
                 }
-                traffic.next += 1;
-                traffic.left -= 1;
             }
         }
         self.traffic.retain(|traffic| traffic.left > 0);

@@ -1,5 +1,8 @@
 //! Packets that carry a management datagram: LRH, GRH if there is one, BTH, DETH, 256 bytes, ICRC
 //! (IBTA 13.4.2, 13.5.3).
+//!
+//! Owns the way from such a packet to its datagram and back. The agents' side of a subnet calls it,
+//! and so do owners that bring datagrams of their clients to it.
 
 use vernic_wire::mad::MAD_LEN;
 use vernic_wire::{
@@ -8,26 +11,34 @@ use vernic_wire::{
 };
 
 /// The Q_Key of queue pair 1 (IBTA 10.2.5).
-pub(super) const GSI_QKEY: Qkey = Qkey(0x8001_0000);
+pub const GSI_QKEY: Qkey = Qkey(0x8001_0000);
 
-/// What surrounds a datagram.
+/// What surrounds a management datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Envelope {
+pub struct Envelope {
     /// Whether the packet goes by the lane of management.
-    pub(super) is_management: bool,
-    pub(super) service_level: u8,
-    pub(super) slid: u16,
-    pub(super) dlid: u16,
-    pub(super) grh: Option<Grh>,
-    pub(super) pkey: Pkey,
-    pub(super) source: Qpn,
-    pub(super) destination: Qpn,
-    pub(super) qkey: Qkey,
+    pub is_management: bool,
+    /// The service level.
+    pub service_level: u8,
+    /// The source LID.
+    pub slid: u16,
+    /// The destination LID.
+    pub dlid: u16,
+    /// The global route header, if there is one.
+    pub grh: Option<Grh>,
+    /// The partition key.
+    pub pkey: Pkey,
+    /// The queue pair that sent it.
+    pub source: Qpn,
+    /// The queue pair that it is for.
+    pub destination: Qpn,
+    /// The queue key.
+    pub qkey: Qkey,
 }
 
 impl Envelope {
     /// Makes the envelope of a packet of subnet management.
-    pub(super) const fn of_smp(slid: u16, dlid: u16, service_level: u8) -> Self {
+    pub const fn of_smp(slid: u16, dlid: u16, service_level: u8) -> Self {
         Self {
             is_management: true,
             service_level,
@@ -41,7 +52,7 @@ impl Envelope {
         }
     }
     /// Makes the envelope of an answer, which goes back where the packet came from.
-    pub(super) fn answer(&self) -> Self {
+    pub fn answer(&self) -> Self {
         let grh =
             self.grh.map(|grh| Grh { sgid: grh.dgid, dgid: grh.sgid, hop_limit: 0xFF, ..grh });
         let qkey = if self.destination == Qpn::GSI { GSI_QKEY } else { self.qkey };
@@ -57,7 +68,7 @@ impl Envelope {
     }
     /// Reads a packet, LRH to VCRC, that the link layer has checked. `None` if it carries no
     /// datagram, or its ICRC is wrong.
-    pub(super) fn open(packet: &[u8]) -> Option<(Self, [u8; MAD_LEN])> {
+    pub fn open(packet: &[u8]) -> Option<(Self, [u8; MAD_LEN])> {
         let packet = LinkPacket::parse(packet).ok().filter(LinkPacket::has_right_icrc)?;
         let (lrh, transport) = (packet.lrh(), packet.transport()?);
         let bth = Bth::parse(transport).ok()?;
@@ -77,7 +88,7 @@ impl Envelope {
         (bth.opcode == Opcode::UD_SEND_ONLY).then_some((envelope, mad))
     }
     /// Writes the packet with a datagram, LRH to VCRC, to `out` alone.
-    pub(super) fn seal(&self, psn: Psn, mad: &[u8; MAD_LEN], out: &mut Vec<u8>) {
+    pub fn seal(&self, psn: Psn, mad: &[u8; MAD_LEN], out: &mut Vec<u8>) {
         let lane = if self.is_management { VirtualLane::MANAGEMENT.value() } else { 0 };
         let grh_len = if self.grh.is_some() { Grh::LEN } else { 0 };
         let transport_at = Lrh::LEN + grh_len;
