@@ -22,6 +22,7 @@ mod host;
 mod hostile;
 mod inbound;
 pub mod iwarp;
+pub mod mad;
 mod message;
 mod outbound;
 mod qp;
