@@ -2,6 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use vernic_wire::ipoib::{Arp, ConnectedData, Encapsulation, HardwareAddress};
 use vernic_wire::mad::MadHeader;
 use vernic_wire::net::{Ethernet, Ipv4, Ipv6, Udp};
 use vernic_wire::{
@@ -25,6 +26,7 @@ macro_rules! round_trip {
 fuzz_target!(|bytes: &[u8]| {
     round_trip!(bytes: Bth, Reth, Aeth, AtomicEth, AtomicAckEth, Deth, ImmDt, Ieth, Rdeth, Xrceth);
     round_trip!(bytes: Feth, Grh, Lrh, MadHeader, Ethernet, Ipv4, Ipv6, Udp);
+    round_trip!(bytes: Encapsulation, HardwareAddress, Arp, ConnectedData);
     if let Ok(packet) = Packet::parse(bytes) {
         let mut out = vec![0; bytes.len()];
         let at = packet.headers().emit(&mut out);

@@ -3,9 +3,9 @@
 //! Owns every format that Vernic puts on or takes off a wire: the InfiniBand transport headers, the
 //! opcode table that says which of them a packet has, the invariant and the variant CRC, the
 //! packets of an InfiniBand link, management datagrams of communication management and of subnet
-//! administration, the Ethernet, IP and UDP headers around them in captures; and [`iwarp`], the
-//! formats of RDMA over TCP. Everyone above calls it; it calls nothing of ours, holds no state,
-//! allocates nothing, has no clock and no `unsafe`.
+//! administration, the Ethernet, IP and UDP headers around them in captures; [`ipoib`], IP over
+//! InfiniBand; and [`iwarp`], the formats of RDMA over TCP. Everyone above calls it; it calls
+//! nothing of ours, holds no state, allocates nothing, has no clock and no `unsafe`.
 //!
 //! - One header per file, with the same shape: layout picture, `LEN`, repr, `parse`, `emit`,
 //!   `Display`, tests. Learn [`Bth`] and you know all.
@@ -34,6 +34,7 @@ mod grh;
 pub mod icrc;
 mod ieth;
 mod immdt;
+pub mod ipoib;
 pub mod iwarp;
 mod link_error;
 pub mod link_packet;

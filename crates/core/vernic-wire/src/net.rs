@@ -12,6 +12,8 @@ mod ipv4;
 mod ipv6;
 mod udp;
 
+use core::net::Ipv6Addr;
+
 pub use ethernet::{EtherType, Ethernet, MacAddr};
 pub use ip::Ip;
 pub use ipv4::Ipv4;
@@ -22,6 +24,25 @@ pub use udp::Udp;
 pub const ROCE_V2_PORT: u16 = 4791;
 /// The protocol number of UDP.
 pub const PROTOCOL_UDP: u8 = 17;
+/// The protocol number of ICMP of IPv4.
+pub const PROTOCOL_ICMP: u8 = 1;
+/// The protocol number of ICMP of IPv6.
+pub const PROTOCOL_ICMPV6: u8 = 58;
+
+/// The Internet checksum of `bytes` (RFC 1071). Over bytes that contain a right one it is 0.
+pub fn checksum(bytes: &[u8]) -> u16 {
+    fold(sum_words(bytes))
+}
+
+/// The checksum of a message of a protocol over IPv6: of the two addresses, the length, the
+/// protocol and the message (RFC 8200, section 8.1). Over a message that contains a right one it is
+/// 0. Messages are at most 65,535 bytes long.
+pub fn transport_checksum(src: Ipv6Addr, dst: Ipv6Addr, protocol: u8, message: &[u8]) -> u16 {
+    let len = u32::from(crate::error::saturate(message.len()));
+    let pseudo_header =
+        sum_words(&src.octets()) + sum_words(&dst.octets()) + len + u32::from(protocol);
+    fold(pseudo_header + sum_words(message))
+}
 
 /// The Internet checksum's running sum (RFC 1071), not yet folded, over big-endian 16-bit words.
 fn sum_words(bytes: &[u8]) -> u32 {

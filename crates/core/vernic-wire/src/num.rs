@@ -268,6 +268,11 @@ impl Pkey {
     pub const fn value(self) -> u16 {
         self.0
     }
+    /// Returns the key of a full member of this partition.
+    #[must_use]
+    pub const fn to_full(self) -> Self {
+        Self(self.0 | 0x8000)
+    }
     /// Whether two members may talk: same partition, and not both limited (IBTA 10.9.3).
     pub const fn matches(self, other: Self) -> bool {
         (self.0 ^ other.0) & 0x7FFF == 0 && (self.0 | other.0) & 0x8000 != 0

@@ -36,6 +36,8 @@ pub struct EtherType(pub u16);
 impl EtherType {
     /// IPv4.
     pub const IPV4: Self = Self(0x0800);
+    /// Address resolution of IPv4.
+    pub const ARP: Self = Self(0x0806);
     /// IPv6.
     pub const IPV6: Self = Self(0x86DD);
     /// RoCEv1: a GRH follows (IBTA A16).
