@@ -4,7 +4,7 @@
 //! Owns what happens to a packet between the adapter that sends it and the one that receives it
 //! (IBTA volume 1, chapters 7, 13, 14, 16 and 18). It has no clock, socket or thread: its owner
 //! passes the present in, carries bytes from one end of a cable to the other, and asks when
-//! something is due. So far the tests of this crate are the only owner (docs/fabric.md).
+//! something is due (docs/fabric.md).
 //!
 //! | module | owns |
 //! |---|---|

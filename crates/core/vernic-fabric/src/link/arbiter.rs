@@ -54,15 +54,18 @@ impl Walk {
     fn choose(&mut self, table: &[ArbitrationEntry], ready: LaneSet) -> Option<VirtualLane> {
         let table = &table[..table.len().min(ENTRIES)];
         let sends = |entry: &ArbitrationEntry| entry.weight != 0 && ready.contains(entry.lane);
+        if let Some(entry) = table.get(self.at).filter(|entry| sends(entry))
+            && self.rest[self.at] > 0
+        {
+            return Some(entry.lane);
+        }
         if !table.iter().any(sends) {
             return None;
         }
         if self.at >= table.len() {
             self.at = 0;
         }
-        if !(sends(&table[self.at]) && self.rest[self.at] > 0) {
-            self.go_round(table, sends);
-        }
+        self.go_round(table, sends);
         table.get(self.at).map(|entry| entry.lane)
     }
     /// Goes on to the next entry that may send. As many whole rounds as bring the first of them
@@ -128,6 +131,9 @@ impl Arbiter {
         data_lanes: u8,
         ready: LaneSet,
     ) -> Option<Choice> {
+        if ready.is_empty() {
+            return None;
+        }
         let single = [VirtualLane::MANAGEMENT, VirtualLane::new(0)];
         let count = if data_lanes <= 1 { 2 } else { 1 };
         if let Some(lane) = single[..count].iter().find(|lane| ready.contains(**lane)) {

@@ -34,6 +34,8 @@ pub(crate) struct Port {
     queues: Queues,
     arbiter: Arbiter,
     line: Line,
+    /// When credits are to be told next, of so many lanes, while nothing changes that.
+    telling: Option<(u8, Time)>,
     /// The lane whose credits are looked at first, so that each has its turn.
     first_lane: u8,
     /// Whether credits left last: then packets go first, or a slow line would carry credits alone.
@@ -55,6 +57,7 @@ impl Port {
             queues: Queues::default(),
             arbiter: Arbiter::new(),
             line: Line::new(config.bytes_per_s, config.paced),
+            telling: None,
             first_lane: 0,
             credits_last: false,
             waiting_since: None,
@@ -143,8 +146,7 @@ impl Port {
         if lane.value() >= attributes.operational_lanes {
             return;
         }
-        let flow = self.flows.get_mut(usize::from(lane.value()));
-        if flow.is_some_and(|flow| flow.handle(&packet).is_err()) {
+        if self.flow_mut(lane).is_some_and(|flow| flow.handle(&packet).is_err()) {
             attributes.counters.local_link_integrity += 1;
             self.fail(attributes, now);
         }
@@ -202,6 +204,7 @@ impl Port {
     /// Gives back what a packet took of a receive buffer.
     pub(crate) fn release(&mut self, lane: VirtualLane, blocks: u16) {
         self.buffers.release(lane, blocks);
+        self.telling = None;
     }
     /// Appends a packet to the queue of its lane.
     pub(crate) fn enqueue(&mut self, queued: Queued, now: Time) {
@@ -252,6 +255,12 @@ impl Port {
     fn poll_flow_control(&mut self, attributes: &PortAttributes, now: Time) -> Option<Next> {
         let initializes = attributes.state == PortState::Init;
         let count = data_lanes(attributes);
+        let due = self.telling(count);
+        self.telling = Some((count, due));
+        if now < due {
+            return None;
+        }
+        self.telling = None;
         let (lane, counts) = (0..count).find_map(|step| {
             let lane = VirtualLane::new((self.first_lane + step) % count);
             let (free, config) = (self.buffers.free(lane), &self.config);
@@ -262,6 +271,16 @@ impl Port {
         (self.first_lane, self.credits_last) = (lane.value() + 1, true);
         self.line.take(attributes, now, bytes.len());
         Some(Next::FlowControl(bytes))
+    }
+    /// Returns when credits are to be told next.
+    fn telling(&self, lanes: u8) -> Time {
+        if let Some((_, at)) = self.telling.filter(|(of, _)| *of == lanes) {
+            return at;
+        }
+        let flows = self.flows.iter().take(usize::from(lanes)).zip(0..);
+        let due = flows
+            .map(|(flow, lane)| flow.due(&self.config, self.buffers.free(VirtualLane::new(lane))));
+        due.min().unwrap_or(Time(u64::MAX))
     }
     /// Takes the packet that the arbiter chooses out of its queue.
     fn poll_packet(&mut self, attributes: &mut PortAttributes, now: Time) -> Option<Queued> {
@@ -309,11 +328,7 @@ impl Port {
         let mut due = [self.training.due(), self.queues.expiry(lifetimes), None, None];
         if self.training.is_up() {
             let free_at = self.line.free_at();
-            let flows = self.flows.iter().take(usize::from(data_lanes(attributes)));
-            let told = flows.zip(0..).map(|(flow, lane)| {
-                flow.due(&self.config, self.buffers.free(VirtualLane::new(lane)))
-            });
-            due[2] = told.min().map(|at| at.max(free_at));
+            due[2] = Some(self.telling(data_lanes(attributes)).max(free_at));
             due[3] = (!self.ready(attributes).is_empty()).then_some(free_at);
         }
         due.into_iter().flatten().min()
@@ -343,13 +358,16 @@ impl Port {
         }
         attributes.state = PortState::Down;
         self.flows = [LaneFlow::default(); DATA_LANES];
+        self.telling = None;
         self.waiting_since = None;
         if cause == Cause::Link {
             attributes.counters.link_downed += 1;
             self.changed = true;
         }
     }
+    /// Returns the credits of a lane, which are going to change.
     fn flow_mut(&mut self, lane: VirtualLane) -> Option<&mut LaneFlow> {
+        self.telling = None;
         self.flows.get_mut(usize::from(lane.value()))
     }
 }

@@ -252,8 +252,6 @@ impl Net {
         table.emit(&mut data);
         let modifier = 1 << 16 | u32::from(port);
         self.ask(&path, Method::SET, SmAttribute::VL_ARBITRATION, modifier, &data);
-        data.fill(0);
-        self.ask(&path, Method::SET, SmAttribute::VL_ARBITRATION, modifier + (1 << 16), &data);
     }
     /// Returns the ports that lead from the first host to a node.
     pub fn path_to(&self, node: usize) -> Vec<u8> {
