@@ -76,7 +76,7 @@ impl Wc {
     }
     /// Service level; of a RoCEv2 datagram the packet type: 0xA for IPv4, 0x9 for IPv6.
     pub const fn sl(&self) -> u8 {
-        self.0.completion.sl
+        self.0.completion.route.service_level
     }
     /// When it completed: nanoseconds of the system's CLOCK_MONOTONIC. Completions of one batch of
     /// packets have one time.

@@ -50,7 +50,7 @@ fn a_datagram_arrives_behind_an_ip_header_with_sender_and_packet_type() {
         t.a_qp.post_send(&[datagram(&ah, t.b_qp.qpn(), QKEY, &[t.a.sge(0, 1000)])]).unwrap();
         let wc = t.b.wait(1)[0];
         assert_eq!((wc.status, wc.byte_len, wc.src_qpn), (WcStatus::Success, 1040, t.a_qp.qpn()));
-        assert_eq!((wc.tag, wc.grh, wc.sl), (Tag::Imm(5), true, 0xA));
+        assert_eq!((wc.tag, wc.grh, wc.route.service_level), (Tag::Imm(5), true, 0xA));
         assert_eq!(t.b.bytes(40, 1000), data);
         let header = t.b.bytes(20, 20);
         assert_eq!((header[0], header[1], header[9]), (0x45, 0x20, 17));

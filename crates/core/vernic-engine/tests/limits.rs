@@ -283,7 +283,10 @@ fn a_datagram_over_ipv6_arrives_behind_an_ipv6_header() {
     let dest = Some(Dest { ah: &ah, qpn: b_qp.qpn(), qkey });
     a_qp.post_send(&[SendWr { dest, ..wr(1, SendOp::Send, &list) }]).unwrap();
     let wc = b.wait(1)[0];
-    assert_eq!((wc.status, wc.byte_len, wc.grh, wc.sl), (WcStatus::Success, 48, true, 0x9));
+    assert_eq!(
+        (wc.status, wc.byte_len, wc.grh, wc.route.service_level),
+        (WcStatus::Success, 48, true, 0x9)
+    );
     let header = b.bytes(0, 40);
     assert_eq!((header[0], header[1] & 0xF0, header[6]), (0x62, 0, 17), "version, class, UDP");
     assert_eq!(header[8..24], row.gid.0);

@@ -21,7 +21,7 @@
 //! Limits: [`TX_ARENA_BYTES`] and [`TX_MAX_RUNS`] per `TxBatch`; [`RX_BUFFERS`] of
 //! [`RX_BUFFER_BYTES`] per `RxBatch`.
 
-use vernic_wire::Lid;
+use vernic_wire::LocalRoute;
 
 use crate::address::Address;
 use crate::path::TxPath;
@@ -337,27 +337,6 @@ pub enum Door {
     /// A private port, to which only processes of this host send that were given this number; a
     /// port of UDP.
     Private(u16),
-}
-
-/// What the LRH of received packets says (IBTA 7.7).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LocalRoute {
-    /// The source; reserved where packets have no LRH.
-    pub slid: Lid,
-    /// The service level.
-    pub service_level: u8,
-    /// The low bits of the destination, which the port's LMC leaves free.
-    pub path_bits: u8,
-}
-
-impl LocalRoute {
-    /// No LRH.
-    pub const NONE: Self = Self { slid: Lid::RESERVED, service_level: 0, path_bits: 0 };
-
-    /// Whether there is an LRH.
-    pub const fn is_some(&self) -> bool {
-        self.slid.value() != 0
-    }
 }
 
 /// The properties that all packets of one receive buffer have in common.

@@ -4,11 +4,11 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use vernic_wire::Gid;
+use vernic_wire::{Gid, LocalRoute};
 
 use crate::ROCE_PORT;
 use crate::address::LocalAddr;
-use crate::batch::{Door, Icrc, LocalRoute, RxMeta};
+use crate::batch::{Door, Icrc, RxMeta};
 use crate::path::{PathId, TxPath};
 
 /// Returns the path from the local address `src` to an address and UDP port: flow 0, traffic class

@@ -65,7 +65,7 @@ pub mod udp;
 pub mod wait;
 
 pub use address::{Address, LocalAddr};
-pub use batch::{Door, Icrc, LinkLimits, LocalRoute, RxBatch, RxMeta, RxPacket, TxBatch, TxRun};
+pub use batch::{Door, Icrc, LinkLimits, RxBatch, RxMeta, RxPacket, TxBatch, TxRun};
 pub use clock::Clock;
 pub use closed::ClosedLink;
 pub use factory::{LinkFactory, LinkSetup, NoLink, UdpFactory};

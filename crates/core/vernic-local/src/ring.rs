@@ -44,12 +44,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use vernic_io::Address;
 use vernic_io::TxPath;
-use vernic_io::batch::{
-    Door, Icrc, LocalRoute, MAX_PACKET_BYTES, MAX_TRANSPORT_BYTES, RxMeta, RxPacket,
-};
+use vernic_io::batch::{Door, Icrc, MAX_PACKET_BYTES, MAX_TRANSPORT_BYTES, RxMeta, RxPacket};
 use vernic_sys::Circle;
 use vernic_sys::{self as sys, ClosableFd, SharedMemory};
-use vernic_wire::Gid;
+use vernic_wire::{Gid, LocalRoute};
 
 use crate::cursor::{Broken, ReadCursor, WriteCursor};
 use crate::hello::RING_BYTES;

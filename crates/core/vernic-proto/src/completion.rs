@@ -1,6 +1,6 @@
 //! Completions of both queues (IBTA 11.4.2.1).
 
-use vernic_wire::{Lid, Qpn, Rkey};
+use vernic_wire::{LocalRoute, Qpn, Rkey};
 
 use crate::error::WcStatus;
 
@@ -55,12 +55,8 @@ pub struct Completion {
     pub solicited: bool,
     /// The first 40 bytes of the receive buffer are a GRH area.
     pub grh: bool,
-    /// Service level; for RoCEv2 datagrams the packet type (0xA IPv4, 0x9 IPv6).
-    pub sl: u8,
-    /// The low bits of the destination LID of a datagram: InfiniBand links only.
-    pub path_bits: u8,
-    /// The source LID of a datagram: InfiniBand links only.
-    pub slid: Lid,
+    /// The way of a datagram: LIDs on InfiniBand links, the packet type for RoCEv2.
+    pub route: LocalRoute,
     /// Which check failed: [`Cause::vendor_err`](crate::Cause::vendor_err), 0 on success.
     pub vendor_err: u32,
 }

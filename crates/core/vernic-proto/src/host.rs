@@ -1,6 +1,6 @@
 //! What a queue pair asks of the device around it.
 
-use vernic_wire::{Lid, Rkey, Srqn};
+use vernic_wire::{LocalRoute, Rkey, Srqn};
 
 use crate::completion::Completion;
 use crate::error::{AccessFault, Failure};
@@ -181,12 +181,8 @@ pub struct RxMeta {
     pub grh: Option<[u8; 40]>,
     /// ECN field of the IP header, 0 to 3.
     pub ecn: u8,
-    /// Packet type for `Completion::sl`.
-    pub sl: u8,
-    /// The low bits of the destination LID, where packets have one, else 0.
-    pub path_bits: u8,
-    /// The source LID, where packets have one, else reserved.
-    pub slid: Lid,
+    /// The way of a datagram, for `Completion::route`.
+    pub route: LocalRoute,
 }
 
 /// One packet written by [`Qp::poll_request`](crate::Qp::poll_request) or

@@ -3,7 +3,7 @@
 //!
 //! Pure helpers over a packet and a few values; called by `rc::responder`, `uc` and `ud`.
 
-use vernic_wire::{HeaderSet, Kind, Lid, Packet, Position, Psn, Rkey};
+use vernic_wire::{HeaderSet, Kind, LocalRoute, Packet, Position, Psn, Rkey};
 
 use crate::completion::{Completion, Tag, WcOpcode};
 use crate::cx::Cx;
@@ -243,9 +243,7 @@ pub(crate) fn send_completion(cx: &Cx<'_>, recv: RecvWqe, solicited: bool) -> Co
         src_qpn: cx.attr.dest_qpn,
         solicited,
         grh: false,
-        sl: 0,
-        path_bits: 0,
-        slid: Lid::RESERVED,
+        route: LocalRoute::NONE,
         vendor_err: 0,
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Used by the requesters of all services.
 
-use vernic_wire::Lid;
+use vernic_wire::LocalRoute;
 
 use crate::completion::{Completion, Tag};
 use crate::cx::Cx;
@@ -38,9 +38,7 @@ pub(crate) fn completion(
         src_qpn: cx.attr.dest_qpn,
         solicited: false,
         grh: false,
-        sl: 0,
-        path_bits: 0,
-        slid: Lid::RESERVED,
+        route: LocalRoute::NONE,
         vendor_err,
     }
 }

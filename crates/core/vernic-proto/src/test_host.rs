@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use vernic_wire::{Lid, Rkey, Srqn};
+use vernic_wire::{LocalRoute, Rkey, Srqn};
 
 use crate::completion::Completion;
 use crate::error::{AccessCheck, AccessFault, Failure};
@@ -229,7 +229,7 @@ impl Host for TestHost {
 
 /// What a link reports about a packet of no interest.
 pub(crate) fn meta() -> RxMeta {
-    RxMeta { grh: None, ecn: 0, sl: 0xA, path_bits: 0, slid: Lid::RESERVED }
+    RxMeta { grh: None, ecn: 0, route: LocalRoute { service_level: 0xA, ..LocalRoute::NONE } }
 }
 
 /// Bytes of a packet: headers, payload, pad.

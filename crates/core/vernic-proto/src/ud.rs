@@ -131,9 +131,7 @@ impl Transport for Ud {
             tag: tag_of(packet),
             src_qpn: deth.src_qpn,
             grh: meta.grh.is_some(),
-            sl: meta.sl,
-            path_bits: meta.path_bits,
-            slid: meta.slid,
+            route: meta.route,
             ..recv_completion(cx, recv, packet)
         });
         cx.counters.messages_received += 1;

@@ -68,7 +68,7 @@ pub use ieth::Ieth;
 pub use immdt::ImmDt;
 pub use link_error::LinkError;
 pub use link_packet::{LinkLimits, LinkPacket};
-pub use lrh::Lrh;
+pub use lrh::{LocalRoute, Lrh};
 pub use num::{
     AckTimeout, Gid, Guid, Lid, Lkey, Mtu, Pkey, PortNum, Psn, Qkey, Qpn, Rkey, RnrTimer,
     ServiceLevel, Srqn, VirtualLane,

@@ -12,6 +12,7 @@ use core::fmt;
 
 use crate::ParseError;
 use crate::error::head;
+use crate::num::Lid;
 
 /// Local route header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -94,6 +95,31 @@ impl fmt::Display for Lrh {
             "lid {:#x} > {:#x} sl={} words={}",
             self.slid, self.dlid, self.service_level, self.packet_length
         )
+    }
+}
+
+/// What the LRH of a received packet says of its way (IBTA 7.7).
+///
+/// As large as a number of 4 bytes, and aligned like one: completions carry it.
+#[repr(C, align(4))]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LocalRoute {
+    /// The source; reserved where packets have no LRH.
+    pub slid: Lid,
+    /// The service level. For RoCEv2 datagrams the packet type: 0xA for IPv4, 0x9 for IPv6.
+    pub service_level: u8,
+    /// The low bits of the destination, which the port's LMC leaves free.
+    pub path_bits: u8,
+}
+
+impl LocalRoute {
+    /// No LRH.
+    pub const NONE: Self = Self { slid: Lid::RESERVED, service_level: 0, path_bits: 0 };
+
+    /// Whether there is an LRH.
+    #[inline]
+    pub const fn is_some(&self) -> bool {
+        self.slid.value() != 0
     }
 }
 

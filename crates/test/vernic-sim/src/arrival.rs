@@ -6,7 +6,7 @@
 use std::fmt::Display;
 
 use vernic_proto::{Disposition, DropReason, PartAck, Qp, RxMeta, Time};
-use vernic_wire::{AethCode, Bth, Headers, Lid, Opcode, Packet, Psn, RnrTimer, Service};
+use vernic_wire::{AethCode, Bth, Headers, LocalRoute, Opcode, Packet, Psn, RnrTimer, Service};
 
 use crate::cover::Count;
 use crate::ctx::{Ctx, fail};
@@ -87,9 +87,7 @@ impl World {
         let meta = RxMeta {
             grh: (service == Service::Ud).then_some([0x47; 40]),
             ecn: if !by_ring && self.rng.ppm(5_000) { 3 } else { 0 },
-            sl: 0xA,
-            path_bits: 0,
-            slid: Lid::RESERVED,
+            route: LocalRoute { service_level: 0xA, ..LocalRoute::NONE },
         };
         let is_request = packet.info().is_request();
         let conn = &mut self.conns[c];
@@ -203,7 +201,11 @@ impl World {
         let mut bytes = [0; Bth::LEN + 16];
         Headers::new(Bth::new(Opcode::CNP, qpn, Psn::new(0))).emit(&mut bytes);
         let Ok(packet) = Packet::parse(&bytes) else { return };
-        let meta = RxMeta { grh: None, ecn: 0, sl: 0xA, path_bits: 0, slid: Lid::RESERVED };
+        let meta = RxMeta {
+            grh: None,
+            ecn: 0,
+            route: LocalRoute { service_level: 0xA, ..LocalRoute::NONE },
+        };
         let disposition =
             self.with_qp(c, s, |qp, now, host| qp.handle_packet(now, &packet, &meta, host));
         self.ctx.hit(Count::Notified);
@@ -218,7 +220,11 @@ impl World {
     /// A packet of an earlier connection between the same numbers: it may cost time, nothing else.
     pub(crate) fn receive_ghost(&mut self, c: usize, s: usize, bytes: &[u8]) {
         let Ok(packet) = Packet::parse(bytes) else { return };
-        let meta = RxMeta { grh: None, ecn: 0, sl: 0xA, path_bits: 0, slid: Lid::RESERVED };
+        let meta = RxMeta {
+            grh: None,
+            ecn: 0,
+            route: LocalRoute { service_level: 0xA, ..LocalRoute::NONE },
+        };
         self.haunt(c, s, &packet, |world| {
             world.with_qp(c, s, |qp, now, host| qp.handle_packet(now, &packet, &meta, host))
         });

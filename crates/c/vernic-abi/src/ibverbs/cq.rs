@@ -238,9 +238,9 @@ impl From<Wc> for ibv_wc {
             src_qp: wc.src_qpn.value(),
             wc_flags: flags,
             pkey_index: 0,
-            slid: wc.slid.value(),
-            sl: wc.sl,
-            dlid_path_bits: wc.path_bits,
+            slid: wc.route.slid.value(),
+            sl: wc.route.service_level,
+            dlid_path_bits: wc.route.path_bits,
         }
     }
 }

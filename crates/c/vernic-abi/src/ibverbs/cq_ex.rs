@@ -214,15 +214,15 @@ extern "C" fn read_wc_flags(cq: Handle<ibv_cq>) -> c_uint {
 }
 
 extern "C" fn read_slid(cq: Handle<ibv_cq>) -> u32 {
-    read(cq, |now| now.wc.slid.value().into())
+    read(cq, |now| now.wc.route.slid.value().into())
 }
 
 extern "C" fn read_sl(cq: Handle<ibv_cq>) -> u8 {
-    read(cq, |now| now.wc.sl)
+    read(cq, |now| now.wc.route.service_level)
 }
 
 extern "C" fn read_dlid_path_bits(cq: Handle<ibv_cq>) -> u8 {
-    read(cq, |now| now.wc.path_bits)
+    read(cq, |now| now.wc.route.path_bits)
 }
 
 extern "C" fn read_completion_ts(cq: Handle<ibv_cq>) -> u64 {

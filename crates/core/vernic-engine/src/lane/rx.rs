@@ -14,7 +14,7 @@ use vernic_io::{Address, Door, Icrc, Nanos, RxPacket};
 use vernic_local::{BYTES_PER_POLL, RingSource, SenderMemory};
 use vernic_local::{LocalPeerId, MAX_RING_BYTES, Record, rx_packet};
 use vernic_proto::{Disposition, DropReason, RxMeta, Time};
-use vernic_wire::{Lid, Packet, Qpn, Service};
+use vernic_wire::{LocalRoute, Packet, Qpn, Service};
 
 use crate::counters::Counted;
 use crate::device::grh;
@@ -302,7 +302,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         *requests |= is_request;
         let mut sender = Sender::Peer;
         let ecn = packet.meta.traffic_class & 3;
-        let mut meta = RxMeta { grh: None, ecn, sl: 0, path_bits: 0, slid: Lid::RESERVED };
+        let mut meta = RxMeta { grh: None, ecn, route: LocalRoute::NONE };
         // A datagram completes nothing but its receive, so those of a batch may complete together.
         let is_datagram = qp.service() == Service::Ud;
         if is_datagram {
@@ -411,17 +411,16 @@ impl<'a, 'p> Demux<'a, 'p> {
 }
 
 /// Notes what the completion and the GRH area of a datagram tell of its way (IBTA 11.4.2.1).
-#[inline]
+#[inline(never)]
 fn describe_datagram(packet: &RxPacket<'_>, meta: &mut RxMeta) {
     let route = packet.meta.route;
     if route.is_some() {
-        meta.sl = route.service_level;
-        (meta.slid, meta.path_bits) = (route.slid, route.path_bits);
+        meta.route = route;
         meta.grh = matches!(packet.meta.src, Address::Gid(_)).then(|| grh::global(packet));
         return;
     }
     meta.grh = Some(grh::area(packet));
-    meta.sl = match packet.meta.dst.ip() {
+    meta.route.service_level = match packet.meta.dst.ip() {
         IpAddr::V4(_) => PACKET_TYPE_IPV4,
         IpAddr::V6(_) => PACKET_TYPE_IPV6,
     };

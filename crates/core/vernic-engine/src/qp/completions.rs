@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use vernic_proto::{Completion, Tag, WcOpcode, WcStatus};
-use vernic_wire::{Lid, Qpn};
+use vernic_wire::{LocalRoute, Qpn};
 
 use crate::device::opened::Device;
 use crate::error::ResizeError;
@@ -56,9 +56,7 @@ const EMPTY: Completion = Completion {
     src_qpn: Qpn::SMI,
     solicited: false,
     grh: false,
-    sl: 0,
-    path_bits: 0,
-    slid: Lid::RESERVED,
+    route: LocalRoute::NONE,
     vendor_err: 0,
 };
 

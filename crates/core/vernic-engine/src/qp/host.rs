@@ -13,7 +13,7 @@ use vernic_proto::{
     AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, MwBind, PullFault, QpAttr,
     QpEvent, RecvWqe, RemoteAccess, SendOp, SendWqe, SrqFault, Tag, Time, WcOpcode, WcStatus,
 };
-use vernic_wire::{Lid, Qpn, Rkey, Srqn};
+use vernic_wire::{LocalRoute, Qpn, Rkey, Srqn};
 
 use crate::counters::Counted;
 use crate::device::opened::Device;
@@ -142,9 +142,7 @@ impl QpHost<'_> {
             src_qpn: Qpn::SMI,
             solicited: false,
             grh: false,
-            sl: 0,
-            path_bits: 0,
-            slid: Lid::RESERVED,
+            route: LocalRoute::NONE,
             vendor_err: vernic_proto::Cause::Flushed.vendor_err(),
         }
     }

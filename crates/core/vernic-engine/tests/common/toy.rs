@@ -17,8 +17,8 @@ use vernic_engine::{
 };
 use vernic_io::link::Departure;
 use vernic_io::{
-    Address, Door, Icrc, Link, LinkFactory, LinkLimits, LinkSetup, LocalRoute, Nanos, NoPath,
-    OpenPath, PathId, PathRequest, Paths, RxBatch, RxMeta, RxPacket, SendReport, TxBatch, TxPath,
+    Address, Door, Icrc, Link, LinkFactory, LinkLimits, LinkSetup, Nanos, NoPath, OpenPath, PathId,
+    PathRequest, Paths, RxBatch, RxMeta, RxPacket, SendReport, TxBatch, TxPath,
 };
 
 /// Virtual lanes of each link.
@@ -204,7 +204,7 @@ impl Link for ToyLink {
                 traffic_class: 0,
                 hop_limit: 0,
                 flow_label: 0,
-                route: LocalRoute::NONE,
+                route: vernic_wire::LocalRoute::NONE,
                 icrc: Icrc::Good,
                 handed_over: false,
             };

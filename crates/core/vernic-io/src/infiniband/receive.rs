@@ -1,10 +1,10 @@
 //! Packets of a message of the fabric process, as parts of the buffer that the message came into.
 
 use vernic_attach::Packets;
-use vernic_wire::{Grh, Lid, Lrh, PortNum, icrc};
+use vernic_wire::{Grh, Lid, LocalRoute, Lrh, PortNum, icrc};
 
 use crate::address::Address;
-use crate::batch::{Door, Icrc, LocalRoute, RxMeta};
+use crate::batch::{Door, Icrc, RxMeta};
 use crate::link::LinkCounters;
 use crate::link_port::LinkPort;
 

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use expect_test::{Expect, expect};
 use vernic_wire::opcode::{Kind, Opcode, Position, response};
 use vernic_wire::{
-    AckTimeout, Aeth, AtomicAckEth, Bth, CreditCode, Headers, Lid, Mtu, NakCode, Packet, Psn, Qpn,
-    Rkey, RnrTimer, Service, Srqn, Syndrome,
+    AckTimeout, Aeth, AtomicAckEth, Bth, CreditCode, Headers, LocalRoute, Mtu, NakCode, Packet,
+    Psn, Qpn, Rkey, RnrTimer, Service, Srqn, Syndrome,
 };
 
 use crate::*;
@@ -233,7 +233,7 @@ impl Sender {
         let at = headers.emit(&mut buf);
         buf[at..at + payload.len()].copy_from_slice(payload);
         let packet = Packet::parse(&buf[..at + payload.len()]).unwrap();
-        let meta = RxMeta { grh: None, ecn, sl: 0, path_bits: 0, slid: Lid::RESERVED };
+        let meta = RxMeta { grh: None, ecn, route: LocalRoute::NONE };
         self.qp.handle_packet(self.now, &packet, &meta, &mut self.host)
     }
     fn aeth(&mut self, psn: u32, msn: u32, syndrome: Syndrome) -> Disposition {

@@ -110,7 +110,7 @@ fn a_receive_begins_with_the_forty_bytes_of_the_grh_area() {
     assert_eq!(t.host.recv_buf[40..140], t.host.send_buf[..100]);
     let completion = t.host.received[0];
     assert_eq!((completion.wr_id, completion.byte_len, completion.tag), (3, 140, Tag::Imm(6)));
-    assert_eq!((completion.src_qpn, completion.sl), (Qpn::new(0x11), 0xA));
+    assert_eq!((completion.src_qpn, completion.route.service_level), (Qpn::new(0x11), 0xA));
     assert!(completion.grh && completion.solicited);
 }
 

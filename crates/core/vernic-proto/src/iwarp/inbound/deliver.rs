@@ -6,7 +6,7 @@
 //! Delivered" (RFC 5041, 5.4): segments are taken in the order of the stream, so a Last flag is all
 //! that it takes.
 
-use vernic_wire::Lid;
+use vernic_wire::LocalRoute;
 use vernic_wire::iwarp::{
     AtomicCode, AtomicRequest, AtomicResponse, DdpHeader, Immediate, RdmapHeader, RdmapOpcode,
     ReadRequest, Terminate, Untagged,
@@ -311,9 +311,7 @@ pub(in crate::iwarp) fn recv_completion(cx: &Cx<'_>, wr_id: u64, status: WcStatu
         src_qpn: cx.attr.dest_qpn,
         solicited: false,
         grh: false,
-        sl: 0,
-        path_bits: 0,
-        slid: Lid::RESERVED,
+        route: LocalRoute::NONE,
         vendor_err: 0,
     }
 }

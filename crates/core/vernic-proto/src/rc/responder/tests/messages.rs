@@ -1,6 +1,6 @@
 //! SEND and WRITE: receives, lengths, keys.
 
-use vernic_wire::Lid;
+use vernic_wire::LocalRoute;
 
 use super::*;
 
@@ -25,9 +25,7 @@ fn a_send_of_three_packets_fills_one_receive() {
             src_qpn: Qpn::new(0x22),
             solicited: true,
             grh: false,
-            sl: 0,
-            path_bits: 0,
-            slid: Lid::RESERVED,
+            route: LocalRoute::NONE,
             vendor_err: 0,
         }
     );
