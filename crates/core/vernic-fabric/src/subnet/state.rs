@@ -23,8 +23,8 @@ pub(super) struct State {
 
 /// Partition keys of a port.
 const PKEYS: usize = 128;
-/// Entries of each arbitration table: enough for each lane, and what adapters have. An arbiter walks
-/// through them for every packet.
+/// Entries of each arbitration table: enough for each lane. An arbiter walks
+/// through them for every packet, so more would cost time.
 const ARBITRATION: usize = 16;
 /// The prefix of a subnet that nobody has given another one (IBTA 4.1.1).
 const DEFAULT_PREFIX: u64 = 0xFE80_0000_0000_0000;
