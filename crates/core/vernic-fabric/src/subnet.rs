@@ -64,6 +64,7 @@ use crate::switch::Switch;
 use crate::topology::{Rate, Topology};
 
 pub use config::SubnetConfig;
+
 pub use view::{CableView, LaneView, PortView};
 
 /// Steps of one [`Subnet::run`] at most: frames that arrive, and nodes that are asked.
@@ -332,6 +333,12 @@ impl Subnet {
             agent.handle_node_change(state, port, 0, now);
             self.after_agent(node);
         }
+    }
+    /// Returns whether a subnet manager has asked the clients of a port to register anew, since
+    /// this was last called.
+    pub fn take_client_reregister(&mut self, node: NodeId, port: PortNum) -> bool {
+        let found = self.nodes.get_mut(node.at()).and_then(|node| node.external(port));
+        found.is_some_and(|(_, port)| std::mem::take(&mut port.client_reregister))
     }
     /// Sets the description of a node. The subnet manager is told by trap 144.
     pub fn set_description(&mut self, node: NodeId, description: &str, now: Time) {

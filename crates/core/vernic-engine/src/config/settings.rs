@@ -18,10 +18,12 @@ use super::{CONFIG_VARIABLE, Config, ConfigError, KEYS, Key};
 /// Prefix of the names of all environment variables that are settings.
 const PREFIX: &str = "VERNIC_";
 /// Environment variables with the prefix that are not settings. Some belong to `vernic bench` and
-/// to the tests. `VERNIC_PATHS` names the folder of device files that `vernic run` shows to
-/// programs. The variables of rsockets belong to the library that lets TCP programs use rsockets.
-const OTHER_VARIABLES: [&str; 7] = [
+/// to the tests. `VERNIC_FABRIC_DIR` is the folder with the sockets of fabrics. `VERNIC_PATHS`
+/// names the folder of device files that `vernic run` shows to programs. The variables of rsockets
+/// belong to the library that lets TCP programs use rsockets.
+const OTHER_VARIABLES: [&str; 8] = [
     "VERNIC_BENCH_TOKEN",
+    "VERNIC_FABRIC_DIR",
     "VERNIC_LOG",
     "VERNIC_REQUIRE_TOOLS",
     "VERNIC_PATHS",
