@@ -1,0 +1,310 @@
+//! The management agents of a port: whose they are, and the packets that carry their datagrams.
+
+use std::collections::BTreeMap;
+
+use vernic_attach::{AgentId, MadAddress, MadGrh, Refusal, RefusalKind, Registration, UserMad};
+use vernic_fabric::Time;
+use vernic_fabric::attributes::PortAttributes;
+use vernic_fabric::datagram::Envelope;
+use vernic_fabric::link::SubmitError;
+use vernic_fabric::subnet::{NodeId, Subnet};
+use vernic_proto::mad::{
+    self, Agents, AgentsConfig, Delivery, MadTransmit, Outcome, RegisterError,
+};
+use vernic_wire::mad::MgmtClass;
+use vernic_wire::{Gid, Grh, Lid, PortNum, Psn, Qpn, vcrc};
+
+use crate::key::Key;
+
+/// Flag of a registration: the agent does RMPP itself.
+const OWN_RMPP: u8 = 1;
+
+/// Datagrams that leave a port in one turn at most, so that other ports have theirs.
+const TRANSMITS_PER_TURN: usize = 256;
+
+/// Agents of a port.
+#[derive(Debug)]
+pub(crate) struct PortAgents {
+    agents: Agents,
+    owners: BTreeMap<mad::AgentId, Key>,
+    /// A packet that the port had no room for, LRH to ICRC.
+    held: Option<Vec<u8>>,
+    psn: Psn,
+}
+
+impl PortAgents {
+    pub(crate) fn new() -> Self {
+        Self {
+            agents: Agents::new(AgentsConfig::default()),
+            owners: BTreeMap::new(),
+            held: None,
+            psn: Psn::new(0),
+        }
+    }
+    /// Registers an agent, whose datagrams come over the connection `owner`.
+    ///
+    /// # Errors
+    /// The reason why not.
+    pub(crate) fn register(
+        &mut self,
+        owner: Key,
+        registration: &Registration,
+        subnet_management: bool,
+    ) -> Result<AgentId, Refusal> {
+        let wanted = registration_of(registration);
+        if wanted.qpn == Qpn::SMI && !subnet_management {
+            let text = "agents of subnet management (QP 0) need a port that was opened for them";
+            return Err(Refusal::new(RefusalKind::NotAllowed, text));
+        }
+        let id = self.agents.register(&wanted).map_err(|error| {
+            let kind = match error {
+                RegisterError::InUse { .. } => RefusalKind::Taken,
+                RegisterError::TooMany(_) => RefusalKind::TooMany,
+                _ => RefusalKind::Invalid,
+            };
+            Refusal::new(kind, error.to_string())
+        })?;
+        self.owners.insert(id, owner);
+        Ok(AgentId(id.0))
+    }
+    /// Ends an agent of a connection. Returns whether there was one.
+    pub(crate) fn unregister(&mut self, owner: Key, agent: AgentId) -> bool {
+        let id = mad::AgentId(agent.0);
+        let is_own = self.owners.get(&id) == Some(&owner);
+        if is_own {
+            self.owners.remove(&id);
+            self.agents.unregister(id);
+        }
+        is_own
+    }
+    /// Ends all agents of a connection.
+    pub(crate) fn remove_owner(&mut self, owner: Key) {
+        let agents = &mut self.agents;
+        self.owners.retain(|id, key| {
+            let stays = *key != owner;
+            if !stays {
+                agents.unregister(*id);
+            }
+            stays
+        });
+    }
+    /// Returns how many agents there are.
+    pub(crate) fn len(&self) -> usize {
+        self.owners.len()
+    }
+    /// Sends a datagram of a program. One that cannot be sent comes back with an error, as the
+    /// kernel's interface has no other way to say so once it was written.
+    pub(crate) fn send(&mut self, owner: Key, mad: UserMad) -> Option<UserMad> {
+        let id = mad::AgentId(mad.agent.0);
+        let address = address_of(&mad.address);
+        let sent = if self.owners.get(&id) == Some(&owner) {
+            self.agents.send(id, address, &mad.mad, mad.timeout_ms, mad.retries)
+        } else {
+            Err(mad::SendError::NoAgent(id))
+        };
+        let status = match sent {
+            Ok(()) => return None,
+            Err(mad::SendError::TooMany { .. }) => libc::ENOMEM,
+            Err(_) => libc::EINVAL,
+        };
+        Some(UserMad { status: status as u32, ..mad })
+    }
+    /// Takes a datagram that has arrived, LRH to ICRC. Returns whether an agent has it.
+    pub(crate) fn handle(
+        &mut self,
+        now: Time,
+        attributes: &PortAttributes,
+        packet: &mut Vec<u8>,
+    ) -> bool {
+        packet.extend([0; vcrc::LEN]);
+        vcrc::stamp(packet);
+        let Some((envelope, mad)) = Envelope::open(packet) else { return false };
+        let source = source_of(&envelope, attributes);
+        self.agents.handle_mad(now, envelope.destination, source, &mad).is_ok()
+    }
+    /// Returns when [`serve`](Self::serve) has something to do.
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        self.agents.next_deadline()
+    }
+    /// Does what is due, sends datagrams into the fabric, and yields those for programs.
+    pub(crate) fn serve(
+        &mut self,
+        now: Time,
+        subnet: &mut Subnet,
+        (node, port): (NodeId, PortNum),
+        mut deliver: impl FnMut(Key, UserMad),
+    ) {
+        if self.agents.next_deadline().is_some_and(|due| due <= now) {
+            self.agents.handle_timeout(now);
+        }
+        for _ in 0..TRANSMITS_PER_TURN {
+            let packet = match self.held.take() {
+                Some(packet) => packet,
+                None => match self.agents.poll_transmit(now) {
+                    Some(transmit) => match self.packet(subnet, (node, port), &transmit) {
+                        Some(packet) => packet,
+                        None => continue,
+                    },
+                    None => break,
+                },
+            };
+            if subnet.submit(node, port, &packet, now) == Err(SubmitError::Full) {
+                self.held = Some(packet);
+                break;
+            }
+        }
+        let ready: Vec<_> = self.agents.ready().collect();
+        for agent in ready {
+            while let Some(delivery) = self.agents.poll_deliver(agent) {
+                if let Some(owner) = self.owners.get(&agent) {
+                    deliver(*owner, user_mad(delivery));
+                }
+            }
+        }
+    }
+    /// Makes the packet of a datagram; `None` if the port has no GID or partition key of the index
+    /// that the datagram names.
+    fn packet(
+        &mut self,
+        subnet: &Subnet,
+        (node, port): (NodeId, PortNum),
+        transmit: &MadTransmit,
+    ) -> Option<Vec<u8>> {
+        let attributes = subnet.port(node, port)?;
+        let envelope = envelope_of(transmit, attributes)?;
+        self.psn = self.psn.next();
+        let mut packet = Vec::new();
+        envelope.seal(self.psn, &transmit.mad, &mut packet);
+        packet.truncate(packet.len() - vcrc::LEN);
+        Some(packet)
+    }
+}
+
+/// Whether a class is of subnet management, which has queue pair 0.
+fn is_subnet_management(class: MgmtClass) -> bool {
+    matches!(class, MgmtClass::SUBNET_LID_ROUTED | MgmtClass::SUBNET_DIRECTED_ROUTE)
+}
+
+fn registration_of(wanted: &Registration) -> mad::Registration {
+    let words = (0..).zip(wanted.methods);
+    let [a, b, c] = wanted.oui;
+    mad::Registration {
+        qpn: if is_subnet_management(wanted.class) { Qpn::SMI } else { Qpn::GSI },
+        class: wanted.class,
+        class_version: wanted.class_version,
+        methods: words.map(|(at, word)| u128::from(word) << (32 * at)).sum(),
+        oui: u32::from_be_bytes([0, a, b, c]),
+        rmpp: wanted.rmpp_version != 0 && wanted.flags & OWN_RMPP == 0,
+    }
+}
+
+fn address_of(address: &MadAddress) -> mad::MadAddress {
+    mad::MadAddress {
+        qpn: address.qpn,
+        qkey: address.qkey,
+        lid: address.lid,
+        sl: address.service_level,
+        path_bits: address.path_bits,
+        pkey_index: address.pkey_index,
+        grh: address.grh.map(|grh| mad::MadGrh {
+            gid: grh.gid,
+            gid_index: grh.gid_index,
+            flow_label: grh.flow_label,
+            hop_limit: grh.hop_limit,
+            traffic_class: grh.traffic_class,
+        }),
+    }
+}
+
+/// Returns a delivery as a program sees it.
+fn user_mad(delivery: Delivery) -> UserMad {
+    let address = &delivery.address;
+    let status = match delivery.outcome {
+        Outcome::Received => 0,
+        Outcome::TimedOut => libc::ETIMEDOUT,
+        Outcome::Aborted(_) => libc::ECONNABORTED,
+    };
+    UserMad {
+        agent: AgentId(delivery.agent.0),
+        status: status as u32,
+        timeout_ms: 0,
+        retries: 0,
+        address: MadAddress {
+            qpn: address.qpn,
+            qkey: address.qkey,
+            lid: address.lid,
+            service_level: address.sl,
+            path_bits: address.path_bits,
+            pkey_index: address.pkey_index,
+            grh: address.grh.map(|grh| MadGrh {
+                gid: grh.gid,
+                gid_index: grh.gid_index,
+                flow_label: grh.flow_label,
+                hop_limit: grh.hop_limit,
+                traffic_class: grh.traffic_class,
+            }),
+        },
+        mad: delivery.mad,
+    }
+}
+
+/// Returns where a datagram came from.
+fn source_of(envelope: &Envelope, port: &PortAttributes) -> mad::MadAddress {
+    let path = (1_u16 << port.lmc.min(7)) - 1;
+    let matches = |pkey: &vernic_wire::Pkey| pkey.matches(envelope.pkey);
+    let pkey_index = port.tables.pkeys.iter().position(matches).unwrap_or(0);
+    mad::MadAddress {
+        qpn: envelope.source,
+        qkey: envelope.qkey,
+        lid: Lid(envelope.slid),
+        sl: vernic_wire::ServiceLevel::new(envelope.service_level),
+        path_bits: (envelope.dlid & path) as u8,
+        pkey_index: pkey_index as u16,
+        grh: envelope.grh.map(|grh| mad::MadGrh {
+            gid: grh.sgid,
+            gid_index: 0,
+            flow_label: grh.flow_label,
+            hop_limit: grh.hop_limit,
+            traffic_class: grh.traffic_class,
+        }),
+    }
+}
+
+/// Returns what surrounds a datagram of a port.
+fn envelope_of(transmit: &MadTransmit, port: &PortAttributes) -> Option<Envelope> {
+    let (address, source) = (&transmit.address, transmit.qpn);
+    let is_management = source == Qpn::SMI;
+    let path = (1_u16 << port.lmc.min(7)) - 1;
+    let is_permissive = is_management && address.lid == Lid::PERMISSIVE;
+    let own = port.lid.0 | u16::from(address.path_bits) & path;
+    let grh = match &address.grh {
+        None => None,
+        Some(grh) => Some(Grh {
+            version: 6,
+            payload_length: 0, // filled in when the packet is complete
+            next_header: Grh::NEXT_HEADER_IBA,
+            traffic_class: grh.traffic_class,
+            flow_label: grh.flow_label,
+            hop_limit: grh.hop_limit,
+            sgid: gid(port, grh.gid_index)?,
+            dgid: grh.gid,
+        }),
+    };
+    Some(Envelope {
+        is_management,
+        service_level: address.sl.value(),
+        slid: if is_permissive { Lid::PERMISSIVE.0 } else { own },
+        dlid: address.lid.0,
+        grh,
+        pkey: *port.tables.pkeys.get(usize::from(address.pkey_index))?,
+        source,
+        destination: address.qpn,
+        qkey: address.qkey,
+    })
+}
+
+/// Returns a GID of a port. A port has one.
+fn gid(port: &PortAttributes, index: u8) -> Option<Gid> {
+    let halves = [port.gid_prefix.to_be_bytes(), port.guid.0.to_be_bytes()];
+    (index == 0).then(|| Gid(std::array::from_fn(|at| halves[at / 8][at % 8])))
+}

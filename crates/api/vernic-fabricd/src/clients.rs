@@ -1,0 +1,225 @@
+//! Connections that programs have made, by key, and what each of them waits for.
+//!
+//! Owns the sockets, the list that the system wakes us by (`epoll`), and messages that did not fit
+//! into a socket yet. What a connection means is in its [`Role`].
+//!
+//! Limits: [`MAX_CLIENTS`] connections; of messages that wait, [`MAX_WAITING`] bytes each.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd};
+
+use vernic_attach::Connection;
+use vernic_sys::{self as sys, EpollOp, OwnFd};
+
+use crate::key::Key;
+use crate::program::Program;
+
+/// Most connections at a time: 648 hosts with a dozen programs each.
+pub(crate) const MAX_CLIENTS: usize = 8192;
+
+/// Bytes that wait for a client to take them, at most: the longest datagram and some small ones.
+const MAX_WAITING: usize = 40 * 1024 * 1024;
+
+/// What a connection is for.
+#[derive(Debug)]
+pub(crate) enum Role {
+    /// Nothing was said yet.
+    New,
+    /// A data connection that has not said its host yet.
+    DataHello,
+    /// Packets of a program.
+    Program(Box<Program>),
+    /// Requests about management; the open port if there is one.
+    Mad(Option<OpenPort>),
+    /// Datagrams of the port that another connection has opened.
+    Datagrams {
+        /// Key of that connection.
+        requests: Key,
+        /// The port.
+        port: OpenPort,
+        /// Puts datagrams together.
+        assembler: vernic_attach::user_mad::Assembler,
+    },
+    /// Requests of `vernic fabric`.
+    Control,
+}
+
+/// A port that was opened for management.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenPort {
+    /// Index of the host.
+    pub(crate) host: usize,
+    /// The port.
+    pub(crate) port: vernic_wire::PortNum,
+    /// Whether agents of subnet management may be registered.
+    pub(crate) subnet_management: bool,
+    /// Whether the opener has said that there is a subnet manager.
+    pub(crate) is_sm: bool,
+    /// The connection with the datagrams.
+    pub(crate) datagrams: Key,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Client {
+    pub(crate) socket: Connection,
+    pub(crate) role: Role,
+    /// The process at the other end.
+    pub(crate) pid: u32,
+    waiting: VecDeque<Vec<u8>>,
+    waiting_bytes: usize,
+    /// Whether news of the connection are read now.
+    pub(crate) reads: bool,
+    /// Whether the connection waits until it can be written to.
+    pub(crate) wants_room: bool,
+    /// The events that the system was told.
+    told: u32,
+}
+
+impl Client {
+    fn new(socket: Connection, role: Role, pid: u32) -> Self {
+        Self {
+            socket,
+            role,
+            pid,
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            reads: true,
+            wants_room: false,
+            told: 0,
+        }
+    }
+    /// Sends a message, now or when there is room.
+    ///
+    /// # Errors
+    /// The client does not take its messages, or has gone.
+    pub(crate) fn send(&mut self, message: Vec<u8>) -> io::Result<()> {
+        if self.waiting.is_empty() {
+            match self.socket.send(&message) {
+                Err(error) if sys::is_for_later(&error) => {}
+                other => return other,
+            }
+        }
+        if self.waiting_bytes + message.len() > MAX_WAITING {
+            return Err(io::ErrorKind::StorageFull.into());
+        }
+        self.waiting_bytes += message.len();
+        self.waiting.push_back(message);
+        self.wants_room = true;
+        Ok(())
+    }
+    /// Sends what waits.
+    ///
+    /// # Errors
+    /// The client has gone.
+    pub(crate) fn flush(&mut self) -> io::Result<()> {
+        while let Some(message) = self.waiting.front() {
+            match self.socket.send(message) {
+                Err(error) if sys::is_for_later(&error) => return Ok(()),
+                other => other?,
+            }
+            self.waiting_bytes -= message.len();
+            self.waiting.pop_front();
+        }
+        self.wants_room = false;
+        Ok(())
+    }
+    pub(crate) fn program(&mut self) -> Option<&mut Program> {
+        match &mut self.role {
+            Role::Program(program) => Some(program),
+            _ => None,
+        }
+    }
+    fn events(&self) -> u32 {
+        let event = |is_wanted: bool, event: i32| if is_wanted { event as u32 } else { 0 };
+        event(self.reads, libc::EPOLLIN) | event(self.wants_room, libc::EPOLLOUT)
+    }
+}
+
+/// All connections.
+#[derive(Debug)]
+pub(crate) struct Clients {
+    epoll: OwnFd,
+    slots: Vec<(u64, Option<Client>)>,
+    free: Vec<usize>,
+    /// Connections whose wishes may have changed.
+    changed: Vec<Key>,
+}
+
+impl Clients {
+    pub(crate) fn new() -> io::Result<Self> {
+        let (slots, free, changed) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Self { epoll: sys::epoll()?, slots, free, changed })
+    }
+    /// Waits for another descriptor, too.
+    pub(crate) fn watch(&self, fd: BorrowedFd<'_>, key: u64) -> io::Result<()> {
+        sys::epoll_watch(self.epoll.as_fd(), EpollOp::Add, fd, key, libc::EPOLLIN as u32)
+    }
+    /// Returns the descriptor that is readable when one of the connections is ready.
+    pub(crate) fn epoll(&self) -> &OwnFd {
+        &self.epoll
+    }
+    /// Adds a connection.
+    ///
+    /// # Errors
+    /// There are as many as can be; errors of the system.
+    pub(crate) fn add(&mut self, socket: Connection, role: Role, pid: u32) -> io::Result<Key> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.slots.len() < MAX_CLIENTS => {
+                self.slots.push((0, None));
+                self.slots.len() - 1
+            }
+            None => return Err(io::ErrorKind::QuotaExceeded.into()),
+        };
+        let generation = self.slots[index].0 + 1;
+        let key = Key::new(index, generation);
+        let mut client = Client::new(socket, role, pid);
+        client.told = client.events();
+        let added = sys::epoll_watch(
+            self.epoll.as_fd(),
+            EpollOp::Add,
+            client.socket.as_fd(),
+            key.bits(),
+            client.told,
+        );
+        if let Err(error) = added {
+            self.free.push(index);
+            return Err(error);
+        }
+        self.slots[index] = (generation, Some(client));
+        Ok(key)
+    }
+    pub(crate) fn get(&mut self, key: Key) -> Option<&mut Client> {
+        let (generation, client) = self.slots.get_mut(key.index())?;
+        client.as_mut().filter(|_| *generation == key.generation())
+    }
+    /// Returns a connection whose wishes the caller may change.
+    pub(crate) fn change(&mut self, key: Key) -> Option<&mut Client> {
+        self.changed.push(key);
+        self.get(key)
+    }
+    /// Ends a connection.
+    pub(crate) fn remove(&mut self, key: Key) -> Option<Client> {
+        self.get(key)?;
+        self.free.push(key.index());
+        // The descriptor leaves the list when it is closed.
+        self.slots[key.index()].1.take()
+    }
+    /// Tells the system what the connections wait for now.
+    pub(crate) fn tell_changes(&mut self) {
+        for key in self.changed.drain(..) {
+            let found = self.slots.get_mut(key.index());
+            let found = found.filter(|(generation, _)| *generation == key.generation());
+            let Some(client) = found.and_then(|(_, client)| client.as_mut()) else { continue };
+            let events = client.events();
+            if events != client.told {
+                client.told = events;
+                let (epoll, fd) = (self.epoll.as_fd(), client.socket.as_fd());
+                // An error would be one of arguments; the connection then ends by its next use.
+                let _ = sys::epoll_watch(epoll, EpollOp::Change, fd, key.bits(), events);
+            }
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Packets that end at a host: which program or agent gets them.
+//!
+//! | to | goes to |
+//! |---|---|
+//! | a datagram to QPN 1 of connection management | the program of the communication id or service |
+//! | other datagrams to QPN 0 and 1 | the agents of the port |
+//! | QPN 2 to 0xFFFFFE | the program whose slot is in the QPN |
+//! | QPN 0xFFFFFF | each program that has joined the group |
+//! | anything else | nobody; counted |
+
+use vernic_attach::QPN_INDEX_BITS;
+use vernic_fabric::Time;
+use vernic_fabric::subnet::NodeId;
+use vernic_wire::cm::{CmMessage, CommId};
+use vernic_wire::mad::{MAD_LEN, MgmtClass};
+use vernic_wire::{Bth, Deth, Gid, Grh, Lid, Lrh, PortNum, Qpn};
+
+use crate::clients::{Clients, Role};
+use crate::host::Host;
+use crate::key::Key;
+use crate::program::Offer;
+use crate::world::World;
+
+/// Where a packet goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Target {
+    Slot(u16),
+    Group(Lid, Option<Gid>),
+    Nobody,
+}
+
+/// Bits of a communication id below the slot.
+const COMM_ID_SHIFT: u32 = 32 - (24 - QPN_INDEX_BITS);
+
+/// Returns where the transport of a packet begins, and its global destination; `None` of a raw
+/// packet.
+fn transport(packet: &[u8]) -> Option<(usize, Option<Gid>)> {
+    let lrh = Lrh::parse(packet).ok()?;
+    match lrh.next_header {
+        Lrh::NEXT_BTH => Some((Lrh::LEN, None)),
+        Lrh::NEXT_GRH => {
+            let grh = Grh::parse(packet.get(Lrh::LEN..)?).ok()?;
+            Some((Lrh::LEN + Grh::LEN, Some(grh.dgid)))
+        }
+        _ => None,
+    }
+}
+
+fn target(packet: &[u8]) -> Target {
+    let Some((at, dgid)) = transport(packet) else { return Target::Nobody };
+    let Some(bth) = packet.get(at..).and_then(|bytes| Bth::parse(bytes).ok()) else {
+        return Target::Nobody;
+    };
+    match bth.dest_qpn {
+        Qpn::MULTICAST => {
+            let dlid = Lid(u16::from_be_bytes([packet[2], packet[3]]));
+            Target::Group(dlid, dgid)
+        }
+        qpn => Target::Slot((qpn.value() >> QPN_INDEX_BITS) as u16),
+    }
+}
+
+/// Brings what has arrived at a port to programs and agents, until a program has no room.
+pub(crate) fn port(world: &mut World, clients: &mut Clients, end: (NodeId, PortNum), now: Time) {
+    let Some(at) = world.host_of(end.0) else { return };
+    let mut scratch = std::mem::take(&mut world.scratch);
+    while world.subnet.poll_datagram(end.0, end.1, &mut scratch) {
+        datagram(world, clients, (at, end.1), &mut scratch, now);
+    }
+    loop {
+        let host = &mut world.hosts[at];
+        let Some(packet) = world.subnet.peek_receive(end.0, end.1) else { break };
+        let offer = match target(packet) {
+            Target::Slot(slot) => match host.program(slot) {
+                Some(key) => offer(clients, &mut world.dirty, key, end.1, packet, now),
+                None => {
+                    host.counts.no_program += 1;
+                    Offer::Done
+                }
+            },
+            Target::Group(lid, gid) => {
+                let slots = host.members(end.1, lid, gid);
+                let dirty = &mut world.dirty;
+                group(host, clients, dirty, &slots, end.1, packet, now)
+            }
+            Target::Nobody => {
+                host.counts.raw += 1;
+                Offer::Done
+            }
+        };
+        if offer == Offer::Wait {
+            if let Some(port) = host.port(end.1)
+                && !std::mem::replace(&mut port.waits, true)
+            {
+                world.waiting.push(end);
+            }
+            break;
+        }
+        world.subnet.poll_receive(end.0, end.1, &mut scratch);
+    }
+    world.scratch = scratch;
+}
+
+/// Offers a packet to a program.
+fn offer(
+    clients: &mut Clients,
+    dirty: &mut Vec<Key>,
+    key: Key,
+    port: PortNum,
+    packet: &[u8],
+    now: Time,
+) -> Offer {
+    let Some(client) = clients.get(key) else { return Offer::Done };
+    let Role::Program(program) = &mut client.role else { return Offer::Done };
+    let offer = program.offer(&client.socket, port, packet, now);
+    if !std::mem::replace(&mut program.is_dirty, true) {
+        dirty.push(key);
+    }
+    offer
+}
+
+/// Offers a packet to all members of a group, once each of them has room.
+fn group(
+    host: &mut Host,
+    clients: &mut Clients,
+    dirty: &mut Vec<Key>,
+    slots: &[u16],
+    port: PortNum,
+    packet: &[u8],
+    now: Time,
+) -> Offer {
+    let keys: Vec<_> = slots.iter().filter_map(|slot| host.program(*slot)).collect();
+    if keys.is_empty() {
+        host.counts.no_member += 1;
+    }
+    let has_room = |key: &Key| {
+        let Some(client) = clients.get(*key) else { return true };
+        let Role::Program(program) = &mut client.role else { return true };
+        program.would_take(&client.socket, packet.len(), now)
+    };
+    if !keys.iter().all(has_room) {
+        return Offer::Wait;
+    }
+    for key in keys {
+        offer(clients, dirty, key, port, packet, now);
+    }
+    Offer::Done
+}
+
+/// Brings a datagram for queue pair 0 or 1 to its agent or program.
+fn datagram(
+    world: &mut World,
+    clients: &mut Clients,
+    (at, port): (usize, PortNum),
+    packet: &mut Vec<u8>,
+    now: Time,
+) {
+    let host = &mut world.hosts[at];
+    let mad_at = transport(packet).map(|(at, _)| at + Bth::LEN + Deth::LEN);
+    let mad = mad_at.and_then(|at| packet.get(at..)?.first_chunk::<MAD_LEN>());
+    if let Some(mad) = mad
+        && MgmtClass(mad[1]) == MgmtClass::COMMUNICATION
+    {
+        let key = connection_owner(host, mad);
+        let offer = key.map(|key| offer(clients, &mut world.dirty, key, port, packet, now));
+        // Messages of connection management are repeated.
+        host.counts.no_connection += u64::from(offer != Some(Offer::Done));
+        return;
+    }
+    let Some(attributes) = world.subnet.port(host.node, port) else { return };
+    let agents = host.port(port).and_then(|port| port.agents.as_mut());
+    let taken = agents.is_some_and(|agents| agents.handle(now, attributes, packet));
+    host.counts.no_agent += u64::from(!taken);
+}
+
+/// Returns the program that a message of connection management is for.
+fn connection_owner(host: &Host, mad: &[u8; MAD_LEN]) -> Option<Key> {
+    let slot = |id: CommId| (id.value() >> COMM_ID_SHIFT) as u16;
+    match CmMessage::parse(mad).ok()?.1 {
+        CmMessage::Req(req) => host.listener(req.service_id),
+        CmMessage::SidrReq(req) => host.listener(req.service_id),
+        other => host.program(slot(other.receiver_comm_id()?)),
+    }
+}

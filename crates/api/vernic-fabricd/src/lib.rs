@@ -1,0 +1,46 @@
+//! The process that is an InfiniBand fabric: switches and cables of a plan, hosts that programs
+//! attach to, management by whatever subnet manager they run.
+//!
+//! Owns the sockets, the clock and the loop around a [`Subnet`](vernic_fabric::subnet::Subnet), and
+//! what programs of a host share: slots of queue pair numbers, groups, services, agents. `vernic
+//! fabric up` is this; what programs say to it is in `vernic-attach` (docs/fabric-process.md).
+//!
+//! | module | owns |
+//! |---|---|
+//! | `server` | the loop: what is ready, what is due, when to sleep |
+//! | `door`, `clients`, `key` | the socket; connections, what waits for them; their keys |
+//! | `requests` | what programs ask for |
+//! | `world`, `host` | the subnet with its hosts; one host |
+//! | `program` | one program: packets in both directions |
+//! | `deliver` | which program or agent gets a packet that ended at a host |
+//! | `agents` | management agents of a port, over `vernic_proto::mad` |
+//! | `report` | what programs are told of adapters |
+//! | [`control`], `commands` | what `vernic fabric` asks for; how that is done |
+//! | `state`, `load` | the state of everything; how busy cables are |
+//! | `capture` | packets to a file |
+//!
+//! One thread does all of this. A program that is killed, stopped or hostile costs itself: its
+//! messages are checked, what waits for it is bounded, and all that it has done ends with its
+//! connection.
+#![forbid(unsafe_code)]
+
+mod agents;
+mod capture;
+mod clients;
+mod commands;
+pub mod control;
+mod deliver;
+mod door;
+mod error;
+mod host;
+mod key;
+mod load;
+mod program;
+mod report;
+mod requests;
+mod server;
+mod state;
+mod world;
+
+pub use error::FabricError;
+pub use server::{Options, Server, Summary};

@@ -1,0 +1,323 @@
+//! What the connections of programs ask for: attaching, groups, agents, datagrams.
+
+use std::io;
+use std::os::fd::AsFd as _;
+
+use vernic_attach::data::{DataReport, DataRequest, Membership};
+use vernic_attach::hello::{Hello, Purpose};
+use vernic_attach::mad::{MadAnswer, MadRequest};
+use vernic_attach::{AgentId, Connection, Refusal, RefusalKind, UserMad};
+use vernic_fabric::Time;
+use vernic_sys as sys;
+use vernic_wire::PortNum;
+use vernic_wire::smp::PortInfo;
+
+use crate::agents::PortAgents;
+use crate::clients::{Clients, OpenPort, Role};
+use crate::key::Key;
+use crate::program::{MAX_JOINS, MAX_SERVICES, Program};
+use crate::report;
+use crate::world::World;
+
+/// The connection is to end: its other end does not keep to the protocol, or has gone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct End;
+
+impl From<io::Error> for End {
+    fn from(_: io::Error) -> Self {
+        Self
+    }
+}
+
+/// Takes the first message of a connection.
+pub(crate) fn hello(clients: &mut Clients, key: Key, message: &[u8]) -> Result<(), End> {
+    let client = clients.change(key).ok_or(End)?;
+    client.role = match Hello::parse(message).ok_or(End)? {
+        Hello::For(Purpose::Data) => Role::DataHello,
+        Hello::For(Purpose::Mad) => Role::Mad(None),
+        Hello::For(Purpose::Control) => Role::Control,
+        Hello::Version(theirs) => {
+            client.send(Hello::version_refused(theirs).emit())?;
+            return Err(End);
+        }
+    };
+    Ok(())
+}
+
+/// Attaches a program to a host.
+pub(crate) fn attach(
+    world: &mut World,
+    clients: &mut Clients,
+    key: Key,
+    message: &[u8],
+) -> Result<(), End> {
+    let Some(DataRequest::Attach { slot, host }) = DataRequest::parse(message) else {
+        return Err(End);
+    };
+    let client = clients.change(key).ok_or(End)?;
+    let chosen = world.host(host).and_then(|at| Ok((at, world.hosts[at].choose_slot(slot)?)));
+    match chosen {
+        Ok((at, slot)) => {
+            let host = &mut world.hosts[at];
+            host.attach(slot, key);
+            client.role = Role::Program(Box::new(Program::new(at, slot)));
+            let adapter = report::adapter(&world.subnet, host).ok_or(End)?;
+            client.send(DataReport::attached(slot, &adapter))?;
+            tracing::debug!(host = %host.name, slot, pid = client.pid, "program attached");
+            Ok(())
+        }
+        Err(refusal) => {
+            client.send(refusal.emit())?;
+            client.role = Role::New;
+            Err(End)
+        }
+    }
+}
+
+/// Takes a message of a program.
+pub(crate) fn program(
+    world: &mut World,
+    clients: &mut Clients,
+    key: Key,
+    message: &[u8],
+    now: Time,
+) -> Result<(), End> {
+    let program = clients.get(key).and_then(|client| client.program()).ok_or(End)?;
+    let at = program.host;
+    match DataRequest::parse(message).ok_or(End)? {
+        DataRequest::Attach { .. } => Err(End),
+        DataRequest::Packets(_) => {
+            program.submit(&mut world.subnet, &world.hosts[at], message, now);
+            if program.has_held() {
+                world.held.push(key);
+                clients.change(key).ok_or(End)?.reads = false;
+            }
+            Ok(())
+        }
+        DataRequest::Join(group) => {
+            if program.joins.len() >= MAX_JOINS || !group.mlid.is_multicast() {
+                return Err(End);
+            }
+            program.joins.push(group);
+            join(world, at, program.slot, &group);
+            Ok(())
+        }
+        DataRequest::Leave(group) => {
+            let found = program.joins.iter().position(|joined| *joined == group).ok_or(End)?;
+            program.joins.swap_remove(found);
+            leave(world, at, program.slot, &group);
+            Ok(())
+        }
+        DataRequest::Listen(service) => {
+            if program.services.len() >= MAX_SERVICES {
+                return Err(End);
+            }
+            program.services.push(service);
+            world.hosts[at].listen(program.slot, service);
+            Ok(())
+        }
+        DataRequest::Unlisten(service) => {
+            let found = program.services.iter().position(|listens| *listens == service);
+            program.services.swap_remove(found.ok_or(End)?);
+            world.hosts[at].unlisten(program.slot, service);
+            Ok(())
+        }
+    }
+}
+
+fn join(world: &mut World, at: usize, slot: u16, group: &Membership) {
+    let host = &mut world.hosts[at];
+    if host.join(slot, group) {
+        world.subnet.set_member(host.node, group.port, group.mlid, true);
+    }
+}
+
+fn leave(world: &mut World, at: usize, slot: u16, group: &Membership) {
+    let host = &mut world.hosts[at];
+    if host.leave(slot, group) {
+        world.subnet.set_member(host.node, group.port, group.mlid, false);
+    }
+}
+
+/// Undoes all that a program has done.
+pub(crate) fn detach(world: &mut World, program: &Program) {
+    for group in &program.joins {
+        leave(world, program.host, program.slot, group);
+    }
+    let host = &mut world.hosts[program.host];
+    for service in &program.services {
+        host.unlisten(program.slot, *service);
+    }
+    host.detach(program.slot);
+    tracing::debug!(host = %host.name, slot = program.slot, "program gone");
+}
+
+/// Takes a request about management.
+pub(crate) fn mad(
+    world: &mut World,
+    clients: &mut Clients,
+    key: Key,
+    message: &[u8],
+    now: Time,
+) -> Result<(), End> {
+    let client = clients.change(key).ok_or(End)?;
+    let Role::Mad(open) = &mut client.role else { return Err(End) };
+    let answer = match MadRequest::parse(message).ok_or(End)? {
+        MadRequest::Hosts { from } => Ok(hosts(world, from)),
+        MadRequest::Adapter { host } => world.host(host).and_then(|at| {
+            let adapter = report::adapter(&world.subnet, &world.hosts[at]);
+            let adapter = adapter.ok_or(Refusal::new(RefusalKind::Other, "no such adapter"))?;
+            Ok(MadAnswer::Adapter(Box::new(adapter)))
+        }),
+        MadRequest::Open { .. } if open.is_some() => return Err(End),
+        MadRequest::Open { host, port, subnet_management } => {
+            let host = world.host(host).and_then(|at| check_port(world, at, port).map(|()| at));
+            match host {
+                Ok(host) => return open_port(world, clients, key, host, port, subnet_management),
+                Err(refusal) => Err(refusal),
+            }
+        }
+        MadRequest::Register(registration) => of(world, open).and_then(|(agents, port)| {
+            let agent = agents.register(port.datagrams, &registration, port.subnet_management)?;
+            Ok(MadAnswer::Registered(agent))
+        }),
+        MadRequest::Unregister(agent) => of(world, open).and_then(|(agents, port)| {
+            let was_there = agents.unregister(port.datagrams, agent);
+            was_there.then_some(MadAnswer::Done).ok_or_else(|| no_agent(agent))
+        }),
+        MadRequest::Issm(on) => match open {
+            Some(port) => {
+                set_issm(world, port, on, now);
+                Ok(MadAnswer::Done)
+            }
+            None => Err(not_open()),
+        },
+    };
+    client.send(match answer {
+        Ok(answer) => answer.emit(),
+        Err(refusal) => refusal.emit(),
+    })?;
+    Ok(())
+}
+
+fn hosts(world: &World, from: u32) -> MadAnswer {
+    let names = world.hosts.iter().skip(from as usize).take(4096);
+    let names = names.map(|host| host.name.clone()).collect();
+    MadAnswer::Hosts { total: world.hosts.len() as u32, names }
+}
+
+fn check_port(world: &World, at: usize, port: PortNum) -> Result<(), Refusal> {
+    let host = &world.hosts[at];
+    let (count, name) = (host.ports.len(), &host.name);
+    if (1..=count).contains(&usize::from(port.0)) {
+        return Ok(());
+    }
+    let text = format!("{name} has no port {port}: its ports are 1 to {count}");
+    Err(Refusal::new(RefusalKind::NoSuchPort, text))
+}
+
+/// Opens a port, and passes the connection for its datagrams.
+fn open_port(
+    world: &mut World,
+    clients: &mut Clients,
+    key: Key,
+    host: usize,
+    port: PortNum,
+    subnet_management: bool,
+) -> Result<(), End> {
+    let (ours, theirs) = sys::packet_pair()?;
+    let pid = clients.get(key).ok_or(End)?.pid;
+    let datagrams = clients.add(Connection::new(ours), Role::New, pid)?;
+    let open = OpenPort { host, port, subnet_management, is_sm: false, datagrams };
+    let role = Role::Datagrams { requests: key, port: open, assembler: Default::default() };
+    clients.get(datagrams).ok_or(End)?.role = role;
+    let client = clients.get(key).ok_or(End)?;
+    client.role = Role::Mad(Some(open));
+    let place = world.hosts[host].port(port).ok_or(End)?;
+    place.agents.get_or_insert_with(|| Box::new(PortAgents::new()));
+    world.managed.insert((host, port.0));
+    sys::send_packet(client.socket.as_fd(), &MadAnswer::Done.emit(), &[theirs.as_fd()])?;
+    Ok(())
+}
+
+fn of<'w, 'o>(
+    world: &'w mut World,
+    open: &'o Option<OpenPort>,
+) -> Result<(&'w mut PortAgents, &'o OpenPort), Refusal> {
+    let open = open.as_ref().ok_or_else(not_open)?;
+    let port = world.hosts[open.host].port(open.port);
+    let agents = port.and_then(|port| port.agents.as_deref_mut());
+    Ok((agents.ok_or_else(not_open)?, open))
+}
+
+fn not_open() -> Refusal {
+    Refusal::new(RefusalKind::Invalid, "this connection has opened no port")
+}
+
+fn no_agent(agent: AgentId) -> Refusal {
+    let text = format!("this connection has no agent {}", agent.0);
+    Refusal::new(RefusalKind::Invalid, text)
+}
+
+fn set_issm(world: &mut World, open: &mut OpenPort, on: bool, now: Time) {
+    if std::mem::replace(&mut open.is_sm, on) == on {
+        return;
+    }
+    let host = &mut world.hosts[open.host];
+    let node = host.node;
+    let Some(port) = host.port(open.port) else { return };
+    port.managers = if on { port.managers + 1 } else { port.managers.saturating_sub(1) };
+    let is_manager = port.managers > 0;
+    world.subnet.set_capabilities(node, open.port, PortInfo::CAPABILITY_SM, is_manager, now);
+}
+
+/// Undoes all that the opener of a port has done.
+pub(crate) fn close_port(world: &mut World, mut open: OpenPort, now: Time) {
+    set_issm(world, &mut open, false, now);
+    let port = world.hosts[open.host].port(open.port);
+    if let Some(agents) = port.and_then(|port| port.agents.as_mut()) {
+        agents.remove_owner(open.datagrams);
+    }
+}
+
+/// Takes a message with a datagram, or a part of one.
+pub(crate) fn datagram(
+    world: &mut World,
+    clients: &mut Clients,
+    key: Key,
+    message: &[u8],
+) -> Result<(), End> {
+    let client = clients.get(key).ok_or(End)?;
+    let Role::Datagrams { port, assembler, .. } = &mut client.role else { return Err(End) };
+    let Some(mad) = assembler.handle(message).map_err(|_| End)? else { return Ok(()) };
+    let place = world.hosts[port.host].port(port.port);
+    let agents = place.and_then(|place| place.agents.as_mut()).ok_or(End)?;
+    if let Some(returned) = agents.send(key, mad) {
+        deliver(clients, key, &returned)?;
+    }
+    Ok(())
+}
+
+/// Brings a datagram to a program.
+pub(crate) fn deliver(clients: &mut Clients, key: Key, mad: &UserMad) -> Result<(), End> {
+    let client = clients.change(key).ok_or(End)?;
+    for message in mad.messages() {
+        client.send(message)?;
+    }
+    Ok(())
+}
+
+/// Tells a program what has changed of the ports of its host.
+pub(crate) fn tell_news(world: &World, clients: &mut Clients, key: Key) -> Result<(), End> {
+    let client = clients.change(key).ok_or(End)?;
+    // What waits already is older; news go out when it has gone.
+    while !client.wants_room {
+        let Some(program) = client.program() else { return Ok(()) };
+        let at = program.host;
+        let Some(number) = program.take_news() else { return Ok(()) };
+        if let Some(port) = report::port(&world.subnet, &world.hosts[at], number) {
+            client.send(DataReport::port(&port))?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,104 @@
+//! The fabric with its hosts: what the rooms of the server share.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use vernic_attach::{Refusal, RefusalKind};
+use vernic_fabric::Time;
+use vernic_fabric::attributes::NodeKind;
+use vernic_fabric::subnet::{NodeId, Subnet, SubnetConfig};
+use vernic_fabric::topology::Topology;
+use vernic_wire::PortNum;
+
+use crate::host::Host;
+use crate::key::Key;
+
+/// The fabric and its hosts.
+#[derive(Debug)]
+pub(crate) struct World {
+    pub(crate) name: String,
+    pub(crate) plan: Topology,
+    pub(crate) subnet: Subnet,
+    pub(crate) hosts: Vec<Host>,
+    /// Programs with packets to be sent.
+    pub(crate) dirty: Vec<Key>,
+    /// Programs whose packets wait for room at their port.
+    pub(crate) held: Vec<Key>,
+    /// Ports whose next packet waits for a program.
+    pub(crate) waiting: Vec<(NodeId, PortNum)>,
+    /// Ports that were opened for management, by host and port.
+    pub(crate) managed: BTreeSet<(usize, u8)>,
+    pub(crate) scratch: Vec<u8>,
+    /// The host of each node.
+    by_node: Vec<Option<usize>>,
+    by_name: BTreeMap<String, usize>,
+}
+
+impl World {
+    pub(crate) fn new(name: &str, plan: Topology, config: SubnetConfig) -> Self {
+        let subnet = Subnet::new(&plan, config);
+        let mut hosts = Vec::new();
+        let (mut by_node, mut by_name) = (vec![None; plan.nodes().len()], BTreeMap::new());
+        for (at, node) in plan.nodes().iter().enumerate() {
+            if node.kind == NodeKind::Adapter {
+                by_node[at] = Some(hosts.len());
+                // Of several hosts of one name, the first has it.
+                by_name.entry(node.name.clone()).or_insert(hosts.len());
+                hosts.push(Host::new(NodeId(at as u32), node.name.clone(), node.ports));
+            }
+        }
+        Self {
+            name: name.to_owned(),
+            plan,
+            subnet,
+            hosts,
+            dirty: Vec::new(),
+            held: Vec::new(),
+            waiting: Vec::new(),
+            managed: BTreeSet::new(),
+            scratch: Vec::new(),
+            by_node,
+            by_name,
+        }
+    }
+    pub(crate) fn host_of(&self, node: NodeId) -> Option<usize> {
+        self.by_node.get(node.0 as usize).copied().flatten()
+    }
+    /// Returns the host of a name.
+    ///
+    /// # Errors
+    /// A refusal that names some hosts.
+    pub(crate) fn host(&self, name: &str) -> Result<usize, Refusal> {
+        self.by_name.get(name).copied().ok_or_else(|| {
+            let some: Vec<_> = self.hosts.iter().take(3).map(|host| host.name.as_str()).collect();
+            let (count, some, fabric) = (self.hosts.len(), some.join(", "), &self.name);
+            let more = if count > 3 { ", ..." } else { "" };
+            let shown: String = name.chars().take(64).collect();
+            let text = format!(
+                "the fabric {fabric:?} has no host {shown:?}; its {count} hosts are {some}{more}"
+            );
+            Refusal::new(RefusalKind::NoSuchNode, text)
+        })
+    }
+    /// Sends and delivers datagrams of all agents; `deliver` brings one to a connection.
+    pub(crate) fn serve_agents(
+        &mut self,
+        now: Time,
+        mut deliver: impl FnMut(Key, vernic_attach::UserMad),
+    ) {
+        for (at, port) in &self.managed {
+            let host = &mut self.hosts[*at];
+            let (node, port) = (host.node, PortNum(*port));
+            if let Some(agents) = host.port(port).and_then(|port| port.agents.as_mut()) {
+                agents.serve(now, &mut self.subnet, (node, port), &mut deliver);
+            }
+        }
+    }
+    /// Returns when agents have something to do.
+    pub(crate) fn next_deadline(&self) -> Option<Time> {
+        let port = |(at, port): &(usize, u8)| {
+            let port = self.hosts[*at].ports.get(usize::from(*port).checked_sub(1)?)?;
+            port.agents.as_ref()?.next_deadline()
+        };
+        self.managed.iter().filter_map(port).min()
+    }
+}
