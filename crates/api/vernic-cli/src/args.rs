@@ -3,6 +3,7 @@
 //! Options of `bench` have the names and letters of the perftest programs (`ib_send_bw` and its
 //! kin) where those have one, so that fingers need not learn new ones.
 
+use crate::fabric;
 use crate::run;
 use crate::spec::{Kind, MAX_DEPTH, MAX_OUTSTANDING, MAX_QPS, MAX_SIZE, Op, Service, parse_mtu};
 use clap::{Args, Parser, Subcommand};
@@ -47,6 +48,11 @@ pub(crate) enum Command {
     Env(Box<run::Options>),
     /// Measure latency, bandwidth and message rate beside UDP and TCP
     Bench(Box<BenchArguments>),
+    /// Start an InfiniBand fabric in software, show it, cut its cables
+    Fabric {
+        #[command(subcommand)]
+        command: fabric::Command,
+    },
 }
 
 /// `vernic bench`.

@@ -1,13 +1,15 @@
-//! The `vernic` command: devices, their attributes, settings, programs run on them, a benchmark.
+//! The `vernic` command: devices, their attributes, settings, programs run on them, a benchmark,
+//! and InfiniBand fabrics.
 //!
-//! Uses the safe API of the `vernic` crate only. Exit status: 0 success, 1 failure (the reason is
-//! on standard error), 2 wrong usage; of `vernic run`, the program's own, or 127 and 126 as in a
-//! shell.
+//! Uses the safe API of the `vernic` crate; for fabrics the crates of the fabric. Exit status: 0
+//! success, 1 failure (the reason is on standard error), 2 wrong usage; of `vernic run`, the
+//! program's own, or 127 and 126 as in a shell.
 #![forbid(unsafe_code)]
 
 mod args;
 mod bench;
 mod devices;
+mod fabric;
 mod failure;
 mod logger;
 mod run;
@@ -48,6 +50,7 @@ fn execute(command: Option<Command>) -> Outcome<ExitCode> {
         Some(Command::Info { device, json }) => {
             devices::info(device.as_deref(), &settings, json)?;
         }
+        Some(Command::Fabric { command }) => fabric::execute(command)?,
         Some(Command::Config { json }) => settings::show(&settings, json)?,
     }
     Ok(ExitCode::SUCCESS)

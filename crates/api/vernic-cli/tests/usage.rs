@@ -19,7 +19,7 @@ fn stderr(output: &Output) -> String {
 fn help_names_every_command_and_hides_the_internal_one() {
     let output = vernic(&["--help"]);
     assert!(output.status.success());
-    for command in ["devices", "info", "config", "run", "env", "bench"] {
+    for command in ["devices", "info", "config", "run", "env", "bench", "fabric"] {
         assert!(stdout(&output).contains(command), "{command}");
     }
     assert!(stdout(&output).starts_with("Vernic is an RDMA network card"), "{}", stdout(&output));

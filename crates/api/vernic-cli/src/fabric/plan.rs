@@ -1,0 +1,69 @@
+//! Which plan a fabric has.
+
+use vernic_fabric::topology::Topology;
+
+use super::PlanArguments;
+use crate::failure::{Doing as _, Failure, Outcome};
+
+/// Bytes of the longest file that is read: a plan of the most nodes and cables has fewer.
+const MAX_FILE: u64 = 512 * 1024 * 1024;
+
+/// Reads or makes the plan of the fabric called `name`.
+pub(super) fn plan(arguments: &PlanArguments, name: &str) -> Outcome<Topology> {
+    let made = match *arguments {
+        PlanArguments { tree: Some([spines, leaves, hosts]), .. } => {
+            Topology::tree(name, spines, leaves, hosts)
+        }
+        PlanArguments { ring: Some([switches, hosts]), .. } => {
+            Topology::ring(name, switches, hosts)
+        }
+        PlanArguments { line: Some([switches, hosts]), .. } => {
+            Topology::line(name, switches, hosts)
+        }
+        PlanArguments { single: Some(hosts), .. } => Topology::single(name, hosts),
+        PlanArguments { file: Some(ref file), .. } => {
+            let doing = || format!("read the topology {file:?}");
+            let len = std::fs::metadata(file).doing(doing)?.len();
+            if len > MAX_FILE {
+                return Err(Failure::new(format!("{file:?} has {len} bytes: no topology has")));
+            }
+            let text = std::fs::read_to_string(file).doing(doing)?;
+            return Topology::parse(&text, name)
+                .map_err(|error| Failure::new(format!("{}: {error}", file.display())));
+        }
+        PlanArguments { .. } => {
+            return Err(Failure::usage("a fabric needs a plan: a file, --tree, --ring, ..."));
+        }
+    };
+    made.map_err(|error| Failure::usage(error.to_string()))
+}
+
+/// Reads numbers between commas.
+pub(super) fn parse_counts<const N: usize>(text: &str) -> Result<[usize; N], String> {
+    let numbers: Result<Vec<usize>, _> = text.split(',').map(|word| word.trim().parse()).collect();
+    let wrong = || format!("{N} numbers are wanted, with commas between");
+    numbers.map_err(|_| wrong())?.try_into().map_err(|_| wrong())
+}
+
+/// Reads a number of data lanes (IBTA 7.6.4).
+pub(super) fn parse_lanes(text: &str) -> Result<u8, String> {
+    match text.parse() {
+        Ok(lanes @ (1 | 2 | 4 | 8 | 15)) => Ok(lanes),
+        _ => Err("ports have 1, 2, 4, 8 or 15 data lanes".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counts_are_numbers_between_commas() {
+        assert_eq!(parse_counts::<3>("2,4, 16"), Ok([2, 4, 16]));
+        for wrong in ["", "2,4", "2,4,16,3", "2,4,-1", "2,4,x", "2;4;16"] {
+            assert!(parse_counts::<3>(wrong).is_err(), "{wrong}");
+        }
+        assert_eq!(parse_lanes("15"), Ok(15));
+        assert!(parse_lanes("3").is_err() && parse_lanes("x").is_err());
+    }
+}

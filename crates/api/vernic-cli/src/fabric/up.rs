@@ -1,0 +1,97 @@
+//! `vernic fabric up`: the fabric itself, with a line that says how it is.
+
+use std::fmt::Write as _;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use vernic_fabric::subnet::SubnetConfig;
+use vernic_fabricd::{Options, Server, Summary};
+
+use super::UpArguments;
+use super::plan;
+use crate::failure::{Failure, Outcome, complain};
+
+/// Runs a fabric until a signal ends it.
+pub(super) fn up(arguments: &UpArguments) -> Outcome<()> {
+    let name = &arguments.name;
+    let plan = plan::plan(&arguments.plan, name)?;
+    let mut options = Options::new(name);
+    options.capture.clone_from(&arguments.capture);
+    options.spin = std::time::Duration::from_micros(arguments.spin.into());
+    let base = if arguments.paced { SubnetConfig::MODELLED } else { SubnetConfig::UNPACED };
+    let mtu = vernic::Mtu::from_bytes(arguments.mtu).unwrap_or(base.mtu);
+    options.subnet = SubnetConfig { data_lanes: arguments.lanes, mtu, ..base };
+    let failed = |error: vernic_fabricd::FabricError| Failure::new(error.to_string());
+    let mut server = Server::new(plan, options).map_err(failed)?;
+    server.end_on_signals().map_err(failed)?;
+    let (switches, adapters, cables) = server.size();
+    complain(format_args!(
+        "fabric {name:?}: {switches} switches, {adapters} hosts, {cables} cables at {}\n\
+         run programs with `vernic run --fabric {name} --host HOST -- PROGRAM`; Ctrl-C ends it",
+        server.path().display()
+    ));
+    let line = Line::new();
+    let ended = server.run(|summary| line.show(summary));
+    line.end();
+    ended.map_err(failed)
+}
+
+/// The line of state: redrawn on a terminal; else a line each time that something has changed.
+struct Line {
+    bar: ProgressBar,
+    last: std::cell::RefCell<String>,
+}
+
+impl Line {
+    fn new() -> Self {
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        // The template is a constant without errors.
+        if let Ok(style) = ProgressStyle::with_template("{wide_msg}") {
+            bar.set_style(style);
+        }
+        Self { bar, last: std::cell::RefCell::default() }
+    }
+    fn show(&self, summary: &Summary) {
+        if let Some(trouble) = &summary.trouble {
+            self.bar.suspend(|| complain(format_args!("the capture has ended: {trouble}")));
+        }
+        if self.bar.is_hidden() {
+            let state = steady(summary);
+            if *self.last.borrow() != state {
+                complain(format_args!("{state}"));
+                *self.last.borrow_mut() = state;
+            }
+        } else {
+            self.bar.set_message(live(summary));
+        }
+    }
+    fn end(&self) {
+        self.bar.finish_and_clear();
+    }
+}
+
+/// Returns what changes seldom.
+fn steady(summary: &Summary) -> String {
+    let manager = match summary.manager {
+        Some(lid) => format!("SM at LID {}", lid.value()),
+        None => "no subnet manager".to_owned(),
+    };
+    let Summary { active, cables, programs, agents, .. } = summary;
+    format!("{active}/{cables} cables active, {manager}, programs {programs}, agents {agents}")
+}
+
+/// Returns the line with what changes all the time.
+fn live(summary: &Summary) -> String {
+    let seconds = summary.uptime.as_secs();
+    let mut line = format!("{:02}:{:02} {}", seconds / 60, seconds % 60, steady(summary));
+    // Writing to a String does not fail.
+    let _ = write!(
+        line,
+        ", {:.0} packets/s, {:.1} MB/s",
+        summary.packets_per_s,
+        summary.bytes_per_s * 1e-6
+    );
+    if let Some(captured) = summary.captured {
+        let _ = write!(line, ", {captured} captured");
+    }
+    line
+}
