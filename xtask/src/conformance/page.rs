@@ -159,8 +159,7 @@ fn functions(exports: &str, context: &str) -> Result<BTreeMap<String, bool>> {
         // function.
         if !version.contains("PRIVATE") {
             let name = symbol.trim_start_matches('_').to_owned();
-            let refuses = REFUSING.iter().any(|room| answer.starts_with(room));
-            functions.insert(name, !refuses);
+            functions.insert(name, !answer.starts_with(REFUSING));
         }
     }
     for (field, supported) in context.lines().filter_map(field) {
@@ -176,8 +175,8 @@ fn functions(exports: &str, context: &str) -> Result<BTreeMap<String, bool>> {
     Ok(functions)
 }
 
-/// Rooms of the C library whose functions refuse; some of them fill in what they are to return.
-const REFUSING: [&str; 2] = ["refusal::", "umad::refused::"];
+/// Room of the C library whose functions refuse.
+const REFUSING: &str = "refusal::";
 
 /// Members of a context whose function in verbs.h has another name.
 const RENAMED: [(&str, &str); 1] = [("query_rt_values", "query_rt_values_ex")];

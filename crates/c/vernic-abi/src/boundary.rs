@@ -80,6 +80,13 @@ pub(crate) fn negative(name: &str, call: impl FnOnce() -> Result<isize, Failure>
     run(name, call).unwrap_or_else(|errno| -(errno as isize))
 }
 
+/// As [`negative`], for calls that fail as a matter of course: nothing is logged.
+pub(crate) fn quietly_negative(call: impl FnOnce() -> Result<isize, Failure>) -> isize {
+    quiet(call).unwrap_or_else(|| {
+        -std::io::Error::last_os_error().raw_os_error().map_or(EIO as isize, |errno| errno as isize)
+    })
+}
+
 /// For calls that return nothing, or something that has a value for every case.
 pub(crate) fn nothing<T: Default>(name: &str, call: impl FnOnce() -> Result<T, Failure>) -> T {
     run(name, call).unwrap_or_default()

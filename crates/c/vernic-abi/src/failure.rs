@@ -144,6 +144,7 @@ macro_rules! errnos {
 
 errnos! {
     io::Error: |e| of_io(e);
+    vernic_attach::AttachError: |e| e.errno();
     vernic_cm::Error: |e| e.errno();
     vernic_rsocket::Error: |e| e.errno();
     Busy: |_e| EBUSY;

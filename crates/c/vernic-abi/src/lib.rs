@@ -15,7 +15,7 @@
 //! | `ibverbs/shared.rs` | what C objects keep of the engine, which event is of which object |
 //! | `ibverbs/` | the verbs, one file per family |
 //! | `rdmacm/` | the connection manager, one file per kind of call |
-//! | `umad/` | libibumad: which devices and ports there are; refusals that set their results |
+//! | `umad/` | libibumad: devices and ports, management datagrams of a fabric |
 //! | `exit.rs` | what is done when the program ends |
 //! | `waiting.rs` | calls that wait: cancelled threads, signals |
 //! | `abi/exports.txt`, `refusal.rs` | the exported symbols and their versions, and what refuses |

@@ -507,6 +507,14 @@ impl Bytes {
 pub(crate) struct BytesMut(*mut u8);
 
 impl BytesMut {
+    /// Bytes that begin where a struct of C ends.
+    pub(crate) fn behind<T>(object: Out<T>) -> Self {
+        match object.is_null() {
+            true => Self(ptr::null_mut()),
+            false => Self(object.0.wrapping_add(1).cast()),
+        }
+    }
+
     /// Whether there are none.
     pub(crate) fn is_null(self) -> bool {
         self.0.is_null()

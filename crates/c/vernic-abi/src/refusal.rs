@@ -9,7 +9,6 @@
 use libc::{EOPNOTSUPP, c_int};
 
 use crate::boundary::{refused, set_errno};
-use crate::pointer::Text;
 
 /// NULL, and `errno`.
 pub(crate) extern "C" fn null() -> usize {
@@ -31,11 +30,6 @@ pub(crate) extern "C" fn minus_one() -> isize {
 /// A negative errno.
 pub(crate) extern "C" fn negative() -> isize {
     -(EOPNOTSUPP as isize)
-}
-
-/// A text that may be printed.
-pub(crate) extern "C" fn text() -> Text {
-    Text::of(c"not supported")
 }
 
 /// Nothing.

@@ -10,8 +10,9 @@
 
 use std::ffi::c_int;
 use std::os::fd::RawFd;
+use std::time::{Duration, Instant};
 
-use libc::{EAGAIN, EINTR};
+use libc::{EAGAIN, EINTR, ETIMEDOUT};
 
 use crate::failure::{Failure, set_errno};
 
@@ -75,7 +76,7 @@ pub(crate) fn attempts(attempt: impl Fn() -> Attempt + Copy) -> c_int {
         match attempt() {
             Attempt::Done(code) => return code,
             Attempt::Wait(fd) => {
-                if sleep_until_readable(fd) != 0 {
+                if sleep_until_readable(fd, None) != Slept::Ready {
                     return -1;
                 }
             }
@@ -83,18 +84,56 @@ pub(crate) fn attempts(attempt: impl Fn() -> Attempt + Copy) -> c_int {
     }
 }
 
-/// Sleeps until the descriptor is readable: 0, or -1 and `errno`, that is `EINTR`.
-extern "C-unwind" fn sleep_until_readable(fd: RawFd) -> c_int {
+/// Attempts as [`attempts`] does, within so many milliseconds; a negative number is for ever. A
+/// failure is a negative errno, `-ETIMEDOUT` when the time is over.
+pub(crate) fn attempts_within(timeout_ms: c_int, attempt: impl Fn() -> Attempt + Copy) -> c_int {
+    let timeout = u64::try_from(timeout_ms).ok().map(Duration::from_millis);
+    let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    loop {
+        match attempt() {
+            Attempt::Done(code) => return code,
+            Attempt::Wait(fd) => match sleep_until_readable(fd, end) {
+                Slept::Ready => {}
+                Slept::TimedOut => {
+                    set_errno(ETIMEDOUT);
+                    return -ETIMEDOUT;
+                }
+                Slept::Interrupted => return -EINTR,
+            },
+        }
+    }
+}
+
+/// How a sleep ended.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Slept {
+    /// The descriptor is readable.
+    Ready,
+    /// The time is over.
+    TimedOut,
+    /// A signal came; `errno` is set.
+    Interrupted,
+}
+
+/// Sleeps until the descriptor is readable, or the time is over, or a signal ends the call.
+fn sleep_until_readable(fd: RawFd, end: Option<Instant>) -> Slept {
     let mut wanted = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     loop {
+        let left = end.map(|end| end.saturating_duration_since(Instant::now()));
+        let left_ms = left.map_or(-1, |left| {
+            // Rounded up: a wait of less than a millisecond is none.
+            c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX)
+        });
         // SAFETY: one entry, which lives during the call.
-        if unsafe { poll(&raw mut wanted, 1, -1) } >= 0 {
-            return 0;
+        match unsafe { poll(&raw mut wanted, 1, left_ms) } {
+            0 => return Slept::TimedOut,
+            1.. => return Slept::Ready,
+            _ => {}
         }
         let errno = std::io::Error::last_os_error().raw_os_error().unwrap_or(EINTR);
         if errno != EINTR || !vernic_signals::restarts() {
             set_errno(errno);
-            return -1;
+            return Slept::Interrupted;
         }
     }
 }

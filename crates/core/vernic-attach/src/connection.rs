@@ -288,7 +288,7 @@ mod tests {
         });
         let client = MadClient::over(ours);
         assert_eq!(client.hosts().unwrap(), ["h1"], "an empty answer ends the list");
-        let mut port = client.open("h1", PortNum(1), true).unwrap();
+        let port = client.open("h1", PortNum(1), true).unwrap();
         let agent = port.register(&crate::Registration::default()).unwrap();
         assert_eq!(agent, AgentId(3));
         port.set_issm(true).unwrap();

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use vernic_wire::PortNum;
@@ -78,8 +79,8 @@ impl MadClient {
         let (answer, datagrams) = self.0.answer_with_connection()?;
         match (MadAnswer::parse(&answer), datagrams) {
             (Some(MadAnswer::Done), Some(datagrams)) => {
-                let (assembler, buf) = (Assembler::default(), vec![0; MAX_MESSAGE]);
-                Ok(MadPort { requests: self, datagrams, assembler, buf })
+                let incoming = (Assembler::default(), vec![0; MAX_MESSAGE]);
+                Ok(MadPort { requests: self, datagrams, incoming: Mutex::new(incoming) })
             }
             _ => Err(unexpected("an answer to the opening of a port")),
         }
@@ -97,12 +98,15 @@ impl MadClient {
 }
 
 /// An open port. Its agents, and the datagrams that they wait for, end when this is dropped.
+///
+/// One thread may receive while another one sends. Requests are made by one thread at a time, and
+/// so are sends.
 #[derive(Debug)]
 pub struct MadPort {
     pub(crate) requests: MadClient,
     pub(crate) datagrams: Connection,
-    assembler: Assembler,
-    buf: Vec<u8>,
+    /// The datagram of which not all messages have come, and the place of the next one.
+    incoming: Mutex<(Assembler, Vec<u8>)>,
 }
 
 impl MadPort {
@@ -150,11 +154,13 @@ impl MadPort {
     /// # Errors
     /// `WouldBlock` if there is none, or if it is not complete yet. Others mean the end of the
     /// connection.
-    pub fn recv(&mut self) -> io::Result<UserMad> {
+    pub fn recv(&self) -> io::Result<UserMad> {
+        let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+        let (assembler, buf) = &mut *incoming;
         // Each round takes a message, and a datagram has a bounded number of them.
         loop {
-            let message = self.datagrams.recv(&mut self.buf)?;
-            match self.assembler.handle(message) {
+            let message = self.datagrams.recv(buf)?;
+            match assembler.handle(message) {
                 Ok(Some(mad)) => return Ok(mad),
                 Ok(None) => {}
                 Err(_) => return Err(io::ErrorKind::InvalidData.into()),

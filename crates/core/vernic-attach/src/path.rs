@@ -5,8 +5,11 @@
 
 use std::env;
 use std::fs::{self, DirBuilder};
+use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
+
+use vernic_wire::{Guid, PortNum};
 
 use crate::error::AttachError;
 
@@ -15,6 +18,9 @@ pub const FOLDER_VARIABLE: &str = "VERNIC_FABRIC_DIR";
 
 /// Ends the name of a socket.
 const SUFFIX: &str = ".fabric";
+
+/// Ends the name of the folder with the files that subnet managers open.
+const ISSM: &str = "issm";
 
 /// The longest name of a fabric.
 const MAX_NAME: usize = 64;
@@ -58,6 +64,41 @@ pub fn socket_in(folder: &Path, name: &str) -> Result<PathBuf, AttachError> {
         return Err(AttachError::PathTooLong(path));
     }
     Ok(path)
+}
+
+/// Returns the folder of the files that subnet managers open, of a fabric.
+///
+/// # Errors
+/// As [`socket`].
+pub fn issm_folder(name: &str) -> Result<PathBuf, AttachError> {
+    Ok(socket(name)?.with_extension(ISSM))
+}
+
+/// Returns the path of the file that a subnet manager opens for as long as it manages the subnet
+/// from a port, and makes the file if there is none: a FIFO, which the fabric process watches.
+///
+/// # Errors
+/// As [`socket`], and errors of the system.
+pub fn issm(fabric: &str, adapter: Guid, port: PortNum) -> Result<PathBuf, AttachError> {
+    let path = issm_folder(fabric)?.join(issm_name(adapter, port));
+    match vernic_sys::make_fifo(&path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
+            Err(AttachError::io("making the file that a subnet manager opens")(error))
+        }
+        _ => Ok(path),
+    }
+}
+
+/// Returns the name of the file of a port in the folder of a fabric.
+pub fn issm_name(adapter: Guid, port: PortNum) -> String {
+    format!("{:016x}.{}", adapter.0, port.0)
+}
+
+/// Returns the adapter and the port of a file of this name; `None` if it is none of these.
+pub fn issm_port(name: &str) -> Option<(Guid, PortNum)> {
+    let (guid, port) = name.split_once('.')?;
+    let (guid, port) = (u64::from_str_radix(guid, 16).ok()?, port.parse().ok()?);
+    Some((Guid(guid), PortNum(port)))
 }
 
 fn is_name(name: &str) -> bool {

@@ -12,6 +12,7 @@
 //! | `mapping.rs`, `shared.rs`, `circle.rs` | memory that processes share, and copies to and from it |
 //! | `fork.rs`, `signals.rs` | descriptors that a child of `fork` does not keep; signals as a file |
 //! | `user.rs`, `random.rs` | which user a process belongs to; random numbers |
+//! | `watch.rs` | files that are seen to be opened and closed |
 //! | `ifaddrs.rs`, `turns.rs`, `ticks.rs` | interfaces; how long a turn of the scheduler is; the counter |
 //!
 //! Limits: 32 messages per `sendmmsg`/`recvmmsg`. Nothing here allocates but the list of
@@ -31,6 +32,7 @@ mod ticks;
 mod turns;
 mod unix;
 pub mod user;
+mod watch;
 
 use std::io;
 use std::mem::{MaybeUninit, size_of};
@@ -61,6 +63,7 @@ pub use unix::{
     bell, bind_abstract, bind_path, connect_abstract, connect_path, recv_abstract, send_abstract,
     send_with_file,
 };
+pub use watch::{FileEvent, FileWatch, make_fifo};
 
 /// Turns the -1 of a system call into the error of the thread.
 fn check(ret: libc::c_int) -> io::Result<libc::c_int> {

@@ -3,7 +3,8 @@
 use std::ffi::{CStr, c_int};
 use std::ptr;
 
-use super::ca::{allocate, devices};
+use super::ca::allocate;
+use super::shown::devices;
 use crate::boundary::{self, Failure};
 use crate::ibverbs::device::chars;
 use crate::layout::umad::{NAME_BYTES, umad_device_node};

@@ -1,20 +1,31 @@
-//! libibumad: which devices and ports there are. There are no management datagrams, as RoCE has no
-//! subnet manager: ports cannot be opened for them.
+//! libibumad: which devices and ports there are, and management datagrams of the ports of a fabric.
+//!
+//! The fabric process has the agents, their transactions and their transfers
+//! (`vernic_proto::mad`); this is C's side of a connection to it. RoCE ports are shown, and cannot
+//! be opened.
 //!
 //! | file | what |
 //! |---|---|
-//! | `ca.rs` | devices and ports, as `ibstat` prints them |
-//! | `list.rs` | the list of the devices' names |
-//! | `refused.rs` | refusals that set their results, or say why |
+//! | `shown.rs` | devices and ports: of the host's adapter in a fabric, or RoCE devices |
+//! | `ca.rs`, `list.rs` | these in the structs of C, as `ibstat` prints them; the list of their names |
+//! | `port.rs` | open ports, waiting |
+//! | `agents.rs` | registering agents |
+//! | `transfer.rs` | sending and receiving |
+//! | `address.rs` | the header in front of a datagram |
+//! | `issm.rs` | the file of a subnet manager |
+//! | `text.rs` | names, prints |
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 
+pub(crate) mod address;
+pub(crate) mod agents;
 pub(crate) mod ca;
+pub(crate) mod issm;
 pub(crate) mod list;
-pub(crate) mod refused;
-
-/// Bytes of `ib_user_mad` in front of a datagram.
-const HEADER_BYTES: usize = 64;
+pub(crate) mod port;
+mod shown;
+pub(crate) mod text;
+pub(crate) mod transfer;
 
 /// `umad_init`.
 pub(crate) extern "C" fn umad_init() -> c_int {
@@ -25,17 +36,4 @@ pub(crate) extern "C" fn umad_init() -> c_int {
 /// `umad_done`.
 pub(crate) extern "C" fn umad_done() -> c_int {
     0
-}
-
-/// `umad_size`: bytes in front of a datagram in a buffer.
-pub(crate) extern "C" fn umad_size() -> usize {
-    HEADER_BYTES
-}
-
-/// `umad_get_mad`: the datagram in a buffer.
-pub(crate) extern "C" fn umad_get_mad(umad: *mut c_void) -> *mut c_void {
-    match umad.is_null() {
-        true => umad,
-        false => umad.wrapping_byte_add(HEADER_BYTES),
-    }
 }
