@@ -27,6 +27,7 @@ mod message;
 mod outbound;
 mod qp;
 mod rc;
+pub mod sa;
 mod segment;
 mod send_completion;
 mod shares;
