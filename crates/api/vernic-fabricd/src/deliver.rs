@@ -8,17 +8,17 @@
 //! | QPN 0xFFFFFF | each program that has joined the group |
 //! | anything else | nobody; counted |
 
-use vernic_attach::QPN_INDEX_BITS;
+use vernic_attach::{Packets, QPN_INDEX_BITS};
 use vernic_fabric::Time;
 use vernic_fabric::subnet::NodeId;
 use vernic_wire::cm::{CmMessage, CommId};
 use vernic_wire::mad::{MAD_LEN, MgmtClass};
 use vernic_wire::{Bth, Deth, Gid, Grh, Lid, Lrh, PortNum, Qpn};
 
-use crate::clients::{Clients, Role};
+use crate::clients::{Client, Clients, Role};
 use crate::host::Host;
 use crate::key::Key;
-use crate::program::Offer;
+use crate::program::{Offer, is_allowed};
 use crate::world::World;
 
 /// Where a packet goes.
@@ -145,6 +145,34 @@ fn group(
         offer(clients, dirty, key, port, packet, now);
     }
     Offer::Done
+}
+
+/// Copies what a program sends to a group to those members that are at the same port, the sender
+/// among them if it has joined: the subnet does not bring such a packet back. A member that has no
+/// room does not get it.
+pub(crate) fn to_own_members(
+    world: &mut World,
+    clients: &mut Clients,
+    at: usize,
+    packets: Packets<'_>,
+    now: Time,
+) {
+    for (port, packet) in packets {
+        let host = &world.hosts[at];
+        let Target::Group(lid, gid) = target(packet) else { continue };
+        if !host.has_members(port, lid) || !is_allowed(&world.subnet, host.node, port, packet) {
+            continue;
+        }
+        for slot in host.members(port, lid, gid) {
+            let Some(key) = host.program(slot) else { continue };
+            let offered = offer(clients, &mut world.dirty, key, port, packet, now);
+            if offered == Offer::Wait
+                && let Some(program) = clients.get(key).and_then(Client::program)
+            {
+                program.counts.not_taken += 1;
+            }
+        }
+    }
 }
 
 /// Brings a datagram for queue pair 0 or 1 to its agent or program.

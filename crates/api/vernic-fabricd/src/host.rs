@@ -158,6 +158,11 @@ impl Host {
         slots.dedup();
         slots
     }
+    /// Returns whether a program has joined a group by this LID.
+    pub(crate) fn has_members(&self, port: PortNum, mlid: Lid) -> bool {
+        let at = usize::from(port.0).checked_sub(1);
+        at.and_then(|at| self.ports.get(at)).is_some_and(|port| port.has_members(mlid))
+    }
     /// Notes that a program listens for a service.
     pub(crate) fn listen(&mut self, slot: u16, service: ServiceId) {
         self.services.entry(service).or_default().push(slot);

@@ -30,7 +30,8 @@ pub(crate) struct ProgramCounts {
     pub(crate) received: u64,
     /// Packets for it that were dropped, because it took nothing for too long.
     pub(crate) not_taken: u64,
-    /// Packets that it wanted to send and must not: no packet, a foreign source, management.
+    /// Packets that it wanted to send and must not: no packet, a foreign source, management. Joins
+    /// and services beyond the bound, too.
     pub(crate) refused: u64,
     /// Packets that its port did not carry: no link, no lane for the service level.
     pub(crate) discarded: u64,
@@ -226,7 +227,7 @@ impl Full {
 
 /// Whether a program may send a packet: it has headers, comes from a LID of the port, and is none
 /// of subnet management.
-fn is_allowed(subnet: &Subnet, node: NodeId, port: PortNum, packet: &[u8]) -> bool {
+pub(crate) fn is_allowed(subnet: &Subnet, node: NodeId, port: PortNum, packet: &[u8]) -> bool {
     let Ok(lrh) = Lrh::parse(packet) else { return false };
     let Some(port) = subnet.port(node, port) else { return false };
     let is_own = port.lid.is_unicast() && lrh.slid >> port.lmc == port.lid.0 >> port.lmc;

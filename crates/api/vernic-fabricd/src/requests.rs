@@ -14,6 +14,7 @@ use vernic_wire::smp::PortInfo;
 
 use crate::agents::PortAgents;
 use crate::clients::{Clients, OpenPort, Role};
+use crate::deliver;
 use crate::key::Key;
 use crate::program::{MAX_JOINS, MAX_SERVICES, Program};
 use crate::report;
@@ -86,40 +87,45 @@ pub(crate) fn program(
     let at = program.host;
     match DataRequest::parse(message).ok_or(End)? {
         DataRequest::Attach { .. } => Err(End),
-        DataRequest::Packets(_) => {
+        DataRequest::Packets(packets) => {
             program.submit(&mut world.subnet, &world.hosts[at], message, now);
             if program.has_held() {
                 world.held.push(key);
                 clients.change(key).ok_or(End)?.reads = false;
             }
+            deliver::to_own_members(world, clients, at, packets, now);
             Ok(())
         }
         DataRequest::Join(group) => {
             if program.joins.len() >= MAX_JOINS || !group.mlid.is_multicast() {
-                return Err(End);
+                program.counts.refused += 1;
+            } else {
+                program.joins.push(group);
+                join(world, at, program.slot, &group);
             }
-            program.joins.push(group);
-            join(world, at, program.slot, &group);
             Ok(())
         }
         DataRequest::Leave(group) => {
-            let found = program.joins.iter().position(|joined| *joined == group).ok_or(End)?;
-            program.joins.swap_remove(found);
-            leave(world, at, program.slot, &group);
+            if let Some(found) = program.joins.iter().position(|joined| *joined == group) {
+                program.joins.swap_remove(found);
+                leave(world, at, program.slot, &group);
+            }
             Ok(())
         }
         DataRequest::Listen(service) => {
             if program.services.len() >= MAX_SERVICES {
-                return Err(End);
+                program.counts.refused += 1;
+            } else {
+                program.services.push(service);
+                world.hosts[at].listen(program.slot, service);
             }
-            program.services.push(service);
-            world.hosts[at].listen(program.slot, service);
             Ok(())
         }
         DataRequest::Unlisten(service) => {
-            let found = program.services.iter().position(|listens| *listens == service);
-            program.services.swap_remove(found.ok_or(End)?);
-            world.hosts[at].unlisten(program.slot, service);
+            if let Some(found) = program.services.iter().position(|listens| *listens == service) {
+                program.services.swap_remove(found);
+                world.hosts[at].unlisten(program.slot, service);
+            }
             Ok(())
         }
     }

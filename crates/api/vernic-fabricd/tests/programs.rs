@@ -1,0 +1,270 @@
+//! Programs on hosts: attaching, packets, groups, and what happens when one ends or takes nothing.
+
+mod common;
+
+use std::io;
+
+use common::{Fabric, Manager, ONE, eventually, packet, port_news, receive_batch, request, send};
+use vernic_attach::data::Membership;
+use vernic_attach::hello::Purpose;
+use vernic_attach::{
+    AttachError, DataClient, MAX_MESSAGE, PacketBatch, QPN_INDEX_BITS, RefusalKind,
+};
+use vernic_fabric::topology::Topology;
+use vernic_fabricd::control::{Answer, LinkChange, Request};
+use vernic_wire::smp::SmAttribute;
+use vernic_wire::{Gid, Lid, PortNum};
+
+fn single(hosts: usize) -> Fabric {
+    Fabric::start(Topology::single("lab", hosts).unwrap())
+}
+
+fn qpn(client: &DataClient, index: u32) -> u32 {
+    u32::from(client.slot()) << QPN_INDEX_BITS | index
+}
+
+#[test]
+fn programs_attach_to_hosts_and_their_slots_end_with_them() {
+    let fabric = single(2);
+    let (one, adapter) = fabric.attach("h1");
+    let (two, _) = fabric.attach("h1");
+    assert_eq!((one.slot(), two.slot()), (1, 2));
+    assert_eq!((adapter.host.as_str(), adapter.ports.len()), ("h1", 1));
+    assert_eq!(adapter.ports[0].pkeys[0].0, 0xFFFF);
+    assert_eq!(fabric.programs("h1"), 2);
+    drop(one);
+    eventually("the program is gone", || (fabric.programs("h1") == 1).then_some(()));
+    let (three, _) = fabric.attach("h1");
+    assert_eq!(three.slot(), 3, "a slot is not used again at once");
+
+    let refused = |host: &str, slot| {
+        let connection = fabric.connect(Purpose::Data);
+        match DataClient::attach_over(connection, host, slot) {
+            Err(AttachError::Refused(refusal)) => refusal,
+            other => panic!("{other:?}"),
+        }
+    };
+    let refusal = refused("h3", None);
+    assert_eq!(refusal.kind, RefusalKind::NoSuchNode);
+    assert!(refusal.text.contains("h1, h2"), "{refusal}");
+    assert_eq!(refused("sw1", None).kind, RefusalKind::NoSuchNode, "a switch is no host");
+    assert_eq!(refused("h1", Some(2)).kind, RefusalKind::Taken);
+    fabric.stop();
+}
+
+#[test]
+fn packets_go_from_program_to_program_and_only_to_the_slot_that_is_named() {
+    let fabric = single(2);
+    let (a, _) = fabric.attach("h1");
+    let (b, adapter) = fabric.attach("h2");
+    let (other, _) = fabric.attach("h2");
+    assert_eq!(adapter.ports[0].lid, Lid(0));
+    let _manager = Manager::bring_up(&fabric, 2);
+    port_news(&a, |port| port.state == 4 && port.lid == Lid(1));
+    port_news(&b, |port| port.state == 4 && port.lid == Lid(2));
+
+    let payloads: Vec<_> = (0..100_u32).map(|i| vec![i as u8; 64 + 4 * i as usize]).collect();
+    let packets: Vec<_> = payloads.iter().map(|p| packet(1, 2, qpn(&b, 5), p)).collect();
+    send(&a, &packets);
+    let mut got = Vec::new();
+    while got.len() < payloads.len() {
+        got.extend(receive_batch(&b));
+    }
+    assert_eq!(got, payloads);
+    // To the own port: no cable is needed.
+    send(&a, &[packet(1, 1, qpn(&a, 1), b"self")]);
+    assert_eq!(receive_batch(&a), [b"self"]);
+    // A slot without a program, a foreign source, management: counted, and nobody gets them.
+    send(&a, &[packet(1, 2, 99 << QPN_INDEX_BITS, b"none"), packet(2, 2, qpn(&b, 5), b"spoof")]);
+    let mut smp = packet(1, 2, 0, &[0; 256]);
+    smp[0] |= 0xF0;
+    send(&a, &[smp, vec![1, 2, 3]]);
+    send(&a, &[packet(1, 2, qpn(&b, 5), b"last")]);
+    assert_eq!(receive_batch(&b), [b"last"]);
+    let state = fabric.state();
+    let node = |name: &str| state.nodes.iter().find(|node| node.name == name).unwrap();
+    let sender = &node("h1").programs[0];
+    assert_eq!((sender.sent, sender.refused, sender.received), (103, 3, 1));
+    assert_eq!(node("h2").undelivered.no_program, 1);
+    let mut buf = vec![0; MAX_MESSAGE];
+    while let Ok(event) = other.recv(&mut buf) {
+        assert!(matches!(event, vernic_attach::DataEvent::Port(_)));
+    }
+    fabric.stop();
+}
+
+#[test]
+fn members_of_a_group_get_its_packets_until_they_leave() {
+    let fabric = single(2);
+    let (a, _) = fabric.attach("h1");
+    let (b, _) = fabric.attach("h1");
+    let (c, _) = fabric.attach("h2");
+    let mut manager = Manager::bring_up(&fabric, 2);
+    // Both ports of the switch belong to the group.
+    let mut table = request(&[1], SmAttribute::MULTICAST_FORWARDING, 0);
+    table.data[3] = 0b110;
+    manager.set(table);
+    port_news(&a, |port| port.state == 4 && port.lid == Lid(1));
+    port_news(&c, |port| port.state == 4 && port.lid == Lid(2));
+    // A packet to its own port shows when the fabric has seen all that was said before.
+    let settle = |client: &DataClient, lid| {
+        send(client, &[packet(lid, lid, qpn(client, 1), b"here")]);
+        assert_eq!(receive_batch(client), [b"here"]);
+    };
+    let group = Membership { port: ONE, mlid: Lid(0xC001), mgid: Gid::ZERO };
+    for client in [&b, &b, &c] {
+        client.join(group).unwrap();
+    }
+    b.leave(group).unwrap();
+    settle(&b, 1);
+    settle(&c, 2);
+    send(&a, &[packet(1, 0xC001, 0xFF_FFFF, b"from h1.")]);
+    assert_eq!(receive_batch(&b), [b"from h1."], "at the same port");
+    assert_eq!(receive_batch(&c), [b"from h1."], "at another host");
+    send(&c, &[packet(2, 0xC001, 0xFF_FFFF, b"from h2.")]);
+    assert_eq!(receive_batch(&b), [b"from h2."]);
+    assert_eq!(receive_batch(&c), [b"from h2."], "the sender is a member, too");
+    b.leave(group).unwrap();
+    // To leave what was not joined changes nothing.
+    a.leave(group).unwrap();
+    settle(&b, 1);
+    settle(&a, 1);
+    send(&c, &[packet(2, 0xC001, 0xFF_FFFF, b"late")]);
+    assert_eq!(receive_batch(&c), [b"late"]);
+    settle(&b, 1);
+    fabric.stop();
+}
+
+#[test]
+fn a_program_that_takes_nothing_holds_up_its_host_for_a_moment_only() {
+    let fabric = single(2);
+    let (a, _) = fabric.attach("h1");
+    let (stopped, _) = fabric.attach("h2");
+    let (b, _) = fabric.attach("h2");
+    let _manager = Manager::bring_up(&fabric, 2);
+    port_news(&a, |port| port.state == 4 && port.lid == Lid(1));
+    // More than the sockets and the buffers on the way hold.
+    let flood = vec![packet(1, 2, qpn(&stopped, 1), &[9; 4000]); 12];
+    for _ in 0..100 {
+        send(&a, &flood);
+    }
+    send(&a, &[packet(1, 2, qpn(&b, 1), b"at last!")]);
+    assert_eq!(receive_batch(&b), [b"at last!"]);
+    let state = fabric.state();
+    let programs = &state.nodes.iter().find(|node| node.name == "h2").unwrap().programs;
+    let found = programs.iter().find(|program| program.slot == stopped.slot()).unwrap();
+    assert!(found.not_taken > 0 && found.blocked, "{found:?}");
+    assert_eq!(found.not_taken + found.received, 1200, "each packet is counted once");
+    // It gets what was kept for it, and what comes once it takes again.
+    let mut got = 0;
+    while got < found.received {
+        got += receive_batch(&stopped).len() as u64;
+    }
+    send(&a, &[packet(1, 2, qpn(&stopped, 1), b"once more...")]);
+    assert_eq!(receive_batch(&stopped), [b"once more..."]);
+    fabric.stop();
+}
+
+#[test]
+fn a_cut_cable_is_told_to_programs_and_carries_nothing() {
+    let fabric = single(2);
+    let (a, _) = fabric.attach("h1");
+    let (b, _) = fabric.attach("h2");
+    let manager = Manager::bring_up(&fabric, 2);
+    port_news(&b, |port| port.state == 4 && port.lid == Lid(2));
+    let link = |change| {
+        let request = Request::Link { node: "h2".to_owned(), port: 1, change };
+        fabric.ask(&request)
+    };
+    assert_eq!(link(LinkChange::Down), Answer::Done);
+    port_news(&b, |port| port.state == 1 && port.lid == Lid(2));
+    send(&a, &[packet(1, 2, qpn(&b, 1), b"lost")]);
+    assert_eq!(link(LinkChange::Up), Answer::Done);
+    port_news(&b, |port| port.state == 2);
+    for wrong in [LinkChange::BitErrorRate(2.0), LinkChange::Rate(Some("ten".to_owned()))] {
+        assert!(matches!(link(wrong), Answer::Refused(_)));
+    }
+    drop(manager);
+    fabric.stop();
+}
+
+#[test]
+fn whoever_breaks_the_protocol_loses_the_connection_and_nothing_else_does() {
+    let fabric = single(2);
+    let (good, _) = fabric.attach("h1");
+    let mut seed = 1_u64;
+    let mut random = || {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) as usize
+    };
+    for round in 0..300 {
+        let purpose = [Purpose::Data, Purpose::Mad, Purpose::Control][round % 3];
+        let connection = fabric.connect(purpose);
+        for _ in 0..1 + random() % 4 {
+            let mut message = match random() % 4 {
+                0 => vernic_attach::data::DataRequest::attach(None, "h1"),
+                1 => vernic_attach::control::emit_request("{\"show\":3}"),
+                2 => PacketBatch::new().message().to_vec(),
+                _ => vec![0; random() % 300],
+            };
+            for _ in 0..random() % 3 {
+                if !message.is_empty() {
+                    let at = random() % message.len();
+                    message[at] = random() as u8;
+                }
+            }
+            // An empty message would be the end of the connection.
+            message.push(0);
+            let _ = connection.send(&message);
+        }
+    }
+    eventually("the others are gone", || (fabric.programs("h1") == 1).then_some(()));
+    send(&good, &[]);
+    let mut buf = vec![0; MAX_MESSAGE];
+    let left = loop {
+        match good.recv(&mut buf) {
+            Ok(_) => {}
+            Err(error) => break error.kind(),
+        }
+    };
+    assert_eq!(left, io::ErrorKind::WouldBlock, "the connection is there");
+    fabric.stop();
+}
+
+#[test]
+fn two_fabrics_of_different_names_are_different_fabrics() {
+    let one = single(2);
+    let two = Fabric::start_in(one.folder.clone(), "other", Topology::single("o", 3).unwrap());
+    let (_a, _) = one.attach("h2");
+    let (_b, _) = two.attach("h3");
+    assert_eq!((one.programs("h2"), two.programs("h2")), (1, 0));
+    let again = vernic_fabricd::Server::new(
+        Topology::single("lab", 2).unwrap(),
+        vernic_fabricd::Options {
+            folder: one.folder.clone(),
+            ..vernic_fabricd::Options::new("lab")
+        },
+    );
+    let error = again.unwrap_err().to_string();
+    assert!(error.contains("runs already") && error.contains("--name"), "{error}");
+    assert_eq!(vernic_attach::path::list(&one.folder), ["lab", "other"]);
+    two.stop();
+    assert_eq!(one.programs("h2"), 1);
+    one.stop();
+}
+
+#[test]
+fn a_socket_that_a_killed_fabric_left_is_replaced() {
+    let fabric = single(1);
+    let (folder, socket) = (fabric.folder.clone(), fabric.socket.clone());
+    fabric.stop();
+    std::fs::create_dir_all(&folder).unwrap();
+    // A socket whose process is gone.
+    drop(std::os::unix::net::UnixListener::bind(&socket).unwrap());
+    let error = vernic_attach::Connection::connect_path("lab", &socket, Purpose::Data);
+    assert!(matches!(error, Err(AttachError::NotRunning { .. })), "{error:?}");
+    let fabric = Fabric::start_in(folder, "lab", Topology::single("lab", 1).unwrap());
+    let (_a, adapter) = fabric.attach("h1");
+    assert_eq!(adapter.ports[0].number, PortNum(1));
+    fabric.stop();
+}
