@@ -151,7 +151,7 @@ impl Manager {
     }
     /// Sends a datagram, and returns what comes back: the answer, or nothing when the time is over.
     pub fn ask(&mut self, smp: &Smp) -> Option<Smp> {
-        let mut smp = smp.clone();
+        let mut smp = *smp;
         self.tid += 1;
         smp.header.transaction_id = self.tid;
         let mut mad = vec![0; MAD_LEN];
