@@ -132,19 +132,20 @@ impl Sends {
         if qpn != class::queue_pair(class) {
             return Err(SendError::WrongQueuePair { class, qpn });
         }
-        let rmpp = class::active_rmpp(class, message).filter(|_| registration.rmpp);
-        let segments = match rmpp {
-            Some(rmpp) if rmpp.kind == RmppType::DATA => {
+        // Programs set the flag alone: version, type and lengths are this sender's to write.
+        let is_transfer = registration.rmpp && class::active_rmpp(class, message).is_some();
+        let segments = match is_transfer {
+            true => {
                 let need = class::header_len(class);
                 if message.len() < need {
                     return Err(too_short(class, need));
                 }
                 Some(Segments::new(need, message.len()))
             }
-            _ if message.len() > MAD_LEN => {
+            false if message.len() > MAD_LEN => {
                 return Err(SendError::TooLong { have: message.len() });
             }
-            _ => None,
+            false => None,
         };
         if self.by_id.len() >= self.max_sends || self.bytes + message.len() > self.max_bytes {
             return Err(SendError::TooMany { sends: self.by_id.len(), bytes: self.bytes });

@@ -94,9 +94,9 @@ pub(super) fn message(method: Method, tid: u64, data: usize) -> Vec<u8> {
     message
 }
 
-/// The RMPP header of a message that is to be sent in segments.
+/// The RMPP header of a message that is to be sent in segments: programs set no more than this.
 pub(super) fn active() -> Rmpp {
-    Rmpp { version: 1, kind: RmppType::DATA, flags: RmppFlags::ACTIVE, ..Rmpp::default() }
+    Rmpp { flags: RmppFlags::ACTIVE, ..Rmpp::default() }
 }
 
 pub(super) fn header_of(mad: &[u8]) -> MadHeader {
