@@ -13,6 +13,7 @@
 //! | [`datagram`] | packets that carry a management datagram |
 //! | [`link`] | one end of a cable: training, lanes, credits, arbitration, rate |
 //! | [`management`] | the agents that answer a subnet manager and a performance manager |
+//! | [`manager`] | a small subnet manager |
 //! | [`subnet`] | all nodes, cables and agents of a plan in one process |
 //! | [`switch`] | forwarding within a subnet |
 //! | [`topology`] | the plan of a fabric: nodes and cables, their text, usual shapes, a picture |
@@ -23,6 +24,7 @@ pub mod attributes;
 pub mod datagram;
 pub mod link;
 pub mod management;
+pub mod manager;
 pub mod subnet;
 pub mod switch;
 pub mod topology;

@@ -172,6 +172,7 @@ plain_number!(
 
 plain_number!(
     /// Globally unique identifier: EUI-64 of a node, a system of nodes or a port (IBTA 4.1.1).
+    #[derive(PartialOrd, Ord)]
     Guid(u64), "{:#018x}"
 );
 

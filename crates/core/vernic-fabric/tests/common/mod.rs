@@ -9,6 +9,7 @@
 pub mod attributes;
 pub mod cable;
 pub mod host;
+pub mod lab;
 pub mod net;
 pub mod oracle;
 pub mod shape;
