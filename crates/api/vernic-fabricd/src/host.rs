@@ -34,7 +34,7 @@ pub(crate) struct HostPort {
     pub(crate) agents: Option<Box<PortAgents>>,
     /// Members of groups: programs by LID, GID and slot, with how often they joined.
     members: BTreeMap<(Lid, Gid, u16), u32>,
-    /// How many of the openers say that there is a subnet manager.
+    /// How many programs say that they are a subnet manager.
     pub(crate) managers: u32,
     /// How often clients were asked to register anew.
     pub(crate) reregisters: u32,

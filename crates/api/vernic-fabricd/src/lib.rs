@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `server` | the loop: what is ready, what is due, when to sleep |
 //! | `door`, `clients`, `key` | the socket; connections, what waits for them; their keys |
-//! | `requests` | what programs ask for |
+//! | `requests`, `issm` | what programs ask for; files that subnet managers open |
 //! | `world`, `host` | the subnet with its hosts; one host |
 //! | `program` | one program: packets in both directions |
 //! | `deliver` | which program or agent gets a packet that ended at a host |
@@ -33,6 +33,7 @@ mod deliver;
 mod door;
 mod error;
 mod host;
+mod issm;
 mod key;
 mod load;
 mod program;

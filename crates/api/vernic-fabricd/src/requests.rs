@@ -10,7 +10,6 @@ use vernic_attach::{AgentId, Connection, Refusal, RefusalKind, UserMad};
 use vernic_fabric::Time;
 use vernic_sys as sys;
 use vernic_wire::PortNum;
-use vernic_wire::smp::PortInfo;
 
 use crate::agents::PortAgents;
 use crate::clients::{Clients, OpenPort, Role};
@@ -269,12 +268,7 @@ fn set_issm(world: &mut World, open: &mut OpenPort, on: bool, now: Time) {
     if std::mem::replace(&mut open.is_sm, on) == on {
         return;
     }
-    let host = &mut world.hosts[open.host];
-    let node = host.node;
-    let Some(port) = host.port(open.port) else { return };
-    port.managers = if on { port.managers + 1 } else { port.managers.saturating_sub(1) };
-    let is_manager = port.managers > 0;
-    world.subnet.set_capabilities(node, open.port, PortInfo::CAPABILITY_SM, is_manager, now);
+    world.count_manager(open.host, open.port, on, now);
 }
 
 /// Undoes all that the opener of a port has done.

@@ -19,14 +19,16 @@ use crate::commands::Desk;
 use crate::deliver;
 use crate::door::Door;
 use crate::error::FabricError;
+use crate::issm::IssmFiles;
 use crate::key::Key;
 use crate::load::{self, Load};
 use crate::requests::{self, End};
 use crate::world::World;
 
-/// The key of the door, and of the signals.
+/// The keys of the door, of the signals, and of the files that subnet managers open.
 const DOOR: u64 = 0;
 const SIGNALS: u64 = 1;
+const ISSM: u64 = 2;
 
 /// Connections that are accepted at a time, so that others have their turn.
 const ACCEPTS_PER_TURN: usize = 64;
@@ -100,6 +102,7 @@ pub struct Server {
     world: World,
     clients: Clients,
     door: Door,
+    issm: IssmFiles,
     signals: Option<OwnFd>,
     start: Instant,
     spin: Duration,
@@ -123,6 +126,9 @@ impl Server {
         let clients = Clients::new().map_err(FabricError::io("wait for connections"))?;
         let watch = clients.watch(door.as_fd(), DOOR);
         watch.map_err(FabricError::io("wait for connections"))?;
+        let issm = IssmFiles::new(&options.folder, &options.name)?;
+        let watch = clients.watch(issm.as_fd(), ISSM);
+        watch.map_err(FabricError::io("watch the files of subnet managers"))?;
         let mut world = World::new(&options.name, plan, options.subnet);
         let capture = match &options.capture {
             None => None,
@@ -136,6 +142,7 @@ impl Server {
             world,
             clients,
             door,
+            issm,
             signals: None,
             start: Instant::now(),
             spin: options.spin,
@@ -212,6 +219,7 @@ impl Server {
             match *key {
                 DOOR => self.accept(),
                 SIGNALS => self.stops = true,
+                ISSM => self.issm.handle(&mut self.world, now),
                 bits => {
                     let key = Key::from_bits(bits);
                     if self.handle_ready(key, *what, now).is_err() {

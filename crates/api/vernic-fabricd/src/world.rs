@@ -7,7 +7,8 @@ use vernic_fabric::Time;
 use vernic_fabric::attributes::NodeKind;
 use vernic_fabric::subnet::{NodeId, Subnet, SubnetConfig};
 use vernic_fabric::topology::Topology;
-use vernic_wire::PortNum;
+use vernic_wire::smp::PortInfo;
+use vernic_wire::{Guid, PortNum};
 
 use crate::host::Host;
 use crate::key::Key;
@@ -62,6 +63,21 @@ impl World {
     }
     pub(crate) fn host_of(&self, node: NodeId) -> Option<usize> {
         self.by_node.get(node.0 as usize).copied().flatten()
+    }
+    /// Returns the host whose adapter has a GUID.
+    pub(crate) fn host_of_guid(&self, guid: Guid) -> Option<usize> {
+        let node = self.plan.nodes().iter().position(|node| node.guid == guid)?;
+        self.by_node[node]
+    }
+    /// Counts one more, or one less, subnet manager at a port, whose capabilities say so.
+    pub(crate) fn count_manager(&mut self, at: usize, number: PortNum, is_new: bool, now: Time) {
+        let host = &mut self.hosts[at];
+        let node = host.node;
+        let Some(port) = host.port(number) else { return };
+        let managers = port.managers;
+        port.managers = if is_new { managers + 1 } else { managers.saturating_sub(1) };
+        let is_manager = port.managers > 0;
+        self.subnet.set_capabilities(node, number, PortInfo::CAPABILITY_SM, is_manager, now);
     }
     /// Returns the host of a name.
     ///

@@ -71,7 +71,16 @@ pub fn socket_in(folder: &Path, name: &str) -> Result<PathBuf, AttachError> {
 /// # Errors
 /// As [`socket`].
 pub fn issm_folder(name: &str) -> Result<PathBuf, AttachError> {
-    Ok(socket(name)?.with_extension(ISSM))
+    issm_folder_in(&folder(), name)
+}
+
+/// Returns the folder of the files that subnet managers open, of a fabric whose socket is in a
+/// folder.
+///
+/// # Errors
+/// As [`socket`].
+pub fn issm_folder_in(folder: &Path, name: &str) -> Result<PathBuf, AttachError> {
+    Ok(socket_in(folder, name)?.with_extension(ISSM))
 }
 
 /// Returns the path of the file that a subnet manager opens for as long as it manages the subnet
