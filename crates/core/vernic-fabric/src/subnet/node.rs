@@ -442,9 +442,10 @@ impl Node {
 /// Returns whether a packet of a client is one of a directed route, which begins at the agent.
 fn begins_directed_route(packet: &[u8]) -> bool {
     const CLASS_AT: usize = Lrh::LEN + vernic_wire::Bth::LEN + vernic_wire::Deth::LEN + 1;
-    let lane = packet.first().map(|first| VirtualLane::new(first >> 4));
-    lane.is_some_and(VirtualLane::is_management)
-        && packet.get(CLASS_AT) == Some(&MgmtClass::SUBNET_DIRECTED_ROUTE.0)
+    // With another LID the route begins where that leads to (IBTA 14.2.2.1).
+    Lrh::parse(packet).is_ok_and(|lrh| {
+        VirtualLane::new(lrh.virtual_lane).is_management() && lrh.dlid == Lid::PERMISSIVE.0
+    }) && packet.get(CLASS_AT) == Some(&MgmtClass::SUBNET_DIRECTED_ROUTE.0)
 }
 
 fn attachment(ports: &mut [Attachment], port: PortNum) -> Option<&mut Attachment> {
