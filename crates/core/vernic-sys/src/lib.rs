@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `lib.rs` | sockets, their options and addresses, `poll`, users |
 //! | `message.rs`, `stream.rs` | batches of datagrams; TCP, `epoll` |
+//! | `frames.rs` | Ethernet frames through packet sockets, and filters |
 //! | `unix.rs`, `packets.rs` | messages to sockets by name, with credentials and files |
 //! | `mapping.rs`, `shared.rs`, `circle.rs` | memory that processes share, and copies to and from it |
 //! | `fork.rs`, `signals.rs` | descriptors that a child of `fork` does not keep; signals as a file |
@@ -20,6 +21,7 @@
 
 mod circle;
 mod fork;
+mod frames;
 mod ifaddrs;
 mod mapping;
 mod message;
@@ -42,6 +44,11 @@ use std::time::Duration;
 
 pub use circle::Circle;
 pub use fork::{ClosableFd, Gate, Origin, OwnFd};
+pub use frames::{
+    FrameKind, IncomingFrame, Instruction, MAX_FRAME_HEAD, OutgoingFrame, attach_filter,
+    bind_frames, enable_frame_details, frame_socket, recv_frames, send_frames,
+    set_frame_membership,
+};
 pub use ifaddrs::{Interface, interfaces, mtu_of};
 pub use mapping::{
     ReadMemory, SharedMemory, copy_in, copy_out, memory_file, prefetch_for_write,
