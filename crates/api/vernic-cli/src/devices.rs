@@ -40,6 +40,8 @@ struct DeviceView {
     port: PortView,
     /// How packets go to other processes of this host.
     same_host: String,
+    /// Which GIDs are of RoCEv1, or why none is.
+    roce_v1: String,
     gids: Vec<GidView>,
     limits: Vec<Named>,
     counters: Vec<Named>,
@@ -172,6 +174,11 @@ impl DeviceView {
                 None => "through shared memory".into(),
                 Some(why) => format!("by the wire: {why}"),
             },
+            roce_v1: match (info.transport, info.port.why_no_roce_v1()) {
+                (DeviceTransport::Roce, Some(why)) => format!("no: {why}"),
+                (DeviceTransport::Roce, None) => "GIDs of index 32 and up".into(),
+                _ => "no: the device is not one of RoCE".into(),
+            },
             gids: device
                 .gid_table()
                 .iter()
@@ -212,18 +219,22 @@ impl PortView {
 
 impl GidView {
     fn of(row: &GidEntry, netdev: &str) -> Self {
-        let ip = (row.kind == GidType::RoceV2).then(|| row.gid.to_ip());
+        let ip = (row.kind != GidType::Mac).then(|| row.gid.to_ip());
         Self {
             index: row.index.into(),
             gid: row.gid.to_string(),
             ip,
             kind: match row.kind {
+                GidType::RoceV1 => "RoCEv1",
                 GidType::RoceV2 => "RoCEv2",
                 GidType::Mac => "MAC",
                 _ => "other",
             },
             netdev: netdev.into(),
-            reach: ip.map_or("nobody: connections are by IP address", reach),
+            reach: match (row.kind, ip) {
+                (GidType::RoceV1, _) => "hosts on the same Ethernet",
+                (_, ip) => ip.map_or("nobody: connections are by IP address", reach),
+            },
         }
     }
 }
@@ -324,6 +335,7 @@ fn device_text(view: &DeviceView) -> String {
         ("longest message", crate::table::size_text(port.max_message_bytes)),
         ("P_Keys", port.pkeys.join(" ")),
         ("same host", view.same_host.clone()),
+        ("RoCEv1", view.roce_v1.clone()),
     ];
     for (name, value) in facts {
         let _ = writeln!(text, "  {name:<16} {value}");

@@ -13,8 +13,8 @@ use vernic_engine::{
 };
 use vernic_io::{LocalAddr, ServiceScope};
 use vernic_proto::cm::ListenerId;
-use vernic_wire::PortNum;
 use vernic_wire::cm::ServiceId;
+use vernic_wire::{PortNum, RoceVersion};
 
 use crate::key::DeviceKey;
 use crate::sync::lock;
@@ -70,9 +70,11 @@ impl Device {
         DeviceKey::of(self.context.info())
     }
 
-    /// The GID table's row for an address, if this device has the address.
-    pub(crate) fn row_of(&self, local: LocalAddr) -> Option<GidEntry> {
-        self.context.gid_table().into_iter().find(|row| row.local == local)
+    /// The GID table's row for an address, if this device has the address: that of this version
+    /// of RoCE, if there is one.
+    pub(crate) fn row_of(&self, local: LocalAddr, version: RoceVersion) -> Option<GidEntry> {
+        let rows = self.context.gid_table().into_iter().filter(|row| row.local == local);
+        rows.min_by_key(|row| row.kind.roce_version() != version)
     }
 
     /// Reserves a service at an address against other processes, for one more id.

@@ -15,8 +15,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use vernic_engine::{Context, GidEntry, Qp, QpType, Transport};
 use vernic_io::tcp::Bound;
 use vernic_proto::cm::CmPath;
-use vernic_wire::Gid;
 use vernic_wire::cm::PortSpace;
+use vernic_wire::{Gid, RoceVersion};
 
 use crate::device::Device;
 use crate::error::Error;
@@ -323,7 +323,9 @@ impl Id {
 impl Inner {
     /// The row of the local address in the GID table.
     pub(crate) fn local_row(&self) -> Option<GidEntry> {
-        self.device.as_ref()?.row_of(route::local(self.local?))
+        let device = self.device.as_ref()?;
+        let version = self.path.map_or(device.context.config().roce, |path| path.roce);
+        device.row_of(route::local(self.local?), version)
     }
 
     /// The path to the peer.
@@ -332,8 +334,9 @@ impl Inner {
             return self.path;
         }
         self.device.as_ref()?;
+        let roce = self.local_row().map_or(RoceVersion::V2, |row| row.kind.roce_version());
         let (local, peer) = (Gid::from_ip(self.local?.ip()), Gid::from_ip(self.peer?.ip()));
-        Some(CmPath { traffic_class: self.options.tos, ..CmPath::new(local, peer) })
+        Some(CmPath { traffic_class: self.options.tos, roce, ..CmPath::new(local, peer) })
     }
 }
 

@@ -7,7 +7,8 @@ use std::fmt::Display;
 use std::io;
 
 use libc::{
-    EACCES, EADDRINUSE, EAGAIN, EBUSY, EINVAL, EIO, ENETUNREACH, ENODEV, ENOMEM, EOPNOTSUPP, EPERM,
+    EACCES, EADDRINUSE, EAGAIN, EBUSY, EHOSTUNREACH, EINVAL, EIO, ENETUNREACH, ENODEV, ENOMEM,
+    EOPNOTSUPP, EPERM,
 };
 use tracing::Level;
 use vernic_engine::{
@@ -170,12 +171,14 @@ errnos! {
     };
     PathError: |e| match e {
         PathError::NotAllowed(_) => EACCES,
+        PathError::NoPath { .. } => EHOSTUNREACH,
         _ => EINVAL,
     };
     CreateError: |e| match e {
         CreateError::Orphan | CreateError::Closed => EIO,
         CreateError::Service(_) | CreateError::NotOnIwarp { .. } => EOPNOTSUPP,
         CreateError::NoQpn { .. } => ENOMEM,
+        CreateError::Path(PathError::NoPath { .. }) => EHOSTUNREACH,
         CreateError::Memory(source) => source.errno(),
         CreateError::Os { source, .. } => of_io(source),
         _ => EINVAL,
@@ -198,6 +201,7 @@ errnos! {
     ModifyError: |e| match e {
         ModifyError::Orphan | ModifyError::Closed => EIO,
         ModifyError::Path { source: PathError::NotAllowed(_), .. } => EACCES,
+        ModifyError::Path { source: PathError::NoPath { .. }, .. } => EHOSTUNREACH,
         _ => EINVAL,
     };
     ResizeError: |e| if matches!(e, ResizeError::Orphan) { EIO } else { EINVAL };

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use vernic_io::fault::FaultConfig;
 pub use vernic_local::DirectAccess;
 use vernic_local::{MAX_RING_BYTES, MIN_RING_BYTES};
-use vernic_wire::Mtu;
+use vernic_wire::{Mtu, RoceVersion};
 
 pub use peers::{PeerRefused, Peers};
 pub use settings::{Origin, Settings};
@@ -112,6 +112,10 @@ config! {
     fabric: String = String::new(), "VERNIC_FABRIC", "name of a fabric", text, String::clone;
     /// Host of the fabric whose adapter programs use: as h1, or another node's description.
     host: String = String::new(), "VERNIC_HOST", "name of a host", text, String::clone;
+    /// Version of RoCE of connections by IP address (rdma_cm), of RoCE devices: v2 (over UDP) or v1
+    /// (straight on Ethernet, which takes CAP_NET_RAW). Programs that choose a row of the GID table
+    /// use the version of that row.
+    roce: RoceVersion = RoceVersion::V2, "VERNIC_ROCE", "v1 or v2", roce, show_roce;
     /// Ask iWARP peers for a CRC over each segment (RFC 5044). CRCs are used if either end asks.
     iwarp_crc: bool = true, "VERNIC_IWARP_CRC", "on or off", switch, show_switch;
     /// How long an iWARP message waits until a receive is posted for it; then its connection is
@@ -240,6 +244,22 @@ fn show_transport(value: &TransportChoice) -> String {
         TransportChoice::Roce => "roce",
         TransportChoice::Iwarp => "iwarp",
         TransportChoice::Both => "both",
+    }
+    .to_owned()
+}
+
+fn roce(value: &str) -> Result<RoceVersion, String> {
+    match value.to_ascii_lowercase().as_str() {
+        "v1" => Ok(RoceVersion::V1),
+        "v2" => Ok(RoceVersion::V2),
+        _ => Err("no version of RoCE".into()),
+    }
+}
+
+fn show_roce(value: &RoceVersion) -> String {
+    match value {
+        RoceVersion::V1 => "v1",
+        RoceVersion::V2 => "v2",
     }
     .to_owned()
 }

@@ -130,6 +130,18 @@ pub enum OpenError {
         /// The alternative to the setting.
         instead: &'static str,
     },
+    /// The settings ask for RoCEv1, and the netdev has none.
+    #[error(
+        "{device} ({netdev}) has no RoCEv1, which the setting roce=v1 (VERNIC_ROCE) asks for: {reason}"
+    )]
+    NoRoceV1 {
+        /// The device.
+        device: String,
+        /// The netdev.
+        netdev: String,
+        /// Why, and what to do.
+        reason: String,
+    },
     /// The UDP port or an address of the device cannot be used.
     #[error("{device}: {source}")]
     Link {

@@ -108,5 +108,6 @@ pub use vernic_proto::{
     QpState, QpType, Remote, RemoteRange, SendFlags, SendOp, Tag, Time, WcOpcode, WcStatus,
 };
 pub use vernic_wire::{
-    AckTimeout, Gid, Lid, Lkey, Mtu, Pkey, PortNum, Psn, Qkey, Qpn, Rkey, RnrTimer, Service, Srqn,
+    AckTimeout, Gid, Grh, Lid, Lkey, Mtu, Pkey, PortNum, Psn, Qkey, Qpn, Rkey, RnrTimer,
+    RoceVersion, Service, Srqn,
 };

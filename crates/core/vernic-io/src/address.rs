@@ -7,8 +7,10 @@ use vernic_wire::Gid;
 /// An address in a packet; the link layer decides which of the two kinds.
 #[derive(Clone, Copy, Debug, Eq)]
 pub enum Address {
-    /// A GID: RoCE, and packets of InfiniBand with a GRH.
+    /// A GID: RoCEv2, and packets of InfiniBand with a GRH.
     Gid(Gid),
+    /// A GID in a packet of RoCEv1: a queue pair takes packets of one version only.
+    RoceV1(Gid),
     /// A local identifier: packets of InfiniBand within a subnet.
     Lid(u16),
 }
@@ -19,7 +21,7 @@ impl Address {
     #[inline]
     pub fn gid(self) -> Gid {
         match self {
-            Self::Gid(gid) => gid,
+            Self::Gid(gid) | Self::RoceV1(gid) => gid,
             Self::Lid(lid) => {
                 let [high, low] = lid.to_be_bytes();
                 Gid([0xFE, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, high, low])
@@ -39,7 +41,7 @@ impl PartialEq for Address {
     #[inline]
     fn eq(&self, other: &Self) -> bool {
         match (self, other) {
-            (Self::Gid(own), Self::Gid(other)) => {
+            (Self::Gid(own), Self::Gid(other)) | (Self::RoceV1(own), Self::RoceV1(other)) => {
                 u128::from_ne_bytes(own.0) == u128::from_ne_bytes(other.0)
             }
             (Self::Lid(own), Self::Lid(other)) => own == other,
@@ -57,7 +59,7 @@ impl From<IpAddr> for Address {
 impl std::fmt::Display for Address {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Gid(gid) => write!(f, "{}", gid.to_ip()),
+            Self::Gid(gid) | Self::RoceV1(gid) => write!(f, "{}", gid.to_ip()),
             Self::Lid(lid) => write!(f, "LID {lid}"),
         }
     }

@@ -279,6 +279,24 @@ impl TxBatch {
         }
     }
 
+    /// For links: calls `send` with a batch of the first `count` waiting runs only; those that it
+    /// leaves stay in front of the others.
+    pub(crate) fn with_first_runs<T>(
+        &mut self,
+        count: usize,
+        send: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        let end = (self.sent + count).min(self.runs.len());
+        let (others, used) = (self.runs.split_off(end), self.used);
+        let first_unstamped = self.first_unstamped;
+        let result = send(self);
+        // If all of them were retired, the arena counts as free, though it has the others.
+        self.runs.extend(others);
+        self.used = if self.runs.is_empty() { self.used } else { used };
+        self.first_unstamped = first_unstamped.min(self.runs.len().saturating_sub(1));
+        result
+    }
+
     /// For middlewares: returns the bytes of packet `index` among those that wait, ICRC included.
     /// They may be changed in place (after stamping, if the change is to be seen as damage).
     pub fn packet_mut(&mut self, mut index: usize) -> Option<&mut [u8]> {

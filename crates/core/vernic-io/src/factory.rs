@@ -19,6 +19,8 @@ pub struct LinkSetup {
     pub slots: Arc<SlotTable>,
     /// Whether to use the system's offloads.
     pub offload: bool,
+    /// Whether packets of RoCEv1 are received from the start.
+    pub receive_roce_v1: bool,
     /// Send and receive buffer of each socket, bytes.
     pub socket_buffer_bytes: u32,
 }
@@ -40,6 +42,7 @@ impl LinkFactory for UdpFactory {
     fn open(&self, setup: &LinkSetup) -> io::Result<Box<dyn Link>> {
         let config = UdpConfig {
             offload: setup.offload,
+            receive_roce_v1: setup.receive_roce_v1,
             receive_buffer_bytes: setup.socket_buffer_bytes,
             send_buffer_bytes: setup.socket_buffer_bytes,
         };

@@ -12,12 +12,14 @@
 //! |---|---|
 //! | `address.rs`, `path.rs` | addresses of this host; where packets go, and how |
 //! | `endpoint.rs` | paths and packets as links over UDP have them: IP addresses and ports |
+//! | `buffer.rs` | the memory of sockets |
 //! | `batch.rs` | `TxBatch`, `RxBatch`: packets on their way out and in |
 //! | `link.rs` | the `Link` trait, limits, counters, errors |
 //! | `link_port.rs` | ports of links that have subnet management |
 //! | `lanes.rs` | a batch for each virtual lane of a link |
 //! | `udp.rs`, `udp/` | the RoCEv2 link; one file per feature of the system |
 //! | `infiniband.rs`, `infiniband/` | the link of a host of an InfiniBand fabric |
+//! | `roce_v1.rs`, `roce_v1/` | frames of RoCEv1, which the link of RoCE sends and receives too |
 //! | `tcp.rs` | TCP connections, and the readiness of many: they carry iWARP |
 //! | `icrc.rs` | the ICRC where the Identification cannot be seen |
 //! | `host.rs`, `host/` | several processes on one host: slots, names, packets handed over |
@@ -37,6 +39,7 @@
 
 mod address;
 pub mod batch;
+mod buffer;
 pub mod capture;
 mod clock;
 mod closed;
@@ -55,6 +58,7 @@ pub mod netdev;
 mod nexthop;
 mod path;
 mod port_probe;
+mod roce_v1;
 pub mod status;
 mod sum;
 pub mod tcp;
@@ -79,6 +83,7 @@ pub use link_port::{LinkPort, PortState, PortWatch};
 pub use nexthop::{HopState, NextHop};
 pub use path::{MAX_RECEIVER_PAGES, PathId, Peer, ProcessId, ReceiverPageId, TxPath};
 pub use port_probe::PortProbe;
+pub use roce_v1::may_use_roce_v1;
 pub use status::StatusSocket;
 pub use udp::{UdpConfig, UdpLink};
 pub use vernic_sys::{Gate, Origin, ask_for_short_slices, has_foreign_rights, random};

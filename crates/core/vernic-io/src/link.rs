@@ -29,11 +29,12 @@
 //! link can compute it. On transmit, segment `i` of a run leaves with Identification `i` and DF
 //! set. On receive the Identification cannot be seen through a UDP socket: see [`Icrc`].
 
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-use vernic_wire::{Gid, Lid, PortNum};
+use vernic_wire::{Gid, Lid, PortNum, RoceVersion};
 
 use crate::address::{Address, LocalAddr};
 use crate::batch::{Icrc, LinkLimits, RxBatch, RxPacket, TxBatch};
@@ -112,6 +113,10 @@ pub struct LinkCounters {
     pub hand_over_drops: u64,
     /// Hand-over messages from a process of another user, or malformed, dropped.
     pub hand_over_rejects: u64,
+    /// Frames of RoCEv1 that are cut short, or in which no packet follows a GRH, dropped.
+    pub rx_bad_frames: u64,
+    /// Frames of RoCEv1 for other stations, VLANs, GIDs or groups than this device's, dropped.
+    pub rx_foreign_frames: u64,
     /// Flows steered straight to this process's socket after hand-overs.
     pub steered_flows: u64,
     /// Times an offload was given up at run time.
@@ -122,7 +127,7 @@ pub struct LinkCounters {
     pub fault_changes: u64,
 }
 
-crate::sum_fields! { LinkCounters: tx_packets, tx_bytes, tx_runs, tx_calls, tx_blocked, tx_errors, rx_packets, rx_bytes, rx_buffers, rx_calls, rx_errors, rx_truncated_drops, rx_overflow_drops, icrc_errors, icrc_solved, handed_over, taken_over, hand_over_drops, hand_over_rejects, steered_flows, downgrades, fault_drops, fault_changes }
+crate::sum_fields! { LinkCounters: tx_packets, tx_bytes, tx_runs, tx_calls, tx_blocked, tx_errors, rx_packets, rx_bytes, rx_buffers, rx_calls, rx_errors, rx_truncated_drops, rx_overflow_drops, icrc_errors, icrc_solved, handed_over, taken_over, hand_over_drops, hand_over_rejects, rx_bad_frames, rx_foreign_frames, steered_flows, downgrades, fault_drops, fault_changes }
 
 impl LinkCounters {
     /// Returns each counter with its name, in the order of the fields.
@@ -147,6 +152,8 @@ impl LinkCounters {
             ("taken_over", self.taken_over),
             ("hand_over_drops", self.hand_over_drops),
             ("hand_over_rejects", self.hand_over_rejects),
+            ("rx_bad_frames", self.rx_bad_frames),
+            ("rx_foreign_frames", self.rx_foreign_frames),
             ("steered_flows", self.steered_flows),
             ("downgrades", self.downgrades),
             ("fault_drops", self.fault_drops),
@@ -341,11 +348,18 @@ pub trait Link: Send {
 /// An object that opens the paths of a link.
 pub trait Paths: Send + Sync {
     /// Makes the path for an address vector, and returns the addresses that packets of that peer
-    /// bear. Does not wait for the data path.
+    /// bear. Does not wait for the data path; if the request allows it, waits for a neighbour.
     ///
     /// # Errors
     /// [`NoPath`].
     fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath>;
+
+    /// Notes that a queue pair takes datagrams on a netdev, and by either version of RoCE: from
+    /// any sender, so no path need be opened first. Returns whether the link has other sockets now.
+    fn receive_datagrams(&self, netdev_index: u32) -> bool {
+        let _ = netdev_index;
+        false
+    }
 }
 
 /// A request for a path: an address vector whose source GID was looked up.
@@ -372,6 +386,10 @@ pub struct PathRequest {
     pub dlid: Lid,
     /// The low bits of the source LID, for links that have LIDs.
     pub path_bits: u8,
+    /// The version of RoCE, which the row of the source GID says. Links of other kinds ignore it.
+    pub roce: RoceVersion,
+    /// Whether opening may wait until a neighbour has told its Ethernet address (a second at most).
+    pub may_wait: bool,
 }
 
 /// A path that can be sent on.
@@ -396,6 +414,33 @@ pub enum NoPath {
     /// follow from GIDs, such as LIDs.
     #[error("no port with the destination GID is known")]
     UnknownGid,
+    /// Frames of RoCEv1 cannot be received, for this error number of the system.
+    #[error("RoCEv1 needs packet sockets: {}; {}", io::Error::from_raw_os_error(*.0), frames_hint(*.0))]
+    Frames(i32),
+    /// No station answers for the destination.
+    #[error("no station of this Ethernet has the destination GID's address (`ip neighbour`)")]
+    NoNeighbour,
+    /// The way to the destination has a router on it, which passes no frames of RoCEv1.
+    #[error("the destination is behind a router, which RoCEv1 cannot pass: use a RoCEv2 GID")]
+    NotOnLink,
+    /// There are too many stations.
+    #[error(
+        "paths to {} stations are in use, which is the most",
+        crate::roce_v1::control::MAX_STATIONS
+    )]
+    TooManyStations,
+}
+
+/// Returns what the usual errors of packet sockets mean.
+fn frames_hint(os_error: i32) -> &'static str {
+    match os_error {
+        libc::EPERM | libc::EACCES => {
+            "it takes CAP_NET_RAW, which root has, also that of a network namespace of its own"
+        }
+        libc::ENODEV | libc::ENXIO | libc::ENETDOWN => "the netdev is gone, or is no Ethernet",
+        libc::EMFILE | libc::ENFILE => "no descriptor is left (`ulimit -n`)",
+        _ => "see `errno`",
+    }
 }
 
 /// The addresses and form in which packets of a path leave by UDP.

@@ -14,6 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::AsFd;
 
 use vernic_sys::{self as sys, OwnFd};
+use vernic_wire::net::MacAddr;
 
 use crate::address::LocalAddr;
 
@@ -76,6 +77,36 @@ impl NextHop {
     }
 }
 
+/// What is known of a neighbour's Ethernet address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HardwareAddress {
+    /// The address.
+    Known(MacAddr),
+    /// The neighbour was asked and has not answered, as far as is known.
+    Asked,
+    /// Packets to the address go to a router first, or nowhere.
+    NotOnLink,
+}
+
+/// Returns the Ethernet address of `ip` on the network device with index `netdev`, and lets the
+/// system ask for it, from `local`, if it is not known. Never blocks.
+pub(crate) fn hardware_address(local: LocalAddr, netdev: u32, ip: IpAddr) -> HardwareAddress {
+    let Ok(netlink) = Netlink::new() else { return HardwareAddress::NotOnLink };
+    let hop = NextHop { ip, netdev };
+    match netlink.neighbour(hop) {
+        Ok((bits, Some(mac))) if is_usable(bits) => return HardwareAddress::Known(mac),
+        Ok((bits, _)) if bits & libc::NUD_INCOMPLETE != 0 => return HardwareAddress::Asked,
+        _ => {}
+    }
+    let peer = LocalAddr::new(ip, netdev).with_port(0);
+    if netlink.route(local, peer) != Some(hop) {
+        return HardwareAddress::NotOnLink;
+    }
+    // The answer to a refusal is the same: nothing is known.
+    let _ = send_nothing(local, peer);
+    HardwareAddress::Asked
+}
+
 /// Sends an empty datagram that goes no further than to the next hop.
 fn send_nothing(local: LocalAddr, peer: SocketAddr) -> io::Result<()> {
     let (family, level, option) = match peer {
@@ -111,19 +142,19 @@ impl Netlink {
     /// system does not say.
     fn is_known(&self, hop: NextHop) -> Option<bool> {
         match self.neighbour(hop) {
-            Ok(bits) => Some(is_usable(bits)),
+            Ok((bits, _)) => Some(is_usable(bits)),
             Err(error) if error.raw_os_error() == Some(libc::ENOENT) => Some(false),
             Err(_) => None,
         }
     }
 
     fn state(&self, hop: NextHop) -> HopState {
-        self.neighbour(hop).map_or(HopState::Open, state_of)
+        self.neighbour(hop).map_or(HopState::Open, |(bits, _)| state_of(bits))
     }
 
-    /// Returns the state (`NUD_...`) of an entry of the neighbour table; `ENOENT` where there is
-    /// none.
-    fn neighbour(&self, hop: NextHop) -> io::Result<u16> {
+    /// Returns the state (`NUD_...`) of an entry of the neighbour table, and its Ethernet address;
+    /// `ENOENT` where there is none.
+    fn neighbour(&self, hop: NextHop) -> io::Result<(u16, Option<MacAddr>)> {
         // struct ndmsg: family, padding (3), device (4), state (2), flags, type.
         let mut body = [0; BODY_LEN];
         body[0] = family(hop.ip);
@@ -132,7 +163,7 @@ impl Netlink {
         request.add(libc::NDA_DST, &octets(hop.ip));
         let answer = self.ask(request, libc::RTM_NEWNEIGH)?;
         let body = answer.get(..BODY_LEN).ok_or(io::ErrorKind::InvalidData)?;
-        Ok(u16::from_ne_bytes([body[8], body[9]]))
+        Ok((u16::from_ne_bytes([body[8], body[9]]), mac_in(&answer)))
     }
 
     /// Returns the next hop to `peer`; `None` if there is none that would have to be asked for.
@@ -229,6 +260,19 @@ fn next_hop(route: &[u8], to: IpAddr) -> Option<NextHop> {
         rest = rest.get(len.next_multiple_of(4)..).unwrap_or(&[]);
     }
     (hop.netdev != 0).then_some(hop)
+}
+
+/// Returns the Ethernet address in an answer about a neighbour.
+fn mac_in(neighbour: &[u8]) -> Option<MacAddr> {
+    let mut rest = neighbour.get(BODY_LEN..)?;
+    // Each round takes four bytes at least.
+    while let Some((len, kind)) = attribute(rest) {
+        if kind == libc::NDA_LLADDR {
+            return Some(MacAddr(rest.get(4..len)?.try_into().ok()?));
+        }
+        rest = rest.get(len.next_multiple_of(4)..).unwrap_or(&[]);
+    }
+    None
 }
 
 /// Returns the length, with its four bytes of header, and the type of the attribute that `bytes`

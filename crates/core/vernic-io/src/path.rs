@@ -41,6 +41,27 @@ impl ReceiverPageId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PathId(pub u32);
 
+impl PathId {
+    /// The bit of paths by RoCEv1; the others are then the number of a station.
+    const FRAMES: u32 = 1 << 31;
+
+    /// Returns the id of a path by RoCEv1 to the station of this number.
+    pub(crate) const fn of_frames(station: u32) -> Self {
+        Self(station | Self::FRAMES)
+    }
+
+    /// Whether packets of the path are frames of RoCEv1.
+    #[inline]
+    pub(crate) const fn is_frames(self) -> bool {
+        self.0 & Self::FRAMES != 0
+    }
+
+    /// Returns the number of the station that frames of the path go to; `None` for a path by UDP.
+    pub(crate) fn frames(self) -> Option<u32> {
+        self.is_frames().then_some(self.0 & !Self::FRAMES)
+    }
+}
+
 /// The receiver of the packets of a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Peer {

@@ -12,12 +12,11 @@
 //! | `exchange.rs` | packets that are handed over to other processes, and taken over from them |
 //! | `steer.rs` | flows that keep coming to the wrong process |
 //! | `socket.rs` | the kinds of sockets and their options |
-//! | `gso.rs` `gro.rs` `ecn.rs` `pmtu.rs` `buffer.rs` | one feature of the system each |
+//! | `gso.rs` `gro.rs` `ecn.rs` `pmtu.rs` | one feature of the system each |
 //! | `holder.rs` | which process has port 4791 |
 //!
 //! Limits: [`MAX_ADDRESSES`] active addresses, [`MAX_GROUPS`] multicast groups.
 
-mod buffer;
 mod ecn;
 mod exchange;
 mod gro;
@@ -34,10 +33,12 @@ use std::os::fd::{AsFd as _, RawFd};
 use std::sync::Arc;
 
 use vernic_sys::random;
+use vernic_wire::RoceVersion;
 
 use crate::address::LocalAddr;
 use crate::batch::{Icrc, LinkLimits};
 use crate::batch::{RxBatch, RxPacket, TxBatch};
+use crate::buffer;
 use crate::host::{Slot, SlotTable};
 use crate::icrc::{Found, IcrcChecker};
 use crate::link::{
@@ -45,6 +46,7 @@ use crate::link::{
     SendReport,
 };
 use crate::path::TxPath;
+use crate::roce_v1;
 
 pub use crate::endpoint::{arrival, destination_of, local_of, path, receiver_of, sender_of};
 pub use socket::check_route;
@@ -75,13 +77,20 @@ pub struct UdpConfig {
     pub receive_buffer_bytes: u32,
     /// Send buffer of each socket in bytes; the system may grant less. Default 4 MiB.
     pub send_buffer_bytes: u32,
+    /// Whether to receive packets of RoCEv1 before a path by RoCEv1 was opened. Default false.
+    pub receive_roce_v1: bool,
     /// False to do without GSO and GRO, as on systems that have none. Default true.
     pub offload: bool,
 }
 
 impl Default for UdpConfig {
     fn default() -> Self {
-        Self { receive_buffer_bytes: 4 << 20, send_buffer_bytes: 4 << 20, offload: true }
+        Self {
+            receive_buffer_bytes: 4 << 20,
+            send_buffer_bytes: 4 << 20,
+            receive_roce_v1: false,
+            offload: true,
+        }
     }
 }
 
@@ -95,6 +104,7 @@ struct Active {
 struct Group {
     local: LocalAddr,
     group: IpAddr,
+    ifindex: u32,
     uses: u32,
 }
 
@@ -108,6 +118,8 @@ pub struct UdpLink {
     groups: Vec<Group>,
     tx: tx::Transmit,
     rx: rx::Receive,
+    frames: Arc<roce_v1::Shared>,
+    frames_tx: roce_v1::tx::Transmit,
     checker: IcrcChecker,
     counters: LinkCounters,
 }
@@ -124,10 +136,14 @@ impl UdpLink {
             1
         };
         tracing::debug!(max_segments, "UDP link opened");
+        let frames =
+            Arc::new(roce_v1::Shared::new(Arc::clone(&slots), config.receive_buffer_bytes));
         Self {
+            frames_tx: roce_v1::tx::Transmit::new(frames.clone(), config.send_buffer_bytes),
             limits: LinkLimits { max_segments, ..LinkLimits::default() },
             tx: tx::Transmit::new(max_segments > 1, random() as u32),
-            rx: rx::Receive::new(Arc::clone(&slots)),
+            rx: rx::Receive::new(Arc::clone(&slots), frames.clone()),
+            frames,
             slots,
             config,
             active: Vec::new(),
@@ -152,17 +168,84 @@ impl UdpLink {
         self.rx.add(rx::Kind::Private, local, local, port, private);
         self.slots.publish(local, port);
         self.active.push(Active { local, uses: 1 });
+        self.rx.frame_addresses().locals.push(local);
+        if self.config.receive_roce_v1 {
+            self.receive_roce_v1(local);
+        }
         tracing::debug!(%local, private_port = port, "address active");
         Ok(())
     }
 }
 
-/// Opens paths of UDP.
-#[derive(Debug)]
-struct UdpPaths;
+/// Packets of RoCEv1.
+impl UdpLink {
+    /// Receives packets of RoCEv1 on the netdev that has an address, if it is an Ethernet and the
+    /// system permits that.
+    fn receive_roce_v1(&self, local: LocalAddr) {
+        let ifindex = crate::netdev::index_of(local).map_err(|error| error.to_string());
+        let opened = ifindex
+            .and_then(|index| self.frames.open_netdev(index).map_err(|error| error.to_string()));
+        if let Err(error) = opened {
+            tracing::warn!(%local, error, "RoCEv1 is not received");
+        }
+    }
 
-impl Paths for UdpPaths {
+    #[cold]
+    fn stamp_both(&mut self, batch: &mut TxBatch) {
+        let Self { tx, config, .. } = self;
+        batch.stamp_with(|path, first, bytes, stride| match path.id().is_frames() {
+            true => roce_v1::tx::stamp(path, bytes, stride),
+            false => tx.stamp_run(path, first, bytes, stride, config),
+        });
+    }
+
+    /// Sends a batch that may have packets of either version.
+    #[cold]
+    fn send_both(&mut self, batch: &mut TxBatch) -> SendReport {
+        self.stamp_both(batch);
+        let mut all = SendReport::default();
+        // Each round sends or drops a run, or ends the loop.
+        while !batch.is_empty() && !all.blocked {
+            let by_udp = batch.runs().take_while(|run| !run.path.id().is_frames()).count();
+            let report = match by_udp {
+                0 => self.frames_tx.send(batch, &mut self.counters),
+                count => {
+                    batch.with_first_runs(count, |batch| self.tx.send(batch, &mut self.counters))
+                }
+            };
+            all.packets += report.packets;
+            all.bytes += report.bytes;
+            all.failed += report.failed;
+            all.blocked = report.blocked;
+            all.failure = report.failure.or(all.failure);
+        }
+        all
+    }
+}
+
+/// Opens paths of either version of RoCE.
+#[derive(Debug)]
+struct RocePaths(Arc<roce_v1::Shared>);
+
+impl Paths for RocePaths {
     fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath> {
+        match to.roce {
+            RoceVersion::V1 => self.0.open_path(to, || Self::open_udp(to)),
+            RoceVersion::V2 => Self::open_udp(to),
+        }
+    }
+
+    fn receive_datagrams(&self, netdev_index: u32) -> bool {
+        let opened = self.0.open_netdev(netdev_index);
+        opened.unwrap_or_else(|error| {
+            tracing::debug!(netdev_index, %error, "datagrams of RoCEv1 are not received");
+            false
+        })
+    }
+}
+
+impl RocePaths {
+    fn open_udp(to: &PathRequest) -> Result<OpenPath, NoPath> {
         let (local, remote) = (to.local.to_ip(), to.remote.to_ip());
         if local.is_ipv4() != remote.is_ipv4() {
             return Err(NoPath::Family);
@@ -182,10 +265,16 @@ impl Link for UdpLink {
     }
 
     fn stamp(&mut self, batch: &mut TxBatch) {
+        if self.frames.is_used() {
+            return self.stamp_both(batch);
+        }
         self.tx.stamp(batch, &self.config);
     }
 
     fn send(&mut self, _now: Nanos, batch: &mut TxBatch) -> SendReport {
+        if self.frames.is_used() {
+            return self.send_both(batch);
+        }
         self.tx.stamp(batch, &self.config);
         self.tx.send(batch, &mut self.counters)
     }
@@ -228,7 +317,7 @@ impl Link for UdpLink {
     }
 
     fn paths(&self) -> Arc<dyn Paths> {
-        Arc::new(UdpPaths)
+        Arc::new(RocePaths(self.frames.clone()))
     }
 
     fn activate(&mut self, local: LocalAddr) -> Result<(), LinkError> {
@@ -246,10 +335,13 @@ impl Link for UdpLink {
         self.active[at].uses -= 1;
         if self.active[at].uses == 0 {
             self.active.swap_remove(at);
-            self.groups.retain(|g| g.local != local);
+            for group in self.groups.extract_if(.., |group| group.local == local) {
+                self.rx.leave_frames(group.ifindex, group.group);
+            }
             self.slots.withdraw(local);
             self.tx.remove(local);
             self.rx.remove(local);
+            self.rx.frame_addresses().locals.retain(|known| *known != local);
         }
     }
 
@@ -271,7 +363,8 @@ impl Link for UdpLink {
         let socket = socket::group(group, ifindex, &self.config)?;
         let bound = LocalAddr::new(group, ifindex);
         self.rx.add(rx::Kind::Group, local, bound, crate::ROCE_PORT, socket);
-        self.groups.push(Group { local, group, uses: 1 });
+        self.rx.join_frames(ifindex, group);
+        self.groups.push(Group { local, group, ifindex, uses: 1 });
         Ok(())
     }
 
@@ -280,8 +373,9 @@ impl Link for UdpLink {
         let Some(at) = found else { return };
         self.groups[at].uses -= 1;
         if self.groups[at].uses == 0 {
-            self.groups.swap_remove(at);
+            let gone = self.groups.swap_remove(at);
             self.rx.remove_group(local, group);
+            self.rx.leave_frames(gone.ifindex, group);
         }
     }
 

@@ -12,9 +12,8 @@
 
 use core::fmt;
 
-use crate::error::saturate;
 use crate::net::{EtherType, Ethernet, MacAddr};
-use crate::{Bth, Gid, Grh, ParseError, icrc};
+use crate::{Bth, Grh, ParseError, icrc};
 
 /// Bytes of the headers.
 const HEADER_LEN: usize = Ethernet::LEN + Grh::LEN;
@@ -36,38 +35,12 @@ impl<'a> FrameV1<'a> {
     /// Bytes of the headers.
     pub const HEADER_LEN: usize = HEADER_LEN;
 
-    /// The headers of a packet of `packet_len` bytes, ICRC included.
-    pub fn headers(
-        (src, dst): (MacAddr, MacAddr),
-        (sgid, dgid): (Gid, Gid),
-        traffic_class: u8,
-        hop_limit: u8,
-        packet_len: usize,
-    ) -> [u8; HEADER_LEN] {
+    /// The headers of a frame between two stations.
+    pub fn headers((src, dst): (MacAddr, MacAddr), grh: &Grh) -> [u8; HEADER_LEN] {
         let mut bytes = [0; HEADER_LEN];
         Ethernet { dst, src, ethertype: EtherType::ROCE_V1 }.emit(&mut bytes);
-        let grh = Self::grh((sgid, dgid), traffic_class, hop_limit, packet_len);
         grh.emit(&mut bytes[Ethernet::LEN..]);
         bytes
-    }
-
-    /// The GRH of a packet of `packet_len` bytes, ICRC included. The flow label is 0.
-    pub fn grh(
-        (sgid, dgid): (Gid, Gid),
-        traffic_class: u8,
-        hop_limit: u8,
-        packet_len: usize,
-    ) -> Grh {
-        Grh {
-            version: 6,
-            traffic_class,
-            flow_label: 0,
-            payload_length: saturate(packet_len),
-            next_header: Grh::NEXT_HEADER_IBA,
-            hop_limit,
-            sgid,
-            dgid,
-        }
     }
 
     /// Takes a frame apart.
@@ -117,15 +90,25 @@ impl fmt::Display for FrameV1<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Gid;
 
     const LEN: usize = FrameV1::HEADER_LEN + 16;
 
     fn frame() -> [u8; LEN] {
         let mut bytes = [0x11; LEN];
         let macs = (MacAddr([2; 6]), MacAddr([4; 6]));
-        let head = FrameV1::headers(macs, (Gid([1; 16]), Gid([2; 16])), 3, 64, 16);
+        let grh = Grh {
+            version: 6,
+            traffic_class: 3,
+            flow_label: 4,
+            payload_length: 16,
+            next_header: Grh::NEXT_HEADER_IBA,
+            hop_limit: 64,
+            sgid: Gid([1; 16]),
+            dgid: Gid([2; 16]),
+        };
+        let head = FrameV1::headers(macs, &grh);
         bytes[..FrameV1::HEADER_LEN].copy_from_slice(&head);
-        let grh = FrameV1::grh((Gid([1; 16]), Gid([2; 16])), 3, 64, 16);
         let sum = icrc::of_roce_v1(&grh, &bytes[FrameV1::HEADER_LEN..LEN - 4]);
         bytes[LEN - 4..].copy_from_slice(&sum.to_le_bytes());
         bytes

@@ -8,7 +8,8 @@
 
 use super::Entry;
 use vernic::{
-    DeviceCounters, DeviceInfo, DeviceTransport, LinkPort, PORT_COUNTERS, PortState, limits,
+    DeviceCounters, DeviceInfo, DeviceTransport, GidType, LinkPort, PORT_COUNTERS, PortState,
+    limits,
 };
 
 /// Folder of the files, in the user's folder: what `VERNIC_PATHS` names.
@@ -48,9 +49,9 @@ fn of_device(folder: &str, device: &DeviceInfo) -> Vec<Entry> {
     if device.transport == DeviceTransport::InfiniBand {
         return of_adapter(folder, device);
     }
-    let (node_type, gid_type) = match device.transport {
-        DeviceTransport::Iwarp => ("4: RNIC\n", "IB/RoCE v1\n"),
-        _ => ("1: CA\n", "RoCE v2\n"),
+    let node_type = match device.transport {
+        DeviceTransport::Iwarp => "4: RNIC\n",
+        _ => "1: CA\n",
     };
     let (state, phys_state) = if device.port.up {
         ("4: ACTIVE\n", "5: LinkUp\n")
@@ -83,6 +84,10 @@ fn of_device(folder: &str, device: &DeviceInfo) -> Vec<Entry> {
     entries.extend(port_counters.chain(hardware).map(|path| Entry::file(path, "")));
     for row in device.gids() {
         let (index, gid) = (row.index, groups(&row.gid.0));
+        let gid_type = match row.kind {
+            GidType::RoceV2 => "RoCE v2\n",
+            _ => "IB/RoCE v1\n",
+        };
         entries.extend([
             Entry::file(format!("{port}/gids/{index}"), format!("{gid}\n")),
             Entry::file(format!("{port}/gid_attrs/types/{index}"), gid_type),

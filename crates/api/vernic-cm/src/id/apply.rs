@@ -226,7 +226,7 @@ impl Inner {
 
 /// The address vector for datagrams to the peer.
 pub(crate) fn vector(device: &Device, path: &CmPath) -> AddressVector {
-    let row = device.context.gid_row(path.local);
+    let row = device.context.gid_row_by(path.local, path.roce);
     let (port, sgid_index) = row.map_or((PortNum(1), 0), |row| (row.port, row.index));
     AddressVector {
         dgid: path.remote,

@@ -87,7 +87,11 @@ impl Id {
         let own = inner.local.map(route::local);
         let of_kind = |row: &&vernic_engine::GidEntry| row.local.ip.is_ipv4() == group.is_ipv4();
         let rows = device.context.gid_table();
-        let row = rows.iter().filter(of_kind).min_by_key(|row| Some(row.local) != own);
+        let version = device.context.config().roce;
+        let row = rows
+            .iter()
+            .filter(of_kind)
+            .min_by_key(|row| (Some(row.local) != own, row.kind.roce_version() != version));
         let row = row.ok_or(McastError::NoAddress(gid))?;
         // Without a route, messages would be lost silently.
         let on_link = LocalAddr::new(group.ip(), device.context.info().port.netdev_index);

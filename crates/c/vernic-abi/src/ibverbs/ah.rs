@@ -3,7 +3,7 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use vernic_engine::{AddressVector, Ah, Gid, Lid, PortNum, Transport};
+use vernic_engine::{AddressVector, Ah, Gid, Grh, Lid, PortNum, RoceVersion, Transport};
 
 use crate::boundary::{self, Failure};
 use crate::ibverbs::shared::Shared;
@@ -147,10 +147,11 @@ fn answer_to(
     };
     let header = Header::parse(&grh);
     let mut rows = shared.engine.gid_table();
-    rows.retain(|row| row.port == PortNum(port));
+    rows.retain(|row| row.port == PortNum(port) && row.kind.roce_version() == header.version);
     let index = rows.iter().find(|row| row.gid == header.dst).or_else(|| {
         // To a multicast group: any row of the same IP version.
-        let same = rows.iter().find(|row| row.gid.to_ipv4().is_some() == header.is_ipv4);
+        let is_ipv4 = header.dst.to_ipv4().is_some();
+        let same = rows.iter().find(|row| row.gid.to_ipv4().is_some() == is_ipv4);
         same.filter(|_| header.dst.is_multicast())
     });
     let index = index.map(|row| row.index);
@@ -175,11 +176,12 @@ struct Header {
     dst: Gid,
     traffic_class: u8,
     flow_label: u32,
-    is_ipv4: bool,
+    version: RoceVersion,
 }
 
 impl Header {
-    /// IPv4 in the last 20 bytes if the first say nothing, else IPv6 (IBTA A17.4.5.2).
+    /// IPv4 in the last 20 bytes if the first say nothing, else IPv6 (IBTA A17.4.5.2), or the GRH
+    /// of RoCEv1.
     fn parse(area: &[u8; 40]) -> Self {
         let octets =
             |at: usize| -> [u8; 4] { [area[at], area[at + 1], area[at + 2], area[at + 3]] };
@@ -190,7 +192,7 @@ impl Header {
                 dst: gid(36),
                 traffic_class: area[21],
                 flow_label: 0,
-                is_ipv4: true,
+                version: RoceVersion::V2,
             };
         }
         let first = u32::from_be_bytes(octets(0));
@@ -204,7 +206,10 @@ impl Header {
             dst: gid(24),
             traffic_class: (first >> 20) as u8,
             flow_label: first & 0xF_FFFF,
-            is_ipv4: false,
+            version: match area[6] {
+                Grh::NEXT_HEADER_IBA => RoceVersion::V1,
+                _ => RoceVersion::V2,
+            },
         }
     }
 }

@@ -9,8 +9,8 @@ use crate::boundary::{self, Failure};
 use crate::ibverbs::shared::Shared;
 use crate::layout::context::ibv_context;
 use crate::layout::port::{
-    GID_TYPE_IB, GID_TYPE_ROCE_V2, GID_TYPE_SYSFS_IB_ROCE_V1, GID_TYPE_SYSFS_ROCE_V2, ibv_gid,
-    ibv_gid_entry,
+    GID_TYPE_IB, GID_TYPE_ROCE_V1, GID_TYPE_ROCE_V2, GID_TYPE_SYSFS_IB_ROCE_V1,
+    GID_TYPE_SYSFS_ROCE_V2, ibv_gid, ibv_gid_entry,
 };
 use crate::pointer::{Handle, Out, OutArray, plain};
 
@@ -68,6 +68,7 @@ fn entry(row: &GidEntry) -> ibv_gid_entry {
         gid_index: u32::from(row.index),
         port_num: row.port.0.into(),
         gid_type: match row.kind {
+            GidType::RoceV1 => GID_TYPE_ROCE_V1,
             GidType::RoceV2 => GID_TYPE_ROCE_V2,
             _ => GID_TYPE_IB,
         },

@@ -13,6 +13,8 @@ pub(crate) struct ibv_gid {
 
 /// `IBV_GID_TYPE_IB`, as in `ibv_gid_entry`, which the kernel has for iWARP, too.
 pub(crate) const GID_TYPE_IB: u32 = 0;
+/// `IBV_GID_TYPE_ROCE_V1`, as in `ibv_gid_entry`.
+pub(crate) const GID_TYPE_ROCE_V1: u32 = 1;
 /// `IBV_GID_TYPE_ROCE_V2`, as in `ibv_gid_entry`.
 pub(crate) const GID_TYPE_ROCE_V2: u32 = 2;
 /// RoCEv2 as [`crate::ibverbs::gid::ibv_query_gid_type`] tells it: the type as sysfs has it.

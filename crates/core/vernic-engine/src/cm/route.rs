@@ -24,14 +24,14 @@ use std::time::Duration;
 use vernic_io::host::{Lookup, PeerProcess};
 use vernic_io::udp::FLOWS;
 use vernic_io::{
-    HandoverResult, LocalAddr, NoPath, PathId, PathRequest, ProcessId, RxMeta, RxPacket,
+    Address, HandoverResult, LocalAddr, NoPath, PathId, PathRequest, ProcessId, RxMeta, RxPacket,
     ServiceName, ServiceScope, TxPath,
 };
 use vernic_proto::cm::{CmPath, ConnId, Datagram};
 use vernic_proto::{DropReason, Time};
 use vernic_wire::cm::{CmMessage, CommId, ServiceId};
 use vernic_wire::mad::{MAD_LEN, MadHeader, MgmtClass};
-use vernic_wire::{Lid, Packet};
+use vernic_wire::{Lid, Packet, RoceVersion};
 
 use super::early::{EarlyOutcome, EarlyRequest};
 use super::{CmShared, slot_of};
@@ -205,6 +205,10 @@ impl CmShared {
     ) -> Result<(), DropReason> {
         let path = CmPath {
             traffic_class: meta.traffic_class & !3,
+            roce: match meta.dst {
+                Address::RoceV1(_) => RoceVersion::V1,
+                _ => RoceVersion::V2,
+            },
             ..CmPath::new(meta.dst.gid(), meta.src.gid())
         };
         let given = self.with_machine(table, |machine, table| {
@@ -338,6 +342,8 @@ impl CmShared {
             flow_label: 0,
             dlid: Lid::RESERVED,
             path_bits: 0,
+            roce: out.path.roce,
+            may_wait: false,
         };
         // If there is no path, the link refuses the packet and counts it.
         let nowhere = |_: NoPath| TxPath::new(local, remote, PathId::default(), 0);

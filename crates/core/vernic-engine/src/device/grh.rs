@@ -3,7 +3,7 @@
 //! For RoCEv2 (IBTA A17.4.5.2) they hold the IP header. Over IPv6 it takes all 40 bytes; over IPv4
 //! the 20 bytes of the header follow 20 reserved ones. A UDP socket does not show the header, so it
 //! is made again from what the socket reports; Identification and flow label are 0. Datagrams of
-//! InfiniBand have a GRH there, or nothing.
+//! RoCEv1 have a GRH there, those of InfiniBand a GRH or nothing.
 
 use vernic_io::RxPacket;
 use vernic_wire::Grh;
@@ -15,7 +15,7 @@ const IPV4_LEN: usize = 20;
 /// Protocol number of UDP.
 const UDP: u8 = 17;
 
-/// Returns the GRH area of a RoCE datagram.
+/// Returns the GRH area of a datagram of RoCEv2.
 pub(crate) fn area(packet: &RxPacket<'_>) -> [u8; Grh::LEN] {
     let meta = packet.meta;
     let udp_bytes = (packet.bytes.len() + UDP_LEN) as u16;
@@ -48,7 +48,7 @@ pub(crate) fn area(packet: &RxPacket<'_>) -> [u8; Grh::LEN] {
     area
 }
 
-/// Returns the GRH of a datagram that came with one by an InfiniBand link.
+/// Returns the GRH of a datagram that came with one: by an InfiniBand link, or by RoCEv1.
 pub(crate) fn global(packet: &RxPacket<'_>) -> [u8; Grh::LEN] {
     let meta = packet.meta;
     let grh = Grh {

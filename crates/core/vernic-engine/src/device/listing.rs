@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use vernic_io::infiniband::Adapter;
 use vernic_io::netdev::{self, NetDev};
-use vernic_io::{LinkPort, LocalAddr, PortState};
+use vernic_io::{LinkPort, LocalAddr, NoPath, PortState};
 use vernic_wire::{Mtu, PortNum};
 
 use crate::config::{Config, TransportChoice};
@@ -55,10 +55,13 @@ pub struct PortInfo {
     pub addresses: Vec<LocalAddr>,
     /// What a subnet manager has set up; `None` for a port that follows a netdev.
     pub link: Option<Arc<LinkPort>>,
+    /// Whether the GID table has rows of RoCEv1 too: the netdev is an Ethernet, and this process
+    /// may use packet sockets.
+    pub has_roce_v1: bool,
 }
 
 impl DeviceInfo {
-    pub(crate) fn new(number: u32, netdev: NetDev) -> Self {
+    pub(crate) fn new(number: u32, netdev: NetDev, may_use_v1: bool) -> Self {
         Self {
             name: Transport::Roce.rules().device_name(number),
             number,
@@ -73,6 +76,7 @@ impl DeviceInfo {
                 up: netdev.running,
                 addresses: netdev.addrs,
                 link: None,
+                has_roce_v1: netdev.mac.is_some() && may_use_v1,
             },
             more_ports: Vec::new(),
             transport: Transport::Roce,
@@ -146,12 +150,24 @@ impl PortInfo {
             up: port.state == PortState::Active,
             addresses: port.gids.iter().map(|gid| LocalAddr::new(gid.to_ip(), 0)).collect(),
             link: Some(Arc::new(port)),
+            has_roce_v1: false,
         }
+    }
+
+    /// Returns why the GID table has no rows of RoCEv1; `None` if it has.
+    pub fn why_no_roce_v1(&self) -> Option<String> {
+        if self.has_roce_v1 {
+            return None;
+        }
+        let refusal = vernic_io::may_use_roce_v1().err();
+        let number = refusal.map(|error| error.raw_os_error().unwrap_or_default());
+        let reason = number.map(|number| NoPath::Frames(number).to_string());
+        Some(reason.unwrap_or_else(|| "the netdev is no Ethernet".to_owned()))
     }
 
     /// Returns the GID table that the port has when the device is opened now.
     pub(crate) fn gid_table(&self, number: PortNum, kind: GidType) -> GidTable {
-        let mut table = GidTable::new(number, kind);
+        let mut table = GidTable::new(number, kind, self.has_roce_v1);
         table.update(self.netdev_index, &self.addresses);
         table
     }
@@ -171,8 +187,8 @@ fn node_guid(mac: Option<[u8; 6]>, index: u32) -> u64 {
 /// # Errors
 /// [`OpenError::NetDev`] if the system does not list its netdevs.
 pub fn devices() -> Result<Vec<DeviceInfo>, OpenError> {
-    let netdevs = netdev::list()?;
-    Ok((0..).zip(netdevs).map(|(n, dev)| DeviceInfo::new(n, dev)).collect())
+    let (netdevs, may_use_v1) = (netdev::list()?, vernic_io::may_use_roce_v1().is_ok());
+    Ok((0..).zip(netdevs).map(|(n, dev)| DeviceInfo::new(n, dev, may_use_v1)).collect())
 }
 
 /// Returns the adapter of the fabric's host that the settings name.

@@ -11,7 +11,7 @@ use vernic_io::host::{Lookup, Slot};
 use vernic_io::netdev::HEADER_ALLOWANCE_BYTES;
 use vernic_io::{Address, NoPath, OpenPath, PathRequest, TxPath};
 use vernic_proto::AddressVector;
-use vernic_wire::{Gid, Mtu, Qpn};
+use vernic_wire::{Gid, Mtu, Qpn, RoceVersion};
 
 use crate::device::opened::Device;
 use crate::device::port::Port;
@@ -32,12 +32,13 @@ impl Device {
     pub(crate) fn path_request(&self, av: &AddressVector) -> Result<PathRequest, PathError> {
         let (port, index) = (self.port(av.port)?, av.sgid_index);
         let (remote, has_lids) = (av.dgid, self.rules().has_lids());
-        let local = match has_lids && remote.is_zero() {
-            true => Gid::default(),
+        let (local, roce) = match has_lids && remote.is_zero() {
+            true => (Gid::default(), RoceVersion::default()),
             false => {
                 let gids = port.gids();
                 let rows = gids.iter().count();
-                gids.row(index).ok_or(PathError::NoSuchGid { index, rows })?.gid
+                let row = gids.row(index).ok_or(PathError::NoSuchGid { index, rows })?;
+                (row.gid, row.kind.roce_version())
             }
         };
         if has_lids {
@@ -58,6 +59,8 @@ impl Device {
             flow_label: av.flow_label,
             dlid: av.dlid,
             path_bits: av.path_bits,
+            roce,
+            may_wait: true,
         })
     }
 
@@ -74,6 +77,13 @@ impl Device {
         })?;
         let OpenPath { path, remote: peer, local } = open;
         if self.rules().has_lids() {
+            return Ok(Resolved { path, peer, local, location: PeerLocation::NotHere });
+        }
+        if to.roce == RoceVersion::V1 {
+            // The path may be the first, and the background thread is to receive on its sockets.
+            self.waker().wake();
+        }
+        if matches!(peer, Address::RoceV1(_)) {
             return Ok(Resolved { path, peer, local, location: PeerLocation::NotHere });
         }
         let flow = (hash(entropy) % u32::from(self.config().flows)) as u16;
@@ -101,7 +111,7 @@ impl Device {
         }
         let entropy = if av.flow_label != 0 { av.flow_label } else { own.value() };
         let mut resolved = self.resolve(av, entropy)?;
-        if self.rules().has_lids() {
+        if self.rules().has_lids() || matches!(resolved.peer, Address::RoceV1(_)) {
             return Ok(resolved);
         }
         let flow = Slot::of(peer).flow(resolved.path.flow());

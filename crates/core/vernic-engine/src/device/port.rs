@@ -26,6 +26,8 @@ pub(crate) struct Port {
     gids: Mutex<GidTable>,
     /// What a subnet manager has set up, if the link has one.
     link: Mutex<Option<Arc<LinkPort>>>,
+    /// Whether the port has GIDs of RoCEv1 too.
+    has_roce_v1: bool,
     /// Opens the paths of the device's link.
     paths: Arc<dyn Paths>,
     is_up: AtomicBool,
@@ -52,6 +54,7 @@ impl Port {
             netdev_index: info.netdev_index,
             gids: Mutex::new(gids),
             link: Mutex::new(info.link.clone()),
+            has_roce_v1: info.has_roce_v1,
             paths,
             is_up: AtomicBool::new(info.up),
             is_removed: AtomicBool::new(false),
@@ -126,6 +129,12 @@ impl Port {
     /// [`NoPath`] where the link has none.
     pub(crate) fn open_path(&self, to: &PathRequest) -> Result<OpenPath, NoPath> {
         self.paths.open_path(to)
+    }
+
+    /// Notes that a queue pair takes datagrams on this port. Returns whether the link has other
+    /// sockets now, which the background thread must learn of.
+    pub(crate) fn receive_datagrams(&self) -> bool {
+        self.has_roce_v1 && self.paths.receive_datagrams(self.netdev_index)
     }
 
     /// Whether the port is active.

@@ -419,6 +419,10 @@ fn describe_datagram(packet: &RxPacket<'_>, meta: &mut RxMeta) {
         meta.grh = matches!(packet.meta.src, Address::Gid(_)).then(|| grh::global(packet));
         return;
     }
+    if matches!(packet.meta.src, Address::RoceV1(_)) {
+        meta.grh = Some(grh::global(packet));
+        return;
+    }
     meta.grh = Some(grh::area(packet));
     meta.route.service_level = match packet.meta.dst.ip() {
         IpAddr::V4(_) => PACKET_TYPE_IPV4,

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use vernic_io::ReceiverPageId;
 use vernic_io::host::{Lookup, Slot};
+use vernic_io::{Address, ReceiverPageId};
 use vernic_io::{Peer, ProcessId, TxPath};
 use vernic_proto::AddressVector;
 use vernic_wire::Qpn;
@@ -42,7 +42,7 @@ pub struct Ah {
     av: AddressVector,
     path: TxPath,
     /// Whether the path is the same for all processes of its destination: a group's, or that of a
-    /// link with LIDs.
+    /// link with LIDs, or one of RoCEv1.
     is_final: bool,
     /// What is known of the last destination, packed by [`Known::pack`]; 0 if nothing is.
     known: AtomicU64,
@@ -125,7 +125,8 @@ impl Ah {
         }
         let resolved = engine.resolve(&av, av.flow_label)?;
         pd.hold();
-        let is_final = av.dgid.is_multicast() || engine.rules().has_lids();
+        let by_v1 = matches!(resolved.peer, Address::RoceV1(_));
+        let is_final = by_v1 || av.dgid.is_multicast() || engine.rules().has_lids();
         let (pd, known) = (pd.clone(), AtomicU64::new(0));
         Ok(Arc::new(Self { pd, av, path: resolved.path, is_final, known }))
     }

@@ -17,7 +17,7 @@ use vernic_io::{
 };
 use vernic_proto::congestion::Congestion;
 use vernic_proto::{AddressVector, DropReason, QpState, Time};
-use vernic_wire::{Gid, Mtu, Pkey, PortNum, Qpn};
+use vernic_wire::{Gid, Mtu, Pkey, PortNum, Qpn, RoceVersion};
 
 use crate::agent::CmAgent;
 use crate::config::Config;
@@ -92,6 +92,7 @@ impl Context {
         config: Config,
     ) -> Result<Arc<Self>, OpenError> {
         check_mtus(&info, &config)?;
+        check_roce_version(&info, &config)?;
         let mut wire = Wire::new(&info, factory, &config, Box::new(Packets::new()))?;
         wire.link = wrap_link(wire.link, &config, &info.name)?;
         let tables = activate(&info, wire.link.as_mut())?;
@@ -252,9 +253,15 @@ impl Context {
         self.gid_table().into_iter().find(|row| (row.port, row.index) == (port, index))
     }
 
-    /// Returns the row that has a GID, of whichever port.
+    /// Returns the row that has a GID, of whichever port; the first one, which is of RoCEv2.
     pub fn gid_row(&self, gid: Gid) -> Option<GidEntry> {
         self.gid_table().into_iter().find(|row| row.gid == gid)
+    }
+
+    /// Returns the row that has a GID, for this version of RoCE if there is one.
+    pub fn gid_row_by(&self, gid: Gid, version: RoceVersion) -> Option<GidEntry> {
+        let rows = self.gid_table().into_iter().filter(|row| row.gid == gid);
+        rows.min_by_key(|row| row.kind.roce_version() != version)
     }
 
     /// Returns the next hop on the path that `av` describes, if the system does not know its
@@ -471,6 +478,7 @@ impl Wire {
         let setup = LinkSetup {
             slots: slots.clone(),
             offload: config.offload,
+            receive_roce_v1: config.roce == RoceVersion::V1,
             socket_buffer_bytes: config.socket_buffer_bytes,
         };
         let link = factory
@@ -478,6 +486,20 @@ impl Wire {
             .map_err(|source| OpenError::Os { what: "open the device's link", source })?;
         Ok(Self { slots, link, protocol })
     }
+}
+
+/// Refuses a device without RoCEv1 if the settings ask for it. A device on `lo` needs none, since
+/// no packets leave the host there.
+fn check_roce_version(info: &DeviceInfo, config: &Config) -> Result<(), OpenError> {
+    let has_none = |port: &&PortInfo| !port.has_roce_v1;
+    let port = info.ports().map(|(_, port)| port).find(has_none);
+    let is_meant = info.transport == Transport::Roce && !info.loopback;
+    let Some(port) = port.filter(|_| config.roce == RoceVersion::V1 && is_meant) else {
+        return Ok(());
+    };
+    let (device, netdev) = (info.name.clone(), port.netdev.clone());
+    let reason = port.why_no_roce_v1().unwrap_or_default();
+    Err(OpenError::NoRoceV1 { device, netdev, reason })
 }
 
 /// Refuses a device one of whose ports has a netdev with too small an MTU.

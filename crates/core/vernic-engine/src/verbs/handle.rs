@@ -292,6 +292,12 @@ impl Qp {
         if mask.contains(AttrMask::PATH_MTU) {
             engine.check_mtu(port, attr.path_mtu).map_err(path_error)?;
         }
+        if self.inner.service() == Service::Ud
+            && (mask.contains(AttrMask::STATE) && attr.state == QpState::Rtr)
+            && port.receive_datagrams()
+        {
+            engine.waker().wake();
+        }
         // The path of an iWARP queue pair is that of its TCP connection.
         let connected = self.inner.service() != Service::Ud && engine.rules().uses_gids();
         let resolved = if connected && mask.contains(AttrMask::AV) {

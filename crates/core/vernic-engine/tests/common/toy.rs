@@ -100,6 +100,7 @@ fn info(lids: &[u16]) -> DeviceInfo {
         up: true,
         addresses: vec![LocalAddr::from(ip(lid))],
         link: None,
+        has_roce_v1: false,
     };
     DeviceInfo {
         name: format!("toy{number}"),

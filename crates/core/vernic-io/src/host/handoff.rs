@@ -18,7 +18,7 @@
 //! ```text
 //!  byte  0..4    4..6     6..8            8    9     10     11      12..36    36..60
 //!       +-------+--------+---------------+----+-----+------+-------+---------+---------+--------
-//!       | magic | stride | first segment | TC | hop | icrc | zero  | source  |  dest   | packets
+//!       | magic | stride | first segment | TC | hop | icrc | v1    | source  |  dest   | packets
 //!       +-------+--------+---------------+----+-----+------+-------+---------+---------+--------
 //!        address: GID (16), scope id (4), port (2), zero (2)          numbers big-endian
 //! ```
@@ -38,8 +38,8 @@ use std::os::fd::BorrowedFd;
 use vernic_sys::{self as sys, user};
 use vernic_wire::Gid;
 
-use crate::address::LocalAddr;
-use crate::batch::Icrc;
+use crate::address::{Address, LocalAddr};
+use crate::batch::{Door, Icrc};
 use crate::batch::{RxMeta, RxPacket};
 use crate::endpoint::{arrival, receiver_of, sender_of};
 
@@ -78,6 +78,7 @@ impl Head {
         bytes[8] = self.meta.traffic_class;
         bytes[9] = self.meta.hop_limit;
         bytes[10] = u8::from(self.meta.icrc == Icrc::Good);
+        bytes[11] = u8::from(matches!(self.meta.dst, Address::RoceV1(_)));
         emit_addr(&mut bytes[12..36], &sender_of(&self.meta));
         emit_addr(&mut bytes[36..60], &receiver_of(&self.meta));
         bytes
@@ -88,12 +89,22 @@ impl Head {
         if !bytes.starts_with(&MAGIC) || number(4) == 0 {
             return None;
         }
+        let how = arrival(parse_addr(&bytes[12..36])?, parse_addr(&bytes[36..60])?);
+        let how = match bytes[11] {
+            1 => RxMeta {
+                src: Address::RoceV1(how.src.gid()),
+                dst: Address::RoceV1(how.dst.gid()),
+                door: Door::Shared,
+                ..how
+            },
+            _ => how,
+        };
         let meta = RxMeta {
             traffic_class: bytes[8],
             hop_limit: bytes[9],
             icrc: if bytes[10] == 1 { Icrc::Good } else { Icrc::Unchecked },
             handed_over: true,
-            ..arrival(parse_addr(&bytes[12..36])?, parse_addr(&bytes[36..60])?)
+            ..how
         };
         Some(Self { stride: number(4), first_segment: number(6), meta })
     }

@@ -489,8 +489,9 @@ impl SlotTable {
         self.changed();
     }
 
-    /// Notes that [`sockets`](Self::sockets) returns other sockets than before.
-    fn changed(&self) {
+    /// Notes that [`sockets`](Self::sockets) returns other sockets than before, or that the link
+    /// has other sockets of its own to take.
+    pub(crate) fn changed(&self) {
         self.generation.fetch_add(1, Ordering::Release);
     }
 

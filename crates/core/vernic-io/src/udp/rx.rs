@@ -25,6 +25,7 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Arc;
 
 use vernic_sys::{self as sys, OwnFd};
+use vernic_wire::Gid;
 
 use crate::address::LocalAddr;
 use crate::batch::{RX_BUFFER_BYTES, RxBatch, RxMeta, RxPacket};
@@ -33,6 +34,8 @@ use crate::host::handoff::{self, HandoverReceived, HandoverResult, Head};
 use crate::host::slots::SharedFd;
 use crate::host::{Slot, SlotTable};
 use crate::link::{LinkCounters, Nanos};
+use crate::roce_v1;
+use crate::roce_v1::control::{FrameSocket, Purpose};
 use crate::udp::exchange::Exchange;
 use crate::udp::steer::{IDLE_NANOS, MAX_STEERED, Steering};
 use crate::udp::{UdpConfig, socket};
@@ -74,6 +77,8 @@ pub(crate) enum Kind {
     Steered,
     /// A multicast group.
     Group,
+    /// Frames of RoCEv1 on one netdev.
+    Frames(Purpose, u32),
     /// Packets from other processes of this host, one by one.
     HandOver,
     /// Connections of other processes of this host that have packets for this slot.
@@ -99,6 +104,9 @@ impl Fd {
         }
     }
 }
+
+/// What stands for the address of a socket that belongs to a netdev.
+const NO_ADDRESS: std::net::IpAddr = std::net::IpAddr::V4(std::net::Ipv4Addr::UNSPECIFIED);
 
 #[derive(Debug)]
 struct Socket {
@@ -133,11 +141,15 @@ pub(crate) struct Receive {
     generation: u64,
     /// The time at which the link returns to shared ports, while it has left them.
     back_at: Option<Nanos>,
+    frames: Arc<roce_v1::Shared>,
+    frame_addresses: roce_v1::rx::Addresses,
 }
 
 impl Receive {
-    pub(crate) fn new(slots: Arc<SlotTable>) -> Self {
+    pub(crate) fn new(slots: Arc<SlotTable>, frames: Arc<roce_v1::Shared>) -> Self {
         Self {
+            frames,
+            frame_addresses: roce_v1::rx::Addresses::default(),
             sockets: Vec::new(),
             hot: Vec::new(),
             next_cold: Nanos(0),
@@ -268,6 +280,10 @@ impl Receive {
         }
         let slots = &self.slots;
         self.exchange.leave(|slot| !slots.is_ours(slot));
+        for socket in self.frames.take_fresh() {
+            self.add_frames(socket);
+        }
+        self.filter_frames();
         for (slot, door) in self.slots.doors() {
             self.push(Kind::Door(slot), None, nowhere, 0, Fd::Shared(door));
         }
@@ -380,6 +396,7 @@ impl Receive {
                     self.exchange.accept(slot, door, now, counters);
                 }
             }
+            Kind::Frames(_, ifindex) => self.recv_frames(at, ifindex, now, batch, counters),
             _ => self.recv_udp(at, now, batch, counters),
         }
     }
@@ -450,6 +467,36 @@ impl Receive {
                 _ => counters.rx_truncated_drops += 1,
             }
             batch.next_buffer();
+        }
+    }
+
+    #[cold]
+    fn recv_frames(
+        &mut self,
+        at: usize,
+        ifindex: u32,
+        now: Nanos,
+        batch: &mut RxBatch,
+        counters: &mut LinkCounters,
+    ) {
+        let socket = &mut self.sockets[at];
+        let Fd::Own(fd) = &socket.fd else { return };
+        counters.rx_calls += 1;
+        let (fd, wanted, addresses) = (fd.as_fd(), socket.appetite.max(1), &self.frame_addresses);
+        match roce_v1::rx::receive(fd, ifindex, wanted, addresses, batch, counters) {
+            Ok(overflow) => {
+                socket.hot_until = now.plus(HOT_NANOS);
+                // One frame, then none, is a round trip; two receives in a row make a stream.
+                socket.appetite = if socket.appetite == 0 { 1 } else { roce_v1::rx::FRAMES };
+                if let Some(overflow) = overflow {
+                    counters.rx_overflow_drops += u64::from(overflow.wrapping_sub(socket.overflow));
+                    socket.overflow = overflow;
+                }
+            }
+            Err(error) => {
+                socket.appetite = 0;
+                counters.rx_errors += u64::from(error.kind() != std::io::ErrorKind::WouldBlock);
+            }
         }
     }
 
@@ -584,6 +631,88 @@ impl Receive {
                 tracing::debug!(%src, %dst, "flow steered to this process");
             }
             Err(error) => tracing::debug!(%src, %error, "flow cannot be steered"),
+        }
+    }
+}
+
+/// Sockets for frames of RoCEv1.
+impl Receive {
+    /// Returns the addresses that frames are received for.
+    pub(crate) fn frame_addresses(&mut self) -> &mut roce_v1::rx::Addresses {
+        &mut self.frame_addresses
+    }
+
+    fn add_frames(&mut self, socket: FrameSocket) {
+        let FrameSocket { purpose, ifindex, fd } = socket;
+        let owner = LocalAddr { ip: NO_ADDRESS, scope_id: ifindex };
+        self.push(Kind::Frames(purpose, ifindex), Some(owner), owner, 0, Fd::Own(fd));
+        if purpose == Purpose::Own {
+            let groups = &self.frame_addresses.groups;
+            let groups: Vec<_> = groups.iter().filter(|(on, _)| *on == ifindex).copied().collect();
+            groups.into_iter().for_each(|(_, gid)| self.receive_group(ifindex, gid, true));
+        }
+    }
+
+    /// Lets the kernel give this process the frames for its slots and groups.
+    fn filter_frames(&mut self) {
+        if !self.frames.is_used() {
+            return;
+        }
+        let slots = self.slots.own_slots();
+        for socket in &self.sockets {
+            let (Kind::Frames(Purpose::Own, ifindex), Fd::Own(fd)) = (socket.kind, &socket.fd)
+            else {
+                continue;
+            };
+            let groups = self.frame_addresses.groups.iter().any(|(on, _)| *on == ifindex);
+            let program = roce_v1::of_slots(&slots, groups);
+            if let Err(error) = sys::attach_filter(fd.as_fd(), &program) {
+                tracing::warn!(ifindex, %error, "frames of RoCEv1 for new queue pairs are lost");
+            }
+        }
+    }
+
+    /// Receives frames of a group on a netdev, if any frames are received there.
+    pub(crate) fn join_frames(&mut self, ifindex: u32, group: std::net::IpAddr) {
+        let gid = Gid::from_ip(group);
+        self.frame_addresses.groups.push((ifindex, gid));
+        self.receive_group(ifindex, gid, true);
+        self.filter_frames();
+        self.changed();
+    }
+
+    /// Undoes one [`join_frames`](Self::join_frames).
+    pub(crate) fn leave_frames(&mut self, ifindex: u32, group: std::net::IpAddr) {
+        let (groups, gid) = (&mut self.frame_addresses.groups, Gid::from_ip(group));
+        let Some(at) = groups.iter().position(|group| *group == (ifindex, gid)) else { return };
+        groups.swap_remove(at);
+        self.receive_group(ifindex, gid, false);
+        self.filter_frames();
+        self.changed();
+    }
+
+    /// Lets the netdev receive, or no longer receive, frames of a group, and those that this host
+    /// sends to groups.
+    fn receive_group(&mut self, ifindex: u32, gid: Gid, join: bool) {
+        let own = Kind::Frames(Purpose::Own, ifindex);
+        let Some(socket) = self.sockets.iter().find(|socket| socket.kind == own) else { return };
+        let Fd::Own(fd) = &socket.fd else { return };
+        let mac = roce_v1::of_group(gid);
+        if let Err(error) = sys::set_frame_membership(fd.as_fd(), ifindex, mac.0, join) {
+            tracing::warn!(ifindex, %gid, join, %error, "multicast frames of RoCEv1");
+        }
+        let own_groups = Kind::Frames(Purpose::OwnGroups, ifindex);
+        let is_open = self.sockets.iter().any(|socket| socket.kind == own_groups);
+        let is_wanted = self.frame_addresses.groups.iter().any(|(on, _)| *on == ifindex);
+        match (is_open, is_wanted) {
+            (false, true) => match self.frames.open_own_groups(ifindex) {
+                Ok(socket) => self.add_frames(socket),
+                Err(error) => {
+                    tracing::warn!(ifindex, %error, "this host's own multicast by RoCEv1 is lost");
+                }
+            },
+            (true, false) => self.sockets.retain(|socket| socket.kind != own_groups),
+            _ => {}
         }
     }
 }

@@ -18,8 +18,9 @@ use vernic_sys::OwnFd;
 
 use crate::ROCE_PORT;
 use crate::address::LocalAddr;
+use crate::buffer;
 use crate::link::LinkError;
-use crate::udp::{UdpConfig, buffer, ecn, gro, holder, pmtu};
+use crate::udp::{UdpConfig, ecn, gro, holder, pmtu};
 
 /// The first dynamic port (RFC 6335, section 6): source ports carry entropy from here up, as
 /// IBTA A17.9.3 recommends.

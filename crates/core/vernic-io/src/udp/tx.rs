@@ -121,13 +121,26 @@ impl Transmit {
     /// by [`send`](Self::send).
     pub(crate) fn stamp(&mut self, batch: &mut TxBatch, config: &UdpConfig) {
         batch.stamp_with(|path, first, bytes, stride| {
-            let index = usize::from(path.flow()) % KNOWN_PATHS;
-            if self.known[index].as_ref().is_none_or(|known| known.path != *path) {
-                self.known[index] = self.look_up(path, config);
-            }
-            let Some(KnownPath { flow, segmented, .. }) = &self.known[index] else { return };
-            icrc::stamp_run(flow, segmented.then_some(first), bytes, stride);
+            self.stamp_run(path, first, bytes, stride, config);
         });
+    }
+
+    /// Writes the ICRCs of packets of one run, of which `first` is the index of the first.
+    #[inline]
+    pub(crate) fn stamp_run(
+        &mut self,
+        path: &TxPath,
+        first: u16,
+        bytes: &mut [u8],
+        stride: usize,
+        config: &UdpConfig,
+    ) {
+        let index = usize::from(path.flow()) % KNOWN_PATHS;
+        if self.known[index].as_ref().is_none_or(|known| known.path != *path) {
+            self.known[index] = self.look_up(path, config);
+        }
+        let Some(KnownPath { flow, segmented, .. }) = &self.known[index] else { return };
+        icrc::stamp_run(flow, segmented.then_some(first), bytes, stride);
     }
 
     /// Returns how packets of a path leave.

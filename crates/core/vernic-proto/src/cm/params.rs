@@ -2,7 +2,7 @@
 
 use vernic_wire::cm::{CommId, ServiceId, SidrStatus, timeout_nanos};
 use vernic_wire::mad::MAD_LEN;
-use vernic_wire::{AckTimeout, Gid, Mtu, Pkey, Psn, Qkey, Qpn};
+use vernic_wire::{AckTimeout, Gid, Mtu, Pkey, Psn, Qkey, Qpn, RoceVersion};
 
 use crate::state::QpType;
 use crate::time::Time;
@@ -36,6 +36,8 @@ pub struct CmPath {
     pub hop_limit: u8,
     /// Flow label, 20 bits; IPv6 only.
     pub flow_label: u32,
+    /// The version of RoCE.
+    pub roce: RoceVersion,
 }
 
 impl CmPath {
@@ -44,7 +46,14 @@ impl CmPath {
 
     /// A path of traffic class 0.
     pub const fn new(local: Gid, remote: Gid) -> Self {
-        Self { local, remote, traffic_class: 0, hop_limit: Self::HOP_LIMIT, flow_label: 0 }
+        Self {
+            local,
+            remote,
+            traffic_class: 0,
+            hop_limit: Self::HOP_LIMIT,
+            flow_label: 0,
+            roce: RoceVersion::V2,
+        }
     }
     /// Whether both have the same ends.
     pub(super) fn same_ends(&self, other: &Self) -> bool {

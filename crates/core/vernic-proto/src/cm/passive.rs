@@ -176,6 +176,7 @@ impl Cm {
             traffic_class: primary.traffic_class,
             hop_limit,
             flow_label: primary.flow_label,
+            roce: path.roce,
         };
         let mut conn = Conn::new(State::ReqRcvd, ours, req.service_id);
         conn.remote_id = req.local_comm_id;

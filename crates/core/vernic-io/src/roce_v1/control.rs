@@ -1,0 +1,273 @@
+//! What the control path and the link share: the netdevs whose frames are received, and the
+//! stations that frames are sent to.
+//!
+//! A netdev's sockets are opened when a path by RoCEv1 is first opened on it. So a device that uses
+//! RoCEv2 alone has none. The link takes new sockets at its next receive, since opening counts as a
+//! change of the slots.
+//!
+//! Limits: [`MAX_STATIONS`]. A station is never forgotten, since paths name it by its number.
+
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use vernic_sys::{self as sys, Instruction, OwnFd};
+use vernic_wire::Qpn;
+use vernic_wire::net::{EtherType, MacAddr};
+
+use crate::address::{Address, LocalAddr};
+use crate::buffer;
+use crate::host::SlotTable;
+use crate::link::{NoPath, OpenPath, PathRequest};
+use crate::netdev;
+use crate::nexthop::{HardwareAddress, hardware_address};
+use crate::path::{PathId, TxPath};
+use crate::roce_v1::{filter, mac};
+
+/// Most stations, each a netdev with a source and a destination address: as many as hosts on one
+/// Ethernet that a device is likely to have queue pairs to.
+pub(crate) const MAX_STATIONS: usize = 1 << 16;
+
+/// How long opening a path waits for a neighbour's address: what Linux gives its own verbs.
+const NEIGHBOUR_WAIT: Duration = Duration::from_secs(1);
+
+/// How often is looked whether the address has come.
+const NEIGHBOUR_LOOK: Duration = Duration::from_micros(500);
+
+/// The purpose of a packet socket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// Packets of this process's queue pairs, and of multicast groups.
+    Own,
+    /// Packets for QP1. They come to one of the host's processes, which hands them over.
+    Shared,
+    /// Multicast packets that this host sends.
+    OwnGroups,
+}
+
+/// A packet socket of a netdev.
+#[derive(Debug)]
+pub(crate) struct FrameSocket {
+    pub(crate) purpose: Purpose,
+    pub(crate) ifindex: u32,
+    pub(crate) fd: OwnFd,
+}
+
+/// Where the frames of a path go, and where from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Station {
+    /// The netdev.
+    pub(crate) ifindex: u32,
+    pub(crate) src: MacAddr,
+    pub(crate) dst: MacAddr,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The netdevs with sockets.
+    netdevs: Vec<u32>,
+    /// Sockets that the link has not taken yet.
+    fresh: Vec<FrameSocket>,
+    stations: Vec<Station>,
+}
+
+/// The state of RoCEv1 that a link and its paths share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    slots: Arc<SlotTable>,
+    socket_bytes: u32,
+    is_used: AtomicBool,
+    state: Mutex<State>,
+}
+
+impl Shared {
+    pub(crate) fn new(slots: Arc<SlotTable>, socket_bytes: u32) -> Self {
+        Self { slots, socket_bytes, is_used: AtomicBool::new(false), state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether any path was opened, so that packets by RoCEv1 may be in a batch.
+    #[inline]
+    pub(crate) fn is_used(&self) -> bool {
+        self.is_used.load(Ordering::Acquire)
+    }
+
+    /// Returns the sockets that were opened since the last call.
+    pub(crate) fn take_fresh(&self) -> Vec<FrameSocket> {
+        std::mem::take(&mut self.state().fresh)
+    }
+
+    /// Adds the stations that `known` does not have yet.
+    pub(crate) fn copy_stations(&self, known: &mut Vec<Station>) {
+        let state = self.state();
+        known.extend(state.stations.get(known.len()..).unwrap_or_default());
+    }
+
+    /// Receives the frames of a netdev from now on. Returns whether it did not before.
+    ///
+    /// # Errors
+    /// The system's error; `EPERM` without `CAP_NET_RAW`.
+    pub(crate) fn open_netdev(&self, ifindex: u32) -> io::Result<bool> {
+        let mut state = self.state();
+        if state.netdevs.contains(&ifindex) {
+            return Ok(false);
+        }
+        let own = filter::of_slots(&self.slots.own_slots(), false);
+        let own = self.socket(Purpose::Own, ifindex, EtherType::ROCE_V1.0, &own)?;
+        let gsi = filter::of_qpn(Qpn::GSI);
+        let shared = self.socket(Purpose::Shared, ifindex, EtherType::ROCE_V1.0, &gsi)?;
+        share(&shared);
+        state.fresh.extend([own, shared]);
+        state.netdevs.push(ifindex);
+        drop(state);
+        self.is_used.store(true, Ordering::Release);
+        self.slots.changed();
+        tracing::debug!(ifindex, "RoCEv1 is received");
+        Ok(true)
+    }
+
+    /// Opens the socket for multicast packets that this host sends by a netdev.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(crate) fn open_own_groups(&self, ifindex: u32) -> io::Result<FrameSocket> {
+        let all = libc::ETH_P_ALL as u16;
+        self.socket(Purpose::OwnGroups, ifindex, all, &filter::of_own_groups())
+    }
+
+    fn socket(
+        &self,
+        purpose: Purpose,
+        ifindex: u32,
+        ethertype: u16,
+        program: &[Instruction],
+    ) -> io::Result<FrameSocket> {
+        let fd = sys::frame_socket()?;
+        // Before the socket is bound: nothing else comes in between.
+        sys::attach_filter(fd.as_fd(), program)?;
+        sys::enable_frame_details(fd.as_fd())?;
+        buffer::set_receive(fd.as_fd(), self.socket_bytes);
+        sys::bind_frames(fd.as_fd(), ifindex, ethertype)?;
+        Ok(FrameSocket { purpose, ifindex, fd })
+    }
+
+    /// Opens a path by RoCEv1. A path to an address of this host is one of RoCEv2: no Ethernet
+    /// returns a frame to its sender.
+    pub(crate) fn open_path(
+        &self,
+        to: &PathRequest,
+        by_udp: impl FnOnce() -> Result<OpenPath, NoPath>,
+    ) -> Result<OpenPath, NoPath> {
+        let ifindex = to.netdev_index;
+        let is_group = to.remote.is_multicast();
+        if !is_group && netdev::is_local(to.remote.to_ip()) {
+            return by_udp();
+        }
+        self.open_netdev(ifindex).map_err(|error| NoPath::Frames(os_error(&error)))?;
+        let src = mac_of(ifindex).map_err(|error| NoPath::Frames(os_error(&error)))?;
+        let dst = match is_group {
+            true => mac::of_group(to.remote),
+            false => match mac::of_link_local(to.remote) {
+                Some(mac) => mac,
+                None => find_neighbour(to)?,
+            },
+        };
+        let number = self.number_of(Station { ifindex, src, dst })?;
+        let mut path = TxPath::new(to.local, to.remote, PathId::of_frames(number), 0)
+            .with_traffic_class(to.traffic_class)
+            .with_flow(to.flow_label as u16);
+        if to.hop_limit != 0 {
+            path = path.with_hop_limit(to.hop_limit);
+        }
+        let (remote, local) = (Address::RoceV1(to.remote), Address::RoceV1(to.local));
+        Ok(OpenPath { path, remote, local })
+    }
+
+    fn number_of(&self, station: Station) -> Result<u32, NoPath> {
+        let stations = &mut self.state().stations;
+        let known = stations.iter().position(|known| *known == station);
+        if known.is_none() && stations.len() == MAX_STATIONS {
+            return Err(NoPath::TooManyStations);
+        }
+        Ok(known.unwrap_or_else(|| {
+            stations.push(station);
+            stations.len() - 1
+        }) as u32)
+    }
+}
+
+/// Whether this process may open packet sockets.
+///
+/// # Errors
+/// The system's error, `EPERM` without `CAP_NET_RAW`.
+pub fn may_use_roce_v1() -> io::Result<()> {
+    sys::frame_socket().map(drop)
+}
+
+fn os_error(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// Shares packets with the sockets of other processes for the same netdev: each comes to one of
+/// them, by chance, so that repetitions come to different ones.
+fn share(socket: &FrameSocket) {
+    // Groups of a network namespace are told apart by 16 bits.
+    let group = u32::from(EtherType::ROCE_V1.0).wrapping_add(socket.ifindex) & 0xFFFF;
+    let request = (libc::PACKET_FANOUT_RND << 16 | group) as i32;
+    let fd = socket.fd.as_fd();
+    if let Err(error) = sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_FANOUT, request) {
+        tracing::debug!(
+            ifindex = socket.ifindex, %error,
+            "each process that uses RoCEv1 gets its own copy of datagrams for QP1"
+        );
+    }
+}
+
+/// Returns the Ethernet address of a netdev.
+fn mac_of(ifindex: u32) -> io::Result<MacAddr> {
+    let found = sys::interfaces()?.into_iter().find(|i| i.index == ifindex);
+    let mac = found.and_then(|i| i.mac).ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV));
+    mac.map(MacAddr)
+}
+
+/// Asks for the Ethernet address of the destination. Waits for the answer if the request allows
+/// that.
+fn find_neighbour(to: &PathRequest) -> Result<MacAddr, NoPath> {
+    let (local, ip): (_, IpAddr) =
+        (LocalAddr::new(to.local.to_ip(), to.netdev_index), to.remote.to_ip());
+    let until = Instant::now() + NEIGHBOUR_WAIT;
+    // Bounded by the time.
+    loop {
+        match hardware_address(local, to.netdev_index, ip) {
+            HardwareAddress::Known(mac) => return Ok(mac),
+            HardwareAddress::NotOnLink => return Err(NoPath::NotOnLink),
+            HardwareAddress::Asked if to.may_wait && Instant::now() < until => {
+                std::thread::sleep(NEIGHBOUR_LOOK);
+            }
+            HardwareAddress::Asked => return Err(NoPath::NoNeighbour),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_station_has_one_number() {
+        let shared = Shared::new(SlotTable::with_scope("station").unwrap(), 4096);
+        let station = |n| Station { ifindex: 1, src: MacAddr([2; 6]), dst: MacAddr([n; 6]) };
+        assert_eq!([1, 2, 1].map(|n| shared.number_of(station(n)).unwrap()), [0, 1, 0]);
+        let mut known = vec![station(1)];
+        shared.copy_stations(&mut known);
+        assert_eq!(known, [station(1), station(2)]);
+        shared.copy_stations(&mut known);
+        assert_eq!(known.len(), 2);
+    }
+}
