@@ -35,6 +35,8 @@ pub(super) enum Place {
     Ipv4,
     /// The same over IPv6.
     Ipv6,
+    /// Ethernet frames of RoCEv1, over the same pair.
+    Ethernet,
     /// As `Loopback`, and one packet in a hundred is lost.
     Loss,
     /// As `Loopback`, through memory that both processes share.
@@ -43,8 +45,8 @@ pub(super) enum Place {
 
 impl Place {
     /// Every place.
-    pub(super) const ALL: [Self; 5] =
-        [Self::Loopback, Self::Ipv4, Self::Ipv6, Self::Loss, Self::Memory];
+    pub(super) const ALL: [Self; 6] =
+        [Self::Loopback, Self::Ipv4, Self::Ipv6, Self::Ethernet, Self::Loss, Self::Memory];
 
     /// The word for it in names of cases.
     pub(super) fn name(self) -> &'static str {
@@ -52,6 +54,7 @@ impl Place {
             Self::Loopback => "loopback",
             Self::Ipv4 => "ipv4",
             Self::Ipv6 => "ipv6",
+            Self::Ethernet => "ethernet",
             Self::Loss => "loss",
             Self::Memory => "memory",
         }
@@ -63,6 +66,7 @@ impl Place {
             Self::Loopback => "two processes of one host, 127.0.0.1, by UDP",
             Self::Ipv4 => "a veth pair between two network namespaces, IPv4",
             Self::Ipv6 => "the same pair, IPv6",
+            Self::Ethernet => "the same pair, RoCEv1",
             Self::Loss => "127.0.0.1 with 1 % of the packets lost",
             Self::Memory => "two processes of one host, through shared memory",
         }
@@ -75,6 +79,7 @@ impl Place {
             (Self::Loss, 0) => &["--loss", "0.01", "--seed", "1"],
             (Self::Loss, _) => &["--loss", "0.01", "--seed", "2"],
             (Self::Memory, _) => &["--set", "same_host=on"],
+            (Self::Ethernet, _) => &["--set", "roce=v1"],
             _ => &["--set", "same_host=off"],
         }
     }
@@ -83,15 +88,20 @@ impl Place {
     pub(super) fn server(self) -> &'static str {
         match self {
             Self::Loopback | Self::Loss | Self::Memory => "127.0.0.1",
-            Self::Ipv4 | Self::Ipv6 => IPV4[0],
+            Self::Ipv4 | Self::Ipv6 | Self::Ethernet => IPV4[0],
         }
+    }
+
+    /// Returns the version of RoCE of a side's GID.
+    fn version(self) -> &'static str {
+        if self == Self::Ethernet { "RoCEv1" } else { "RoCEv2" }
     }
 
     /// The address of a side's GID.
     pub(super) fn address(self, side: usize) -> &'static str {
         match self {
             Self::Loopback | Self::Loss | Self::Memory => "127.0.0.1",
-            Self::Ipv4 => IPV4[side],
+            Self::Ipv4 | Self::Ethernet => IPV4[side],
             Self::Ipv6 => IPV6[side],
         }
     }
@@ -128,8 +138,10 @@ impl Network {
             wait_for_link(name)?;
         }
         for place in Place::ALL {
-            let index =
-                |side| gid_index(network.namespace(place, side), vernic, place.address(side));
+            let index = |side| {
+                let (namespace, address) = (network.namespace(place, side), place.address(side));
+                row_index(namespace, vernic, address, place.version())
+            };
             let pair = [index(0)?, index(1)?];
             network.gids.push(pair);
         }
@@ -140,7 +152,7 @@ impl Network {
     pub(super) fn namespace(&self, place: Place, side: usize) -> &str {
         match place {
             Place::Loopback | Place::Loss | Place::Memory => &self.names[0],
-            Place::Ipv4 | Place::Ipv6 => &self.names[1 + side],
+            Place::Ipv4 | Place::Ipv6 | Place::Ethernet => &self.names[1 + side],
         }
     }
 
@@ -161,13 +173,19 @@ impl Drop for Network {
 
 /// The index of an address's GID in the table of a namespace's first device, which is asked for it.
 pub(crate) fn gid_index(namespace: &str, vernic: &str, address: &str) -> Result<u64> {
+    row_index(namespace, vernic, address, "RoCEv2")
+}
+
+/// Returns the index of an address's GID of this version of RoCE.
+fn row_index(namespace: &str, vernic: &str, address: &str, version: &str) -> Result<u64> {
     let line = format!("ip netns exec {namespace} {vernic} info vernic0 --json");
     let text = run(&line).env("VERNIC_CONFIG", "/dev/null").output()?;
     let info: serde_json::Value =
         serde_json::from_str(&text).map_err(|e| format!("`{line}`: {e}"))?;
     let rows = info[0]["gids"].as_array().into_iter().flatten();
-    let mut index = rows.filter(|row| row["ip"] == address).filter_map(|r| r["index"].as_u64());
-    index.next().ok_or_else(|| format!("vernic0 has no GID for {address}:\n{text}"))
+    let is_it = |row: &&serde_json::Value| row["ip"] == address && row["type"] == version;
+    let mut index = rows.filter(is_it).filter_map(|row| row["index"].as_u64());
+    index.next().ok_or_else(|| format!("vernic0 has no GID of {version} for {address}:\n{text}"))
 }
 
 /// Removes namespaces of processes that were killed before they could.
