@@ -104,8 +104,9 @@ pub use vernic_mem::{
 };
 pub use vernic_proto::congestion;
 pub use vernic_proto::{
-    AddressVector, AttrMask, Cause, DropReason, Failure, MwBind, PostError, QpAttr, QpCounters,
-    QpState, QpType, Remote, RemoteRange, SendFlags, SendOp, Tag, Time, WcOpcode, WcStatus,
+    AddressVector, AttrMask, Cause, DropReason, Failure, MwBind, PathMigState, PostError, QpAttr,
+    QpCounters, QpState, QpType, Remote, RemoteRange, SendFlags, SendOp, Tag, Time, WcOpcode,
+    WcStatus,
 };
 pub use vernic_wire::{
     AckTimeout, Gid, Grh, Lid, Lkey, Mtu, Pkey, PortNum, Psn, Qkey, Qpn, Rkey, RnrTimer,

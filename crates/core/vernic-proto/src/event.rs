@@ -15,4 +15,8 @@ pub enum QpEvent {
     AccessError,
     /// The last WQE of a QP on an SRQ was consumed.
     LastWqeReached,
+    /// The alternate path is the path from now on: the other one failed, or the peer has changed.
+    PathMigrated,
+    /// The peer has changed to a path that is not the alternate one here.
+    PathMigrationFailed,
 }

@@ -142,6 +142,10 @@ pub trait Host {
         0
     }
 
+    /// The alternate path that was loaded last is the queue pair's path from now on: its packets
+    /// leave by it, and come by it (IBTA 17.2.8). By default nothing has to change.
+    fn change_path(&mut self) {}
+
     /// Completes every receive still on the queue pair's own queue as flushed.
     /// `current` says whether the current receive was taken and not completed.
     fn flush_recv(&mut self, current: Option<RecvWqe>);

@@ -24,6 +24,7 @@ mod inbound;
 pub mod iwarp;
 pub mod mad;
 mod message;
+mod migration;
 mod outbound;
 mod qp;
 mod rc;
@@ -55,6 +56,6 @@ pub use host::{AtomicOp, Host, PullFault, QpCounters, RemoteAccess, RxMeta, SrqF
 pub use message::{MessagePart, PartAck, RendezvousLimits};
 pub use qp::Qp;
 pub use shares::{Shares, Source};
-pub use state::{AddressVector, AttrMask, ModifyError, QpAttr, QpState, QpType};
+pub use state::{AddressVector, AttrMask, ModifyError, PathMigState, QpAttr, QpState, QpType};
 pub use time::Time;
 pub use wqe::{MAX_MESSAGE, MwBind, RecvWqe, Remote, SendFlags, SendOp, SendWqe, UdDest};

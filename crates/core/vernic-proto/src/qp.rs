@@ -25,8 +25,9 @@ use crate::disposition::{Disposition, DropReason};
 use crate::error::PostError;
 use crate::event::QpEvent;
 use crate::host::{CONGESTION_EXPERIENCED, Host, QpCounters, RxMeta, Transmit};
+use crate::migration::Migration;
 use crate::segment;
-use crate::state::{AttrMask, ModifyError, QpAttr, QpState, QpType};
+use crate::state::{AttrMask, ModifyError, PathMigState, QpAttr, QpState, QpType};
 use crate::time::Time;
 use crate::transition::check_modify;
 use crate::transport::{Broken, Transport};
@@ -44,6 +45,7 @@ pub struct Qp {
     pkey: Pkey,
     /// The ACK timer's floor, in nanoseconds.
     ack_floor: u64,
+    migration: Migration,
     machine: Machine,
 }
 
@@ -64,6 +66,7 @@ macro_rules! cx {
 mod direct;
 mod machine;
 mod messages;
+mod migration;
 
 use machine::{Machine, each};
 
@@ -88,6 +91,7 @@ impl Qp {
             port_mtu: Mtu::B4096,
             pkey: Pkey::DEFAULT,
             ack_floor: 0,
+            migration: Migration::default(),
             machine,
         }
     }
@@ -140,12 +144,14 @@ impl Qp {
         if mask.contains(AttrMask::MAX_RD_ATOMIC) && attr.max_rd_atomic == 0 {
             each!(&self.machine, m => m.check_no_reads())?;
         }
+        let migration = Migration::wanted(&self.attr, attr, mask)?;
         self.attr.merge(attr, mask);
         self.attr.state = to;
         match (from, to) {
             (_, QpState::Reset) => {
                 self.attr = QpAttr::default();
                 self.counters = QpCounters::default();
+                self.migration = Migration::default();
                 each!(&mut self.machine, m => m.reset());
             }
             (QpState::Error, QpState::Error) => {}
@@ -165,6 +171,9 @@ impl Qp {
                 each!(&mut self.machine, m => m.set_read_depths(&self.attr));
             }
             _ => {}
+        }
+        if let Some(migration) = migration {
+            self.set_migration(migration, now, host);
         }
         Ok(())
     }
@@ -243,11 +252,14 @@ impl Qp {
         meta: &RxMeta,
         host: &mut impl Host,
     ) -> Disposition {
-        if let Err(reason) = self.admit(packet) {
+        if let Err(reason) = self.admit(packet, self.pkey) {
             if reason == DropReason::Cnp {
                 self.handle_cnp(now);
             }
             return Disposition::Drop(reason);
+        }
+        if self.attr.path_mig_state != PathMigState::Migrated {
+            self.note_migreq(packet.bth().migreq, host);
         }
         self.counters.rx_packets += 1;
         self.counters.rx_bytes += packet.as_bytes().len() as u64;
@@ -300,13 +312,13 @@ impl Qp {
     }
 
     /// Service, state and partition, before anything looks at the packet (IBTA 9.6.1).
-    fn admit(&self, packet: &Packet<'_>) -> Result<(), DropReason> {
+    fn admit(&self, packet: &Packet<'_>, pkey: Pkey) -> Result<(), DropReason> {
         let info = packet.info();
         let qp_type = self.init.qp_type;
         let mine = if info.is_request() { qp_type.receives() } else { qp_type.sends() };
         if info.service != qp_type.service() || !mine {
             return Err(match info.kind {
-                Kind::Cnp if !packet.bth().pkey.matches(self.pkey) => DropReason::Pkey,
+                Kind::Cnp if !packet.bth().pkey.matches(pkey) => DropReason::Pkey,
                 Kind::Cnp => DropReason::Cnp,
                 _ => DropReason::WrongService,
             });
@@ -314,7 +326,7 @@ impl Qp {
         if !self.takes(info.is_request()) {
             return Err(DropReason::BadState);
         }
-        if !packet.bth().pkey.matches(self.pkey) {
+        if !packet.bth().pkey.matches(pkey) {
             return Err(DropReason::Pkey);
         }
         Ok(())
@@ -400,7 +412,7 @@ impl Qp {
         each!(&self.machine, m => m.next_dest())
     }
 
-    /// An error of the machine stops the send queue, or the queue pair.
+    /// An error of the machine stops the send queue, the queue pair, or the use of its path.
     #[cold]
     fn stop_for(&mut self, broken: Broken, now: Time, host: &mut impl Host) {
         match broken {
@@ -410,6 +422,7 @@ impl Qp {
                 each!(&mut self.machine, m => m.flush_send(cx, host));
             }
             Broken::QueuePair => self.enter_error(now, host),
+            Broken::Path => self.migrate_and_tell(now, host),
         }
     }
 

@@ -102,6 +102,7 @@ impl Segment<'_> {
             .expect("post_send admits only operations that the table has");
         let mut bth = Bth::new(opcode, self.dest, self.psn);
         bth.pkey = cx.pkey;
+        bth.migreq = cx.attr.migreq();
         bth.pad = (payload.wrapping_neg() & 3) as u8;
         bth.ack_req = self.ack_req;
         bth.solicited = self.position.ends()

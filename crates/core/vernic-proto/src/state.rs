@@ -93,7 +93,7 @@ bitflags! {
         const RQ_PSN = 1 << 12;
         /// `max_rd_atomic`.
         const MAX_RD_ATOMIC = 1 << 13;
-        /// Alternate path: accepted where the table has it, never used.
+        /// `alt_av`, `alt_pkey_index`, `alt_port` and `alt_timeout`.
         const ALT_PATH = 1 << 14;
         /// `min_rnr_timer`.
         const MIN_RNR_TIMER = 1 << 15;
@@ -101,7 +101,7 @@ bitflags! {
         const SQ_PSN = 1 << 16;
         /// `max_dest_rd_atomic`.
         const MAX_DEST_RD_ATOMIC = 1 << 17;
-        /// Path migration state: accepted where the table has it, never used.
+        /// `path_mig_state`.
         const PATH_MIG_STATE = 1 << 18;
         /// Capabilities: refused, queues are not resized.
         const CAP = 1 << 19;
@@ -110,6 +110,18 @@ bitflags! {
         /// Rate limit: refused.
         const RATE_LIMIT = 1 << 25;
     }
+}
+
+/// State of automatic path migration (IBTA 17.2.8.1). Values are those of `ibv_mig_state`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum PathMigState {
+    /// One path is used, and packets ask a peer that is armed to do the same. So it begins.
+    Migrated = 0,
+    /// An alternate path is loaded, and the peer's is waited for.
+    Rearm = 1,
+    /// Both ends have an alternate path: either may migrate.
+    Armed = 2,
 }
 
 /// Where packets go: an address vector (IBTA 11.2.2.1).
@@ -177,6 +189,16 @@ pub struct QpAttr {
     pub rnr_retry: u8,
     /// Raise an event when the send queue has drained.
     pub sqd_async_notify: bool,
+    /// Alternate path to the peer (RC, UC): what `av` becomes by migration. Its port is `alt_port`.
+    pub alt_av: AddressVector,
+    /// Row of the alternate port's P_Key table (RC, UC).
+    pub alt_pkey_index: u16,
+    /// Port of the alternate path, 0 if none is loaded (RC, UC).
+    pub alt_port: PortNum,
+    /// ACK timeout on the alternate path (RC).
+    pub alt_timeout: AckTimeout,
+    /// State of path migration (RC, UC).
+    pub path_mig_state: PathMigState,
 }
 
 impl Default for QpAttr {
@@ -200,12 +222,17 @@ impl Default for QpAttr {
             retry_cnt: 0,
             rnr_retry: 0,
             sqd_async_notify: false,
+            alt_av: AddressVector::default(),
+            alt_pkey_index: 0,
+            alt_port: PortNum(0),
+            alt_timeout: AckTimeout::new(0),
+            path_mig_state: PathMigState::Migrated,
         }
     }
 }
 
 impl QpAttr {
-    /// Takes over the fields that `mask` names, but for the states.
+    /// Takes over the fields that `mask` names, but for the states, and that of path migration.
     pub(crate) fn merge(&mut self, from: &Self, mask: AttrMask) {
         macro_rules! take {
             ($($bit:ident => $field:ident),* $(,)?) => {
@@ -229,7 +256,41 @@ impl QpAttr {
             SQ_PSN => sq_psn,
             MAX_DEST_RD_ATOMIC => max_dest_rd_atomic,
             DEST_QPN => dest_qpn,
+            ALT_PATH => alt_pkey_index,
+            ALT_PATH => alt_port,
+            ALT_PATH => alt_timeout,
         }
+        if mask.contains(AttrMask::ALT_PATH) {
+            self.alt_av = AddressVector { port: from.alt_port, ..from.alt_av };
+        }
+    }
+
+    /// Whether an alternate path is loaded.
+    pub(crate) fn has_alternate(&self) -> bool {
+        self.alt_port != PortNum(0)
+    }
+
+    /// The alternate path becomes the path, and there is no alternate any more.
+    pub(crate) fn take_alternate(&mut self) {
+        let none = Self::default();
+        *self = Self {
+            av: self.alt_av,
+            pkey_index: self.alt_pkey_index,
+            port: self.alt_port,
+            timeout: self.alt_timeout,
+            alt_av: none.alt_av,
+            alt_pkey_index: none.alt_pkey_index,
+            alt_port: none.alt_port,
+            alt_timeout: none.alt_timeout,
+            path_mig_state: PathMigState::Migrated,
+            ..*self
+        };
+    }
+
+    /// The bit MigReq of the packets that leave (IBTA 17.2.8.1).
+    #[inline]
+    pub(crate) fn migreq(&self) -> bool {
+        self.path_mig_state == PathMigState::Migrated
     }
 }
 
@@ -283,6 +344,16 @@ pub enum ModifyError {
         value: u64,
         /// The range in words.
         allowed: &'static str,
+    },
+    /// The state of path migration cannot change so.
+    #[error("path migration cannot go from {from:?} to {to:?}: {rule}")]
+    Migration {
+        /// Present state.
+        from: PathMigState,
+        /// Asked for.
+        to: PathMigState,
+        /// What is to be done instead.
+        rule: &'static str,
     },
     /// `max_rd_atomic` is to become 0 while requests are queued that it makes impossible.
     #[error(

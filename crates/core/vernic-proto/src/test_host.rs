@@ -53,6 +53,8 @@ pub(crate) struct TestHost {
     pub(crate) response_buf: Vec<u8>,
     pub(crate) response_valid: bool,
     pub(crate) local_ops: Vec<SendOp>,
+    /// How often the path was changed.
+    pub(crate) paths_changed: u32,
 }
 
 impl TestHost {
@@ -81,6 +83,7 @@ impl TestHost {
             response_buf: vec![0; 8192],
             response_valid: true,
             local_ops: Vec::new(),
+            paths_changed: 0,
         }
     }
 
@@ -209,6 +212,9 @@ impl Host for TestHost {
     fn pull_recv(&mut self, offset: u64, length: u32) -> Result<(), PullFault> {
         self.pulled.push((offset, length));
         self.pull
+    }
+    fn change_path(&mut self) {
+        self.paths_changed += 1;
     }
     fn flush_recv(&mut self, current: Option<RecvWqe>) {
         self.flushed.push(current);

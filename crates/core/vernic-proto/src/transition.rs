@@ -14,9 +14,11 @@
 //! that uses the access flags and the claimed state alone. SQD there is the closing of a stream,
 //! from which there is no way back.
 //!
-//! Left out of the rows, and so refused instead of ignored: `ALT_PATH` and `PATH_MIG_STATE` (there
-//! is no automatic path migration), `CAP` (queues are not resized) and `RATE_LIMIT` (no pacing by
-//! the application).
+//! `ALT_PATH` and `PATH_MIG_STATE` are for connections by packets: an iWARP connection has the one
+//! path of its TCP connection. Which states of migration may follow each other is in `migration`.
+//!
+//! Left out of the rows, and so refused instead of ignored: `CAP` (queues are not resized) and
+//! `RATE_LIMIT` (no pacing by the application).
 
 use crate::state::{AttrMask, ModifyError, QpAttr, QpState, QpType};
 
@@ -90,27 +92,27 @@ static TRANSITIONS: &[Row] = transitions! {
         iwarp: [] + [PKEY_INDEX PORT ACCESS_FLAGS]
     }
     Init -> Rtr {
-        rc: [AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER] + [ACCESS_FLAGS PKEY_INDEX],
-        uc: [AV PATH_MTU DEST_QPN RQ_PSN] + [ACCESS_FLAGS PKEY_INDEX],
+        rc: [AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER] + [ALT_PATH PATH_MIG_STATE ACCESS_FLAGS PKEY_INDEX],
+        uc: [AV PATH_MTU DEST_QPN RQ_PSN] + [ALT_PATH PATH_MIG_STATE ACCESS_FLAGS PKEY_INDEX],
         ud: [] + [PKEY_INDEX QKEY],
-        xrc_ini: [AV PATH_MTU DEST_QPN RQ_PSN] + [ACCESS_FLAGS PKEY_INDEX MAX_DEST_RD_ATOMIC MIN_RNR_TIMER],
-        xrc_tgt: [AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER] + [ACCESS_FLAGS PKEY_INDEX],
+        xrc_ini: [AV PATH_MTU DEST_QPN RQ_PSN] + [ALT_PATH PATH_MIG_STATE ACCESS_FLAGS PKEY_INDEX MAX_DEST_RD_ATOMIC MIN_RNR_TIMER],
+        xrc_tgt: [AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER] + [ALT_PATH PATH_MIG_STATE ACCESS_FLAGS PKEY_INDEX],
         iwarp: [] + [AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER ACCESS_FLAGS PKEY_INDEX]
     }
     Rtr -> Rts {
-        rc: [SQ_PSN TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER],
-        uc: [SQ_PSN] + [CUR_STATE ACCESS_FLAGS],
+        rc: [SQ_PSN TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS MIN_RNR_TIMER],
+        uc: [SQ_PSN] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS],
         ud: [SQ_PSN] + [CUR_STATE QKEY],
-        xrc_ini: [SQ_PSN TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC] + [CUR_STATE ACCESS_FLAGS],
-        xrc_tgt: [SQ_PSN TIMEOUT] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER RETRY_CNT RNR_RETRY MAX_RD_ATOMIC],
+        xrc_ini: [SQ_PSN TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS],
+        xrc_tgt: [SQ_PSN TIMEOUT] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS MIN_RNR_TIMER RETRY_CNT RNR_RETRY MAX_RD_ATOMIC],
         iwarp: [] + [SQ_PSN TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER]
     }
     Rts -> Rts {
-        rc: [] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER],
-        uc: [] + [CUR_STATE ACCESS_FLAGS],
+        rc: [] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS MIN_RNR_TIMER],
+        uc: [] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS],
         ud: [] + [CUR_STATE QKEY],
-        xrc_ini: [] + [CUR_STATE ACCESS_FLAGS],
-        xrc_tgt: [] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER],
+        xrc_ini: [] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS],
+        xrc_tgt: [] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS MIN_RNR_TIMER],
         iwarp: [] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER]
     }
     Rts -> Sqd {
@@ -123,19 +125,19 @@ static TRANSITIONS: &[Row] = transitions! {
     }
     Sqd -> Sqd {
         rc: [] + [AV PORT PKEY_INDEX TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC MAX_DEST_RD_ATOMIC
-                  ACCESS_FLAGS MIN_RNR_TIMER],
-        uc: [] + [AV PKEY_INDEX ACCESS_FLAGS],
+                  ALT_PATH PATH_MIG_STATE ACCESS_FLAGS MIN_RNR_TIMER],
+        uc: [] + [AV PKEY_INDEX ALT_PATH PATH_MIG_STATE ACCESS_FLAGS],
         ud: [] + [PKEY_INDEX QKEY],
-        xrc_ini: [] + [AV PORT PKEY_INDEX TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC ACCESS_FLAGS],
-        xrc_tgt: [] + [AV PORT PKEY_INDEX TIMEOUT MAX_DEST_RD_ATOMIC ACCESS_FLAGS MIN_RNR_TIMER],
+        xrc_ini: [] + [AV PORT PKEY_INDEX TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC ALT_PATH PATH_MIG_STATE ACCESS_FLAGS],
+        xrc_tgt: [] + [AV PORT PKEY_INDEX TIMEOUT MAX_DEST_RD_ATOMIC ALT_PATH PATH_MIG_STATE ACCESS_FLAGS MIN_RNR_TIMER],
         iwarp: [] + []
     }
     Sqd -> Rts {
-        rc: [] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER],
-        uc: [] + [CUR_STATE ACCESS_FLAGS],
+        rc: [] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS MIN_RNR_TIMER],
+        uc: [] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS],
         ud: [] + [CUR_STATE QKEY],
-        xrc_ini: [] + [CUR_STATE ACCESS_FLAGS],
-        xrc_tgt: [] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER],
+        xrc_ini: [] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS],
+        xrc_tgt: [] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS MIN_RNR_TIMER],
         iwarp: none
     }
     Sqe -> Rts {
@@ -244,6 +246,9 @@ static RANGES: &[Range] = &[
     range(AttrMask::PKEY_INDEX, "pkey_index", |a| u64::from(a.pkey_index), (0, 0), "0 (RoCE tables hold the default key only)"),
     range(AttrMask::PORT, "port", |a| u64::from(a.port.0), (1, 255), "1 and up"),
     range(AttrMask::AV, "av.port", |a| u64::from(a.av.port.0), (1, 255), "1 and up"),
+    range(AttrMask::ALT_PATH, "alt_port", |a| u64::from(a.alt_port.0), (1, 255), "1 and up"),
+    range(AttrMask::ALT_PATH, "alt_av.sl", |a| u64::from(a.alt_av.sl), (0, 15), "0 to 15"),
+    range(AttrMask::ALT_PATH, "alt_av.flow_label", |a| u64::from(a.alt_av.flow_label), (0, 0xF_FFFF), "20 bits"),
     range(AttrMask::AV, "av.sl", |a| u64::from(a.av.sl), (0, 15), "0 to 15"),
     range(AttrMask::AV, "av.flow_label", |a| u64::from(a.av.flow_label), (0, 0xF_FFFF), "20 bits"),
     range(AttrMask::RETRY_CNT, "retry_cnt", |a| u64::from(a.retry_cnt), (0, 7), "0 to 7"),

@@ -30,13 +30,15 @@ use crate::state::{ModifyError, QpAttr};
 use crate::time::Time;
 use crate::wqe::{MAX_MESSAGE, SendWqe, UdDest};
 
-/// An error that was reported and completed, and that changes the queue pair's state.
+/// An error that was reported and completed, and that changes the queue pair's state, or its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Broken {
     /// The send queue alone stops: SQE (IBTA 10.3.1.5).
     SendQueue,
     /// Both queues stop: Error.
     QueuePair,
+    /// Nothing stops: the path is given up for the alternate one. Nothing was reported.
+    Path,
 }
 
 /// The machine of a transport service. What follows a `cx` is handled at `cx.now`.
@@ -269,6 +271,10 @@ pub(crate) trait Transport: fmt::Debug {
     fn handle_timeout(&mut self, _cx: &mut Cx<'_>, _host: &mut impl Host) -> Result<(), Broken> {
         Ok(())
     }
+
+    /// The attributes have another path: patience begins anew, and what is not answered is sent
+    /// again.
+    fn path_changed(&mut self, _cx: &mut Cx<'_>) {}
 
     /// The process of the connected peer has ended.
     fn handle_peer_gone(&mut self, _cx: &mut Cx<'_>, _host: &mut impl Host) -> Result<(), Broken> {

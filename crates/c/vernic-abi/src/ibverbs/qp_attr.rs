@@ -4,8 +4,8 @@ use std::ffi::c_int;
 use std::time::{Duration, Instant};
 
 use vernic_engine::{
-    AckTimeout, AddressVector, AttrMask, Context, HopState, Mtu, PortNum, Psn, Qkey, QpAttr,
-    QpState, QpType, Qpn, RnrTimer, Transport,
+    AckTimeout, AddressVector, AttrMask, Context, HopState, Mtu, PathMigState, PortNum, Psn, Qkey,
+    QpAttr, QpState, QpType, Qpn, RnrTimer, Transport,
 };
 
 use super::ah;
@@ -24,6 +24,16 @@ pub(crate) fn state(value: u32) -> Result<QpState, Failure> {
     let all = [Reset, Init, Rtr, Rts, Sqd, Sqe, Error];
     let known = all.into_iter().find(|&state| state as u32 == value);
     known.ok_or_else(|| Failure::invalid(format!("{value} is no state of a queue pair")))
+}
+
+/// The state of path migration with this number.
+///
+/// # Errors
+/// `EINVAL` if there is none.
+fn path_mig_state(value: u32) -> Result<PathMigState, Failure> {
+    use PathMigState::{Armed, Migrated, Rearm};
+    let known = [Migrated, Rearm, Armed].into_iter().find(|&state| state as u32 == value);
+    known.ok_or_else(|| Failure::invalid(format!("{value} is no state of path migration")))
 }
 
 /// A number that has to fit in so many bits.
@@ -64,10 +74,19 @@ fn to_engine(attr: &ibv_qp_attr, mask: AttrMask, transport: Transport) -> Result
     if has(AttrMask::TIMEOUT) {
         to.timeout = AckTimeout::new(bits("timeout", attr.timeout.into(), 5)? as u8);
     }
+    if has(AttrMask::ALT_PATH) {
+        to.alt_av = ah::to_vector(&attr.alt_ah_attr, transport)?;
+        to.alt_timeout = AckTimeout::new(bits("alt_timeout", attr.alt_timeout.into(), 5)? as u8);
+    }
+    if has(AttrMask::PATH_MIG_STATE) {
+        to.path_mig_state = path_mig_state(attr.path_mig_state)?;
+    }
     // These take every value that their field holds, or are checked by the engine.
     to.access = attr.qp_access_flags;
     to.pkey_index = attr.pkey_index;
     to.port = PortNum(attr.port_num);
+    to.alt_pkey_index = attr.alt_pkey_index;
+    to.alt_port = PortNum(attr.alt_port_num);
     to.qkey = Qkey(attr.qkey);
     to.rq_psn = Psn::new(attr.rq_psn);
     to.sq_psn = Psn::new(attr.sq_psn);
@@ -85,13 +104,17 @@ pub(crate) fn from_engine(attr: &QpAttr) -> ibv_qp_attr {
         qp_state: attr.state as u32,
         cur_qp_state: attr.state as u32,
         path_mtu: attr.path_mtu as u32,
-        path_mig_state: 0,
+        path_mig_state: attr.path_mig_state as u32,
         qkey: attr.qkey.value(),
         rq_psn: attr.rq_psn.value(),
         sq_psn: attr.sq_psn.value(),
         dest_qp_num: attr.dest_qpn.value(),
         qp_access_flags: attr.access,
         ah_attr: ah::from_vector(&attr.av),
+        alt_ah_attr: ah::from_vector(&attr.alt_av),
+        alt_pkey_index: attr.alt_pkey_index,
+        alt_port_num: attr.alt_port.0,
+        alt_timeout: attr.alt_timeout.exponent(),
         pkey_index: attr.pkey_index,
         en_sqd_async_notify: u8::from(attr.sqd_async_notify),
         max_rd_atomic: attr.max_rd_atomic,
@@ -157,11 +180,13 @@ pub(crate) extern "C" fn ibv_modify_qp(
         let transport = object.engine.context().info().transport;
         let wanted = to_engine(&attr, mask, transport)?;
         // Nobody waits for datagrams, of which each has a path of its own.
-        if transport == Transport::Roce
-            && mask.contains(AttrMask::AV)
-            && object.engine.qp_type() != QpType::Ud
-        {
-            await_next_hop(object.engine.context(), &wanted.av)?;
+        if transport == Transport::Roce && object.engine.qp_type() != QpType::Ud {
+            let alternate = AddressVector { port: wanted.alt_port, ..wanted.alt_av };
+            for (bit, av) in [(AttrMask::AV, wanted.av), (AttrMask::ALT_PATH, alternate)] {
+                if mask.contains(bit) {
+                    await_next_hop(object.engine.context(), &av)?;
+                }
+            }
         }
         object.engine.modify(&wanted, mask)?;
         if mask.contains(AttrMask::STATE) {

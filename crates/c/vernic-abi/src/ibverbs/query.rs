@@ -47,7 +47,8 @@ const COMMON_FLAGS: u32 = cap::CURR_QP_STATE_MOD
     | cap::MEM_WINDOW_TYPE_2B;
 
 /// What RoCE devices can do besides.
-const ROCE_FLAGS: u32 = cap::BAD_PKEY_CNTR | cap::BAD_QKEY_CNTR | cap::RC_RNR_NAK_GEN | cap::XRC;
+const ROCE_FLAGS: u32 =
+    cap::AUTO_PATH_MIG | cap::BAD_PKEY_CNTR | cap::BAD_QKEY_CNTR | cap::RC_RNR_NAK_GEN | cap::XRC;
 
 fn is_iwarp(context: &Context) -> bool {
     context.info().transport == Transport::Iwarp

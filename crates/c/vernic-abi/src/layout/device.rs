@@ -22,6 +22,7 @@ pub(crate) const TRANSPORT_IWARP: c_int = 1;
 pub(crate) mod cap {
     pub(crate) const BAD_PKEY_CNTR: u32 = 1 << 1;
     pub(crate) const BAD_QKEY_CNTR: u32 = 1 << 2;
+    pub(crate) const AUTO_PATH_MIG: u32 = 1 << 4;
     pub(crate) const CURR_QP_STATE_MOD: u32 = 1 << 7;
     pub(crate) const PORT_ACTIVE_EVENT: u32 = 1 << 10;
     pub(crate) const SYS_IMAGE_GUID: u32 = 1 << 11;

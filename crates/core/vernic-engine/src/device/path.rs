@@ -19,6 +19,7 @@ use crate::error::PathError;
 use crate::local::watch::{HostProcess, PeerLocation};
 
 /// A usable path with the addresses that packets coming back must have.
+#[derive(Debug)]
 pub(crate) struct Resolved {
     pub(crate) path: TxPath,
     pub(crate) peer: Address,

@@ -90,6 +90,10 @@ impl LaneState {
             if let Some(pkey) = pkey.filter(|_| attr.port == port.number()) {
                 core.machine.set_pkey(pkey);
             }
+            let pkey = port.pkey(attr.alt_pkey_index).filter(|pkey| pkey.value() != 0);
+            if let Some(pkey) = pkey.filter(|_| attr.alt_port == port.number()) {
+                core.machine.set_alternate_pkey(pkey);
+            }
         }
     }
 

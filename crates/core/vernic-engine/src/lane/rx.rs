@@ -315,7 +315,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         } else if let Some(matches) =
             core.side.peer.has_addresses(&packet.meta.src, &packet.meta.dst)
         {
-            if !matches {
+            if !matches && !follows(self.engine, qp, core, packet, parsed, self.now) {
                 return Err(DropReason::WrongSource);
             }
             if self.via.is_none() {
@@ -451,6 +451,23 @@ fn count_disposition(
         Disposition::Drop(reason) => return Err(reason),
     }
     Ok(())
+}
+
+/// Whether a packet that has not the addresses of the queue pair's path says that the peer has
+/// migrated, and the queue pair has followed it to the alternate path.
+#[cold]
+fn follows(
+    engine: &Device,
+    qp: &QpInner,
+    core: &mut QpCore,
+    packet: &RxPacket<'_>,
+    parsed: &Packet<'_>,
+    now: Time,
+) -> bool {
+    let by_alternate = core.side.peer.is_by_alternate(&packet.meta.src, &packet.meta.dst);
+    qp.with_host(engine, now, core, |machine, host| {
+        machine.follows(now, parsed, by_alternate, host)
+    })
 }
 
 /// Returns the sender of a packet that has the peer's address, but not the port that the peer was

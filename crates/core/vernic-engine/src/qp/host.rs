@@ -305,6 +305,15 @@ impl Host for QpHost<'_> {
         self.side.peer.patience(self.engine.config(), attr)
     }
 
+    #[cold]
+    fn change_path(&mut self) {
+        self.side.migrate();
+        // The path may lead to another process, which is granted nothing yet.
+        self.engine.memory().revoke_qp(self.qp.qpn());
+        let path = self.side.peer.path().map(tracing::field::display);
+        tracing::info!(qpn = %self.qp.qpn(), path, "queue pair has migrated to its alternate path");
+    }
+
     fn flush_recv(&mut self, current: Option<RecvWqe>) {
         if let Some(wqe) = current {
             self.complete_recv(self.flushed_recv(wqe.wr_id));

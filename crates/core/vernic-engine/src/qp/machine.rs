@@ -148,6 +148,25 @@ impl Machine {
             Self::Stream(_) => None,
         }
     }
+    /// Sets the partition on the alternate path. Streams have no such path.
+    pub(crate) fn set_alternate_pkey(&mut self, pkey: Pkey) {
+        if let Self::Packets(qp) = self {
+            qp.set_alternate_pkey(pkey);
+        }
+    }
+    /// Whether [`vernic_proto::Qp::follows`] holds for a packet. Streams have no packets.
+    pub(crate) fn follows(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        by_alternate: bool,
+        host: &mut impl Host,
+    ) -> bool {
+        match self {
+            Self::Packets(qp) => qp.follows(now, packet, by_alternate, host),
+            Self::Stream(_) => false,
+        }
+    }
     /// Sets the partition. Streams have none.
     pub(crate) fn set_pkey(&mut self, pkey: Pkey) {
         if let Self::Packets(qp) = self {

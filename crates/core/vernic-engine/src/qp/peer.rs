@@ -1,5 +1,5 @@
-//! The peer of a connected queue pair: the path and the routes to it, its process if it is of this
-//! host, the addresses and ports of its packets, and the grants that it has given.
+//! The peer of a connected queue pair: the path, its alternate, and the routes to it, its process if
+//! it is of this host, the addresses and ports of its packets, and the grants that it has given.
 //!
 //! Set when the queue pair goes to RTR, and empty before. The lane changes it when a local peer
 //! connects or goes, and as it learns from packets. Protected by the lock of the queue pair's core.
@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use vernic_io::{Address, Peer, TxPath};
 use vernic_local::{LocalPeerId, PeerProcess, QpGrants, QpRoute};
-use vernic_proto::{QpAttr, Time};
+use vernic_proto::{PathMigState, QpAttr, Time};
 use vernic_wire::Qpn;
 
 use crate::config::Config;
@@ -25,6 +25,8 @@ pub(crate) struct QpPeer {
     path: Option<TxPath>,
     /// The addresses that packets must have: the peer's and our own.
     ends: Option<(Address, Address)>,
+    /// The path that a migration leads to.
+    alternate: Option<Box<Resolved>>,
     /// The UDP ports that the peer sends from.
     source: Source,
     /// The process of this host that the queue pair is connected to. This process had the peer's
@@ -79,6 +81,22 @@ impl QpPeer {
         self.heard = None;
     }
 
+    /// Loads the path that a migration leads to.
+    pub(crate) fn load_alternate(&mut self, resolved: Resolved) {
+        self.alternate = Some(Box::new(resolved));
+    }
+
+    /// Takes the path that a migration leads to; there is none any more.
+    pub(super) fn take_alternate(&mut self) -> Option<Box<Resolved>> {
+        self.alternate.take()
+    }
+
+    /// Whether a packet that came from `src` to `dst` has the addresses of the path that a
+    /// migration leads to.
+    pub(crate) fn is_by_alternate(&self, src: &Address, dst: &Address) -> bool {
+        self.alternate.as_ref().is_some_and(|to| to.peer == *src && to.local == *dst)
+    }
+
     /// Switches to the local path: the path to the queue pair's `peer` was found to lead to this
     /// process of this host.
     pub(crate) fn switch_to_local_path(
@@ -122,8 +140,10 @@ impl QpPeer {
         let is_there = self.process.as_ref().is_some_and(|process| process.has(attr.dest_qpn));
         // Without retries the application wants to hear of a loss. A ring loses nothing.
         let is_repaired = attr.retry_cnt != 0 || self.route.is_ring();
+        // It is better to look for the peer by the alternate path than to wait on this one.
+        let has_alternate = attr.path_mig_state == PathMigState::Armed && !self.route.is_ring();
         // If packets are lost on purpose, the user wants to see the result.
-        match is_there && is_repaired && config.fault.is_empty() {
+        match is_there && is_repaired && !has_alternate && config.fault.is_empty() {
             true => u64::from(config.live_peer_timeout_s) * 1_000_000_000,
             false => 0,
         }

@@ -78,6 +78,13 @@ impl QpSide {
         self.in_flight.path_changed();
     }
 
+    /// The path that a migration leads to is the path from now on, to the same peer.
+    pub(super) fn migrate(&mut self) {
+        if let Some(resolved) = self.peer.take_alternate() {
+            self.change_path(&resolved);
+        }
+    }
+
     /// Sets the addresses of an iWARP connection: our own and the peer's.
     pub(crate) fn set_stream(&mut self, ends: Option<(SocketAddr, SocketAddr)>) {
         self.stream = ends;

@@ -86,6 +86,10 @@ pub enum EventKind {
     CommEstablished = 4,
     /// The send queue has drained.
     SqDrained = 5,
+    /// A queue pair has taken its alternate path: the other one failed, or the peer has changed.
+    PathMigrated = 6,
+    /// The peer of a queue pair has changed to a path that is not the alternate one here.
+    PathMigrationFailed = 7,
     /// The device is unusable: its sockets are gone.
     DeviceFatal = 8,
     /// The port became active: its netdev came up, or a subnet manager activated it.
@@ -119,6 +123,8 @@ impl From<QpEvent> for EventKind {
             QpEvent::RequestError => Self::QpRequestError,
             QpEvent::AccessError => Self::QpAccessError,
             QpEvent::LastWqeReached => Self::LastWqeReached,
+            QpEvent::PathMigrated => Self::PathMigrated,
+            QpEvent::PathMigrationFailed => Self::PathMigrationFailed,
         }
     }
 }

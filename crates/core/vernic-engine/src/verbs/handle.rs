@@ -43,6 +43,7 @@ use crate::verbs::srq::Srq;
 use crate::verbs::wr::{PostSendError, SendWr};
 use crate::verbs::xrc_domain::Domain;
 
+mod alternate;
 mod end;
 
 /// A queue pair. Dropping the handle destroys the queue pair.
@@ -312,6 +313,7 @@ impl Qp {
         } else {
             None
         };
+        let alternate = self.alternate(attr, mask)?;
         if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Reset | QpState::Error) {
             // ACKs that are due are sent first: a message whose completion the application has seen
             // must also be acknowledged to the peer.
@@ -347,6 +349,9 @@ impl Qp {
                 QpState::Rtr => core.side.connect(resolved),
                 _ => core.side.change_path(resolved),
             }
+        }
+        if let Some(alternate) = alternate {
+            self.load_alternate(&mut core, alternate);
         }
         let dest = core.machine.attr().dest_qpn;
         let is_lonely = mask.contains(AttrMask::STATE) && self.lacks_connection(&core);

@@ -40,6 +40,8 @@ pub struct Fabric {
     credits: [AtomicUsize; LANES as usize],
     /// Frames sent, by the LID in their head that they are from.
     sent: Mutex<HashMap<u16, usize>>,
+    /// LIDs whose cable is cut.
+    cut: Mutex<Vec<u16>>,
 }
 
 impl Fabric {
@@ -73,6 +75,13 @@ impl Fabric {
     /// Returns the number of frames that a port has sent.
     pub fn sent(&self, lid: u16) -> usize {
         self.sent.lock().unwrap().get(&lid).copied().unwrap_or(0)
+    }
+
+    /// Cuts the cable of a port, or mends it: its frames are lost without a sign.
+    pub fn set_cut(&self, lid: u16, is_cut: bool) {
+        let mut cut = self.cut.lock().unwrap();
+        cut.retain(|&other| other != lid);
+        cut.extend(is_cut.then_some(lid));
     }
 
     fn plug(&self, lids: &[u16]) -> Receiver<Frame> {
@@ -176,7 +185,8 @@ impl Link for ToyLink {
                 break;
             }
             let [from, to] = [16, 0].map(|shift| (run.path.id().0 >> shift) as u16);
-            if let Some(port) = self.fabric.ports.lock().unwrap().get(&to) {
+            let is_cut = self.fabric.cut.lock().unwrap().iter().any(|lid| [from, to].contains(lid));
+            if let Some(port) = self.fabric.ports.lock().unwrap().get(&to).filter(|_| !is_cut) {
                 for bytes in run.packets() {
                     let _ = port.send(Frame { from, to, bytes: bytes.to_vec() });
                 }

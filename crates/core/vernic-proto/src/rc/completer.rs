@@ -391,6 +391,19 @@ impl Completer {
         Ok(())
     }
 
+    /// The connection has another path: nothing is known of it, and the peer may lack all that was
+    /// sent by the old one. During an RNR delay nothing is in flight.
+    pub(crate) fn path_changed(&mut self, parts: &mut Parts<'_>, cx: &Cx<'_>) {
+        (self.retries, self.waits, self.echoes) = (0, 0, 0);
+        (self.trouble_since, self.echo_at, self.heard) = (None, None, false);
+        if parts.sq.is_outstanding() && !parts.req.is_rnr_delayed() {
+            parts.window.on_silence(cx.now);
+            self.go_back(parts);
+            self.repairing = None;
+            self.restart_timer(parts, cx);
+        }
+    }
+
     /// The peer is there and does not answer: it is stopped, or others have its core. What it was
     /// sent waits for it, so it is asked with the two packets of a probe, ever more rarely, and
     /// nothing else is sent again.

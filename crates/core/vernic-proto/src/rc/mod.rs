@@ -26,7 +26,7 @@ use crate::host::{CONGESTION_EXPERIENCED, Host, RxMeta, Transmit};
 use crate::message::{MessagePart, PartAck, RendezvousLimits};
 use crate::send_completion::{completion, retire};
 use crate::sq::{Entry, SendQueue};
-use crate::state::{ModifyError, QpAttr, QpType};
+use crate::state::{ModifyError, PathMigState, QpAttr, QpType};
 use crate::time::Time;
 use crate::transport::{Broken, Transport, check_length};
 use crate::wqe::{MAX_MESSAGE, SendOp, SendWqe};
@@ -89,7 +89,18 @@ impl Rc {
         self.requester.pace(&self.window, cx.now);
         retire(&mut self.sq, cx, host);
         self.check_drained(host);
-        outcome.map_err(|fatal| self.fail(cx, fatal, host))
+        outcome.map_err(|fatal| self.give_up(cx, fatal, host))
+    }
+
+    /// The peer's answers, or their absence, are the end: of the path if there is an alternate one
+    /// (IBTA 17.2.8.1), else of the connection.
+    #[cold]
+    fn give_up(&mut self, cx: &Cx<'_>, fatal: Fatal, host: &mut impl Host) -> Broken {
+        let is_armed = cx.attr.path_mig_state == PathMigState::Armed;
+        match fatal.status {
+            WcStatus::RetryExceeded if is_armed => Broken::Path,
+            _ => self.fail(cx, fatal, host),
+        }
     }
 
     fn check_drained(&mut self, host: &mut impl Host) {
@@ -398,7 +409,12 @@ impl Transport for Rc {
     fn handle_timeout(&mut self, cx: &mut Cx<'_>, host: &mut impl Host) -> Result<(), Broken> {
         let outcome = self.completer.handle_timeout(&mut parts!(self), cx, host);
         self.requester.pace(&self.window, cx.now);
-        outcome.map_err(|fatal| self.fail(cx, fatal, host))
+        outcome.map_err(|fatal| self.give_up(cx, fatal, host))
+    }
+
+    fn path_changed(&mut self, cx: &mut Cx<'_>) {
+        self.completer.path_changed(&mut parts!(self), cx);
+        self.requester.pace(&self.window, cx.now);
     }
 
     fn flush_send(&mut self, cx: &Cx<'_>, host: &mut impl Host) {

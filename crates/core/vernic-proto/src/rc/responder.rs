@@ -483,5 +483,6 @@ fn next_msn(msn: u32) -> u32 {
 fn response_headers(cx: &Cx<'_>, opcode: Opcode, psn: Psn) -> Headers {
     let mut bth = Bth::new(opcode, cx.attr.dest_qpn, psn);
     bth.pkey = cx.pkey;
+    bth.migreq = cx.attr.migreq();
     Headers::new(bth)
 }

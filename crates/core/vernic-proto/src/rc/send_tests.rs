@@ -15,6 +15,7 @@ mod congestion;
 mod direct;
 mod gone;
 mod messages;
+mod migration;
 mod patience;
 
 /// A device whose memory yields a counter and swallows responses.
@@ -106,6 +107,9 @@ impl Host for TestHost {
     }
     fn live_peer_patience(&mut self, _: &QpAttr) -> u64 {
         self.patience
+    }
+    fn change_path(&mut self) {
+        self.log.push_str("path; ");
     }
     fn flush_recv(&mut self, _: Option<RecvWqe>) {}
     fn complete_send(&mut self, c: Completion) {

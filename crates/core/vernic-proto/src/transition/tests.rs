@@ -19,8 +19,12 @@ const ALL: [QpType; 5] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcIni, Qp
 fn valid() -> QpAttr {
     let mut attr = QpAttr { port: PortNum(1), ..QpAttr::default() };
     attr.av.port = PortNum(1);
+    attr.alt_port = PortNum(1);
     attr
 }
+
+/// What connections take from RTR on, but on the way to SQD.
+const MIGRATION: AttrMask = AttrMask::ALT_PATH.union(AttrMask::PATH_MIG_STATE);
 
 fn try_modify(
     qp_type: QpType,
@@ -54,7 +58,9 @@ fn iwarp_needs_nothing_and_takes_what_rc_takes_up_to_rts_and_in_it() {
         let rc = attrs_of(Column::Type(QpType::Rc), from, to).unwrap();
         let iwarp = attrs_of(Column::Iwarp, from, to).unwrap();
         assert_eq!(iwarp.required, AttrMask::empty(), "{from:?} -> {to:?}");
-        assert_eq!(iwarp.optional, rc.required | rc.optional, "{from:?} -> {to:?}");
+        // The one path of an iWARP connection is that of its TCP connection.
+        let all = (rc.required | rc.optional) - MIGRATION;
+        assert_eq!(iwarp.optional, all, "{from:?} -> {to:?}");
     }
 }
 
@@ -69,14 +75,15 @@ fn rc_attributes_are_those_of_the_manual() {
     check(Init, Init, none, at_init);
     let at_rtr =
         M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
-    check(Init, Rtr, at_rtr, M::PKEY_INDEX | M::ACCESS_FLAGS);
+    check(Init, Rtr, at_rtr, MIGRATION | M::PKEY_INDEX | M::ACCESS_FLAGS);
     let at_rts = M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_RD_ATOMIC;
-    let running = M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER;
+    let running = MIGRATION | M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER;
     check(Rtr, Rts, at_rts, running);
     check(Rts, Rts, none, running);
     check(Rts, Sqd, none, M::EN_SQD_ASYNC_NOTIFY);
     check(Sqd, Rts, none, running);
-    let drained = M::PORT
+    let drained = MIGRATION
+        | M::PORT
         | M::AV
         | M::TIMEOUT
         | M::RETRY_CNT
@@ -96,17 +103,17 @@ fn uc_attributes_are_those_of_the_manual() {
     let check = |from, to, required, optional| needs(QpType::Uc, from, to, required, optional);
     let none = M::empty();
     let at_init = M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
-    let running = M::CUR_STATE | M::ACCESS_FLAGS;
+    let running = MIGRATION | M::CUR_STATE | M::ACCESS_FLAGS;
     check(Reset, Init, at_init, none);
     check(Init, Init, none, at_init);
     let at_rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
-    check(Init, Rtr, at_rtr, M::PKEY_INDEX | M::ACCESS_FLAGS);
+    check(Init, Rtr, at_rtr, MIGRATION | M::PKEY_INDEX | M::ACCESS_FLAGS);
     check(Rtr, Rts, M::SQ_PSN, running);
     check(Rts, Rts, none, running);
     check(Rts, Sqd, none, M::EN_SQD_ASYNC_NOTIFY);
     check(Sqd, Rts, none, running);
-    check(Sqd, Sqd, none, M::AV | M::ACCESS_FLAGS | M::PKEY_INDEX);
-    check(Sqe, Rts, none, running);
+    check(Sqd, Sqd, none, MIGRATION | M::AV | M::ACCESS_FLAGS | M::PKEY_INDEX);
+    check(Sqe, Rts, none, M::CUR_STATE | M::ACCESS_FLAGS);
 }
 
 #[test]
@@ -116,18 +123,19 @@ fn xrc_initiators_take_what_belongs_to_the_requester() {
     let check = |from, to, required, optional| needs(QpType::XrcIni, from, to, required, optional);
     let none = M::empty();
     let at_init = M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
-    let running = M::CUR_STATE | M::ACCESS_FLAGS;
+    let running = MIGRATION | M::CUR_STATE | M::ACCESS_FLAGS;
     check(Reset, Init, at_init, none);
     check(Init, Init, none, at_init);
     let at_rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
     let responders = M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
-    check(Init, Rtr, at_rtr, M::PKEY_INDEX | M::ACCESS_FLAGS | responders);
+    check(Init, Rtr, at_rtr, MIGRATION | M::PKEY_INDEX | M::ACCESS_FLAGS | responders);
     let at_rts = M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_RD_ATOMIC;
     check(Rtr, Rts, at_rts, running);
     check(Rts, Rts, none, running);
     check(Rts, Sqd, none, M::EN_SQD_ASYNC_NOTIFY);
     check(Sqd, Rts, none, running);
-    let drained = M::PORT
+    let drained = MIGRATION
+        | M::PORT
         | M::AV
         | M::TIMEOUT
         | M::RETRY_CNT
@@ -145,18 +153,19 @@ fn xrc_targets_take_what_belongs_to_the_responder() {
     let check = |from, to, required, optional| needs(QpType::XrcTgt, from, to, required, optional);
     let none = M::empty();
     let at_init = M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
-    let running = M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER;
+    let running = MIGRATION | M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER;
     check(Reset, Init, at_init, none);
     check(Init, Init, none, at_init);
     let at_rtr =
         M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
-    check(Init, Rtr, at_rtr, M::PKEY_INDEX | M::ACCESS_FLAGS);
+    check(Init, Rtr, at_rtr, MIGRATION | M::PKEY_INDEX | M::ACCESS_FLAGS);
     let requesters = M::RETRY_CNT | M::RNR_RETRY | M::MAX_RD_ATOMIC;
     check(Rtr, Rts, M::SQ_PSN | M::TIMEOUT, running | requesters);
     check(Rts, Rts, none, running);
     check(Rts, Sqd, none, M::EN_SQD_ASYNC_NOTIFY);
     check(Sqd, Rts, none, running);
-    let drained = M::PORT
+    let drained = MIGRATION
+        | M::PORT
         | M::AV
         | M::TIMEOUT
         | M::MAX_DEST_RD_ATOMIC
@@ -257,6 +266,9 @@ fn values_out_of_range_name_their_field() {
     assert_eq!(field(M::PORT, |a| a.port = PortNum(0)), "port");
     assert_eq!(field(M::PKEY_INDEX, |a| a.pkey_index = 1), "pkey_index");
     assert_eq!(field(M::AV, |a| a.av.port = PortNum(0)), "av.port");
+    assert_eq!(field(M::ALT_PATH, |a| a.alt_port = PortNum(0)), "alt_port");
+    assert_eq!(field(M::ALT_PATH, |a| a.alt_av.sl = 16), "alt_av.sl");
+    assert_eq!(field(M::ALT_PATH, |a| a.alt_av.flow_label = 1 << 20), "alt_av.flow_label");
     assert_eq!(field(M::AV, |a| a.av.sl = 16), "av.sl");
     assert_eq!(field(M::AV, |a| a.av.flow_label = 1 << 20), "av.flow_label");
     assert_eq!(field(M::MAX_RD_ATOMIC, |a| a.max_rd_atomic = 129), "max_rd_atomic");

@@ -1,6 +1,7 @@
 //! A UC queue pair behind the verbs' states: what it sends, and what it makes of broken messages.
 //! Path MTU 256, first PSN 50 in both directions.
 
+mod migration;
 mod parts;
 
 use vernic_wire::{Headers, Mtu, Opcode, PortNum, Qpn};
