@@ -88,6 +88,10 @@ impl PortAgents {
             stays
         });
     }
+    /// Returns the agents, for a client in this process.
+    pub(crate) const fn own(&mut self) -> &mut Agents {
+        &mut self.agents
+    }
     /// Returns how many agents there are.
     pub(crate) fn len(&self) -> usize {
         self.owners.len()
@@ -153,7 +157,8 @@ impl PortAgents {
                 break;
             }
         }
-        let ready: Vec<_> = self.agents.ready().collect();
+        let ready = self.agents.ready().filter(|agent| self.owners.contains_key(agent));
+        let ready: Vec<_> = ready.collect();
         for agent in ready {
             while let Some(delivery) = self.agents.poll_deliver(agent) {
                 if let Some(owner) = self.owners.get(&agent) {

@@ -31,6 +31,9 @@ pub enum FabricError {
         /// The error of the system.
         source: io::Error,
     },
+    /// The own subnet manager has no host to be at.
+    #[error("the plan has no host, and a subnet manager is at one: add a host, or leave out --sm")]
+    NoHost,
     /// A system call failed.
     #[error("cannot {doing}: {source}")]
     Io {

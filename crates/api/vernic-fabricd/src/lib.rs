@@ -14,6 +14,7 @@
 //! | `program` | one program: packets in both directions |
 //! | `deliver` | which program or agent gets a packet that ended at a host |
 //! | `agents` | management agents of a port, over `vernic_proto::mad` |
+//! | `manager` | the own subnet manager, at a host |
 //! | `report` | what programs are told of adapters |
 //! | [`control`], `commands` | what `vernic fabric` asks for; how that is done |
 //! | `state`, `load` | the state of everything; how busy cables are |
@@ -36,6 +37,7 @@ mod host;
 mod issm;
 mod key;
 mod load;
+mod manager;
 mod program;
 mod report;
 mod requests;

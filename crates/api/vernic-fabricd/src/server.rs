@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use vernic_attach::{Connection, MAX_MESSAGE, control as messages};
 use vernic_fabric::Time;
 use vernic_fabric::attributes::NodeKind;
+use vernic_fabric::manager::{ManagerView, Routing};
 use vernic_fabric::subnet::{NodeId, SubnetConfig};
 use vernic_fabric::topology::Topology;
 use vernic_sys::{self as sys, OwnFd, PollFd};
@@ -22,6 +23,7 @@ use crate::error::FabricError;
 use crate::issm::IssmFiles;
 use crate::key::Key;
 use crate::load::{self, Load};
+use crate::manager::OwnManager;
 use crate::requests::{self, End};
 use crate::world::World;
 
@@ -56,6 +58,8 @@ pub struct Options {
     pub spin: Duration,
     /// Sizes and times of the subnet.
     pub subnet: SubnetConfig,
+    /// How the own subnet manager leads packets; `None` for no own manager.
+    pub manager: Option<Routing>,
 }
 
 impl Options {
@@ -67,6 +71,7 @@ impl Options {
             capture: None,
             spin: Duration::from_micros(50),
             subnet: SubnetConfig::UNPACED,
+            manager: None,
         }
     }
 }
@@ -82,6 +87,8 @@ pub struct Summary {
     pub active: usize,
     /// LID of the subnet manager.
     pub manager: Option<Lid>,
+    /// What the own subnet manager does, if there is one.
+    pub own_manager: Option<ManagerView>,
     /// Programs that are attached.
     pub programs: usize,
     /// Agents of management.
@@ -130,6 +137,11 @@ impl Server {
         let watch = clients.watch(issm.as_fd(), ISSM);
         watch.map_err(FabricError::io("watch the files of subnet managers"))?;
         let mut world = World::new(&options.name, plan, options.subnet);
+        if let Some(routing) = options.manager
+            && !world.start_manager(routing, Time(0))
+        {
+            return Err(FabricError::NoHost);
+        }
         let capture = match &options.capture {
             None => None,
             Some(path) => {
@@ -450,6 +462,7 @@ impl Server {
             cables: self.world.plan.cables().len(),
             active: totals.active,
             manager: load::manager(&self.world.subnet),
+            own_manager: self.world.manager.as_ref().map(OwnManager::view),
             programs: hosts.iter().map(|host| host.programs()).sum(),
             agents: agents.sum(),
             packets_per_s: totals.packets_per_s,

@@ -5,13 +5,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use vernic_attach::{Refusal, RefusalKind};
 use vernic_fabric::Time;
 use vernic_fabric::attributes::NodeKind;
+use vernic_fabric::manager::Routing;
 use vernic_fabric::subnet::{NodeId, Subnet, SubnetConfig};
 use vernic_fabric::topology::Topology;
 use vernic_wire::smp::PortInfo;
 use vernic_wire::{Guid, PortNum};
 
+use crate::agents::PortAgents;
 use crate::host::Host;
 use crate::key::Key;
+use crate::manager::OwnManager;
 
 /// The fabric and its hosts.
 #[derive(Debug)]
@@ -29,6 +32,8 @@ pub(crate) struct World {
     /// Ports that were opened for management, by host and port.
     pub(crate) managed: BTreeSet<(usize, u8)>,
     pub(crate) scratch: Vec<u8>,
+    /// The own subnet manager, if there is one.
+    pub(crate) manager: Option<OwnManager>,
     /// The host of each node.
     by_node: Vec<Option<usize>>,
     by_name: BTreeMap<String, usize>,
@@ -57,6 +62,7 @@ impl World {
             waiting: Vec::new(),
             managed: BTreeSet::new(),
             scratch: Vec::new(),
+            manager: None,
             by_node,
             by_name,
         }
@@ -101,6 +107,12 @@ impl World {
         now: Time,
         mut deliver: impl FnMut(Key, vernic_attach::UserMad),
     ) {
+        if let Some(manager) = &mut self.manager {
+            let port = self.hosts[manager.host].port(manager.port);
+            if let Some(agents) = port.and_then(|port| port.agents.as_mut()) {
+                manager.serve(agents.own(), now);
+            }
+        }
         for (at, port) in &self.managed {
             let host = &mut self.hosts[*at];
             let (node, port) = (host.node, PortNum(*port));
@@ -115,6 +127,23 @@ impl World {
             let port = self.hosts[*at].ports.get(usize::from(*port).checked_sub(1)?)?;
             port.agents.as_ref()?.next_deadline()
         };
-        self.managed.iter().filter_map(port).min()
+        let manager = self.manager.as_ref().and_then(OwnManager::next_deadline);
+        self.managed.iter().filter_map(port).chain(manager).min()
+    }
+    /// Starts the own subnet manager, at the last host. Returns whether there is a host for it.
+    pub(crate) fn start_manager(&mut self, routing: Routing, now: Time) -> bool {
+        let Some(at) = self.hosts.len().checked_sub(1) else { return false };
+        let (host, number) = (&mut self.hosts[at], PortNum(1));
+        let node = host.node;
+        let guid = self.subnet.port(node, number).map(|port| port.guid);
+        let Some((port, guid)) = host.port(number).zip(guid) else { return false };
+        let agents = port.agents.get_or_insert_with(|| Box::new(PortAgents::new()));
+        self.manager = OwnManager::start(at, (number, guid), routing, agents.own());
+        if self.manager.is_some() {
+            port.managers += 1;
+            self.managed.insert((at, number.0));
+            self.subnet.set_capabilities(node, number, PortInfo::CAPABILITY_SM, true, now);
+        }
+        self.manager.is_some()
     }
 }

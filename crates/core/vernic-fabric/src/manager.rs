@@ -74,14 +74,16 @@ pub struct ManagerConfig {
     pub timeout_ms: u32,
     /// How often a request is sent again.
     pub retries: u32,
-    /// Nanoseconds between two looks at switches, or at the master.
+    /// Nanoseconds between two looks at switches.
     pub look_ns: u64,
+    /// Nanoseconds between two looks at the master, of a manager that is not.
+    pub poll_ns: u64,
     /// Nanoseconds from a trap to the sweep, in which others may come.
     pub settle_ns: u64,
 }
 
 impl ManagerConfig {
-    /// The usual values for a manager at a port: as OpenSM, but for its priority of 0.
+    /// The usual values for a manager at a port: a priority of 0, and looks every 10 s.
     pub const fn new(guid: Guid) -> Self {
         Self {
             guid,
@@ -93,6 +95,7 @@ impl ManagerConfig {
             timeout_ms: 200,
             retries: 3,
             look_ns: 10_000_000_000,
+            poll_ns: 1_000_000_000,
             settle_ns: 10_000_000,
         }
     }

@@ -7,6 +7,7 @@ mod up;
 
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
+use vernic_fabric::manager::Routing;
 
 use crate::failure::Outcome;
 
@@ -89,6 +90,17 @@ pub(crate) struct UpArguments {
     /// packet some 50
     #[arg(long, value_name = "US", default_value_t = 50)]
     spin: u32,
+    /// Manage the subnet, from the last host: by shortest ways (minhop), or by ways up and then
+    /// down alone (updn). OpenSM at another host takes over if its priority is above 0
+    #[arg(
+        long,
+        value_name = "ROUTING",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "minhop",
+        value_parser = plan::parse_routing
+    )]
+    sm: Option<Routing>,
 }
 
 /// The plan of a fabric: a file, or a shape.

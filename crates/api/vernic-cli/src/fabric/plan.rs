@@ -1,5 +1,6 @@
 //! Which plan a fabric has.
 
+use vernic_fabric::manager::Routing;
 use vernic_fabric::topology::Topology;
 
 use super::PlanArguments;
@@ -50,6 +51,15 @@ pub(super) fn parse_lanes(text: &str) -> Result<u8, String> {
     match text.parse() {
         Ok(lanes @ (1 | 2 | 4 | 8 | 15)) => Ok(lanes),
         _ => Err("ports have 1, 2, 4, 8 or 15 data lanes".to_owned()),
+    }
+}
+
+/// Reads how a subnet manager leads packets, by the names that OpenSM has for it.
+pub(super) fn parse_routing(text: &str) -> Result<Routing, String> {
+    match text {
+        "minhop" => Ok(Routing::MinHop),
+        "updn" => Ok(Routing::UpDown),
+        _ => Err("the own subnet manager routes by minhop or updn; OpenSM has others".to_owned()),
     }
 }
 

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use vernic_fabric::manager::SmState;
 use vernic_fabric::subnet::SubnetConfig;
 use vernic_fabricd::{Options, Server, Summary};
 
@@ -20,6 +21,7 @@ pub(super) fn up(arguments: &UpArguments) -> Outcome<()> {
     let base = if arguments.paced { SubnetConfig::MODELLED } else { SubnetConfig::UNPACED };
     let mtu = vernic::Mtu::from_bytes(arguments.mtu).unwrap_or(base.mtu);
     options.subnet = SubnetConfig { data_lanes: arguments.lanes, mtu, ..base };
+    options.manager = arguments.sm;
     let failed = |error: vernic_fabricd::FabricError| Failure::new(error.to_string());
     let mut server = Server::new(plan, options).map_err(failed)?;
     server.end_on_signals().map_err(failed)?;
@@ -72,7 +74,11 @@ impl Line {
 /// Returns what changes seldom.
 fn steady(summary: &Summary) -> String {
     let manager = match summary.manager {
-        Some(lid) => format!("SM at LID {}", lid.value()),
+        Some(lid) => match &summary.own_manager {
+            Some(own) if own.state == SmState::Master => format!("own SM at LID {}", lid.value()),
+            _ => format!("SM at LID {}", lid.value()),
+        },
+        None if summary.own_manager.is_some() => "own SM sweeps".to_owned(),
         None => "no subnet manager".to_owned(),
     };
     let Summary { active, cables, programs, agents, .. } = summary;

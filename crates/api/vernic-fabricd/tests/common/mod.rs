@@ -46,12 +46,14 @@ impl Fabric {
         Self::start_in(folder, "lab", plan)
     }
     pub fn start_in(folder: PathBuf, name: &str, plan: Topology) -> Self {
-        let mut server =
-            Server::new(plan, Options { folder: folder.clone(), ..Options::new(name) })
-                .expect("the fabric starts");
+        Self::start_with(plan, Options { folder, ..Options::new(name) })
+    }
+    pub fn start_with(plan: Topology, options: Options) -> Self {
+        let (name, folder) = (options.name.clone(), options.folder.clone());
+        let mut server = Server::new(plan, options).expect("the fabric starts");
         let socket = server.path().to_owned();
         let thread = thread::spawn(move || server.run(|_| {}));
-        Self { name: name.to_owned(), folder, socket, thread: Some(thread) }
+        Self { name, folder, socket, thread: Some(thread) }
     }
     pub fn connect(&self, purpose: Purpose) -> Connection {
         Connection::connect_path(&self.name, &self.socket, purpose).unwrap()

@@ -66,7 +66,7 @@ impl Manager {
         match ask.purpose {
             Purpose::Master => {
                 self.silent = 0;
-                self.look_at = Some(now + self.config.look_ns);
+                self.look_at = Some(now + self.config.poll_ns);
                 if info.state != SmState::Master as u8 {
                     self.discover(now);
                 }
@@ -117,7 +117,7 @@ impl Manager {
         self.silent = 0;
         self.asks.clear();
         self.phase = Phase::Idle;
-        self.look_at = Some(now + self.config.look_ns);
+        self.look_at = Some(now + self.config.poll_ns);
     }
     /// Sweeps as if new.
     pub(super) fn discover(&mut self, now: Time) {
@@ -132,7 +132,7 @@ impl Manager {
     /// Notes that the master did not answer.
     pub(super) fn miss_master(&mut self, now: Time) {
         self.silent += 1;
-        self.look_at = Some(now + self.config.look_ns);
+        self.look_at = Some(now + self.config.poll_ns);
         if self.silent >= MOST_SILENT {
             self.discover(now);
         }
