@@ -1,13 +1,16 @@
 //! The files that subnet managers open for as long as they manage the subnet, as the kernel has
 //! `/dev/infiniband/issm0`: a FIFO for each port that was asked for, in a folder that is watched.
 
-use std::fs;
+use std::collections::HashSet;
+use std::fs::{self, OpenOptions};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use vernic_attach::path;
 use vernic_fabric::Time;
 use vernic_sys::{FileEvent, FileWatch};
+use vernic_wire::{Guid, PortNum};
 
 use crate::error::FabricError;
 use crate::world::World;
@@ -17,6 +20,8 @@ use crate::world::World;
 pub(crate) struct IssmFiles {
     folder: PathBuf,
     watch: FileWatch,
+    /// Ports whose file is open.
+    open: HashSet<(Guid, PortNum)>,
 }
 
 impl IssmFiles {
@@ -27,24 +32,37 @@ impl IssmFiles {
         let _ = fs::remove_dir_all(&folder);
         path::prepare(&folder)?;
         let watch = FileWatch::new(&folder).map_err(failed)?;
-        Ok(Self { folder, watch })
+        Ok(Self { folder, watch, open: HashSet::new() })
     }
     /// Takes the news: who has opened a file, or closed it. The end of a process closes its files.
-    pub(crate) fn handle(&self, world: &mut World, now: Time) {
+    pub(crate) fn handle(&mut self, world: &mut World, now: Time) {
         let mut news = Vec::new();
         // Without more news, or with an error of the watch, there is nothing to do.
         while let Ok(true) = self.watch.read(|name, event| news.push((name.to_vec(), event))) {}
         for (name, event) in news {
-            let port = std::str::from_utf8(&name).ok().and_then(path::issm_port);
-            let Some((guid, port)) = port else { continue };
+            let Ok(text) = std::str::from_utf8(&name) else { continue };
+            let Some((guid, port)) = path::issm_port(text) else { continue };
             let Some(at) = world.host_of_guid(guid) else { continue };
+            // Several openings are one event, and so are several closings.
             match event {
-                FileEvent::Opened => world.count_manager(at, port, true, now),
-                FileEvent::Closed => world.count_manager(at, port, false, now),
-                FileEvent::Lost => {}
+                FileEvent::Opened if self.open.insert((guid, port)) => {
+                    world.count_manager(at, port, true, now);
+                }
+                FileEvent::Closed
+                    if !is_read(&self.folder.join(text)) && self.open.remove(&(guid, port)) =>
+                {
+                    world.count_manager(at, port, false, now);
+                }
+                FileEvent::Opened | FileEvent::Closed | FileEvent::Lost => {}
             }
         }
     }
+}
+
+/// Returns whether a process has a FIFO open for reading: only then it opens for writing without
+/// waiting.
+fn is_read(path: &Path) -> bool {
+    OpenOptions::new().write(true).custom_flags(libc::O_NONBLOCK).open(path).is_ok()
 }
 
 impl AsFd for IssmFiles {

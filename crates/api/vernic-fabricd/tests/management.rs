@@ -2,10 +2,15 @@
 
 mod common;
 
+use std::fs::OpenOptions;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::thread;
+use std::time::Duration;
+
 use common::{Fabric, Manager, ONE, eventually, receive, request};
 use vernic_attach::hello::Purpose;
 use vernic_attach::{
-    AgentId, AttachError, MadAddress, MadClient, MadPort, RefusalKind, Registration, UserMad,
+    AgentId, AttachError, MadAddress, MadClient, MadPort, RefusalKind, Registration, UserMad, path,
 };
 use vernic_fabric::topology::Topology;
 use vernic_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
@@ -69,6 +74,31 @@ fn a_directed_route_is_answered_by_the_node_at_its_end_or_by_silence() {
     // Nobody is there: the datagram comes back when its time is over.
     assert_eq!(manager.ask(&request(&[1, 200], SmAttribute::NODE_INFO, 0)), None);
     fabric.stop();
+}
+
+#[test]
+fn a_port_says_that_it_has_a_manager_while_its_file_is_open() {
+    let fabric = tree();
+    let client = MadClient::over(fabric.connect(Purpose::Mad));
+    let guid = client.adapter("h2").unwrap().guid;
+    let path = path::issm_in(&fabric.folder, &fabric.name, guid, ONE).unwrap();
+    assert_eq!(path::issm_in(&fabric.folder, &fabric.name, guid, ONE).unwrap(), path);
+    let is_manager = || capabilities(&fabric, "h2") & PortInfo::CAPABILITY_SM != 0;
+    assert!(!is_manager());
+    // As OpenSM does.
+    let open = || OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(&path);
+    let (first, second) = (open().unwrap(), open().unwrap());
+    eventually("the port has a manager", || is_manager().then_some(()));
+    drop(first);
+    thread::sleep(Duration::from_millis(20));
+    assert!(is_manager(), "the second one is there");
+    drop(second);
+    eventually("the port has no manager", || (!is_manager()).then_some(()));
+    assert_eq!(capabilities(&fabric, "h1") & PortInfo::CAPABILITY_SM, 0);
+    let folder = path.parent().unwrap().to_owned();
+    assert!(folder.is_dir());
+    fabric.stop();
+    assert!(!folder.exists());
 }
 
 #[test]

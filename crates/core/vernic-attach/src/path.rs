@@ -66,14 +66,6 @@ pub fn socket_in(folder: &Path, name: &str) -> Result<PathBuf, AttachError> {
     Ok(path)
 }
 
-/// Returns the folder of the files that subnet managers open, of a fabric.
-///
-/// # Errors
-/// As [`socket`].
-pub fn issm_folder(name: &str) -> Result<PathBuf, AttachError> {
-    issm_folder_in(&folder(), name)
-}
-
 /// Returns the folder of the files that subnet managers open, of a fabric whose socket is in a
 /// folder.
 ///
@@ -89,7 +81,20 @@ pub fn issm_folder_in(folder: &Path, name: &str) -> Result<PathBuf, AttachError>
 /// # Errors
 /// As [`socket`], and errors of the system.
 pub fn issm(fabric: &str, adapter: Guid, port: PortNum) -> Result<PathBuf, AttachError> {
-    let path = issm_folder(fabric)?.join(issm_name(adapter, port));
+    issm_in(&folder(), fabric, adapter, port)
+}
+
+/// Does the same where the socket of the fabric is in `folder`.
+///
+/// # Errors
+/// As [`issm`].
+pub fn issm_in(
+    folder: &Path,
+    fabric: &str,
+    adapter: Guid,
+    port: PortNum,
+) -> Result<PathBuf, AttachError> {
+    let path = issm_folder_in(folder, fabric)?.join(issm_name(adapter, port));
     match vernic_sys::make_fifo(&path) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
             Err(AttachError::io("making the file that a subnet manager opens")(error))
@@ -170,6 +175,18 @@ pub fn list(folder: &Path) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_of_subnet_managers_are_named_by_adapter_and_port() {
+        let folder = issm_folder_in(Path::new("/t"), "lab.2").unwrap();
+        assert_eq!(folder, PathBuf::from("/t/lab.2.issm"));
+        let port = (Guid(0x22_9012_3456_7890), PortNum(12));
+        assert_eq!(issm_name(port.0, port.1), "0022901234567890.12");
+        assert_eq!(issm_port("0022901234567890.12"), Some(port));
+        for name in ["", "1", "1.", ".1", "1.256", "x.1", "1.1.1"] {
+            assert_eq!(issm_port(name), None, "{name}");
+        }
+    }
 
     #[test]
     fn names_are_words_that_no_folder_hides_in() {

@@ -22,15 +22,16 @@ pub fn make_fifo(path: &Path) -> io::Result<()> {
 /// What happened to a file of a watched folder.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FileEvent {
-    /// A process opened the file.
+    /// A process opened the file. Several openings in a row may be one event.
     Opened,
-    /// The last descriptor of an opening was closed, also by the end of its process.
+    /// The last descriptor of an opening for reading was closed, also by the end of its process.
+    /// Several in a row may be one event.
     Closed,
     /// Events were lost.
     Lost,
 }
 
-/// A watch on the files of folders: opened and closed (`inotify`).
+/// A watch on the files of a folder: opened, and closed by a reader (`inotify`).
 #[derive(Debug)]
 pub struct FileWatch(OwnFd);
 
@@ -42,7 +43,7 @@ impl FileWatch {
             // SAFETY: no pointers are passed.
             check(unsafe { libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC) })
         })?;
-        let events = libc::IN_OPEN | libc::IN_CLOSE | libc::IN_ONLYDIR;
+        let events = libc::IN_OPEN | libc::IN_CLOSE_NOWRITE | libc::IN_ONLYDIR;
         // SAFETY: a text that ends with a zero and lives through the call.
         check(unsafe { libc::inotify_add_watch(fd.as_raw_fd(), folder.as_ptr(), events) })?;
         Ok(Self(fd))
