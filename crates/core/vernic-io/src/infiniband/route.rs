@@ -132,6 +132,8 @@ mod tests {
             flow_label: 0xA_BCDE,
             dlid: Lid(9),
             path_bits: 0,
+            roce: vernic_wire::RoceVersion::default(),
+            may_wait: false,
         }
     }
 
