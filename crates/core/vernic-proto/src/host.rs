@@ -146,6 +146,12 @@ pub trait Host {
     /// leave by it, and come by it (IBTA 17.2.8). By default nothing has to change.
     fn change_path(&mut self) {}
 
+    /// Whether packets by the alternate path have the same addresses as those by the path: the two
+    /// differ in what no packet of the peer tells. By default they do not.
+    fn is_alternate_alike(&mut self) -> bool {
+        false
+    }
+
     /// Completes every receive still on the queue pair's own queue as flushed.
     /// `current` says whether the current receive was taken and not completed.
     fn flush_recv(&mut self, current: Option<RecvWqe>);

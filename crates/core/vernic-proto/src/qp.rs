@@ -259,7 +259,7 @@ impl Qp {
             return Disposition::Drop(reason);
         }
         if self.attr.path_mig_state != PathMigState::Migrated {
-            self.note_migreq(packet.bth().migreq, host);
+            self.note_migreq(packet.bth().migreq, now, host);
         }
         self.counters.rx_packets += 1;
         self.counters.rx_bytes += packet.as_bytes().len() as u64;

@@ -306,6 +306,11 @@ impl Host for QpHost<'_> {
     }
 
     #[cold]
+    fn is_alternate_alike(&mut self) -> bool {
+        self.side.peer.is_alternate_alike()
+    }
+
+    #[cold]
     fn change_path(&mut self) {
         self.side.migrate();
         // The path may lead to another process, which is granted nothing yet.

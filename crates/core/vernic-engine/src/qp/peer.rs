@@ -1,5 +1,5 @@
-//! The peer of a connected queue pair: the path, its alternate, and the routes to it, its process if
-//! it is of this host, the addresses and ports of its packets, and the grants that it has given.
+//! The peer of a connected queue pair: the path, its alternate, the routes to the peer, its process
+//! if it is of this host, the addresses and ports of its packets, and the grants that it has given.
 //!
 //! Set when the queue pair goes to RTR, and empty before. The lane changes it when a local peer
 //! connects or goes, and as it learns from packets. Protected by the lock of the queue pair's core.
@@ -95,6 +95,11 @@ impl QpPeer {
     /// migration leads to.
     pub(crate) fn is_by_alternate(&self, src: &Address, dst: &Address) -> bool {
         self.alternate.as_ref().is_some_and(|to| to.peer == *src && to.local == *dst)
+    }
+
+    /// Whether packets have the same addresses by the path that a migration leads to.
+    pub(crate) fn is_alternate_alike(&self) -> bool {
+        self.ends.as_ref().is_some_and(|(peer, own)| self.is_by_alternate(peer, own))
     }
 
     /// Switches to the local path: the path to the queue pair's `peer` was found to lead to this

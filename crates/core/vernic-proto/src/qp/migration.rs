@@ -56,9 +56,12 @@ impl Qp {
 
     /// Notes what a packet by the path says of the peer's state.
     #[cold]
-    pub(super) fn note_migreq(&mut self, migreq: bool, host: &mut impl Host) {
+    pub(super) fn note_migreq(&mut self, migreq: bool, now: Time, host: &mut impl Host) {
         match (self.attr.path_mig_state, migreq) {
             (PathMigState::Rearm, false) => self.attr.path_mig_state = PathMigState::Armed,
+            (PathMigState::Armed, true) if host.is_alternate_alike() => {
+                self.migrate_and_tell(now, host);
+            }
             (PathMigState::Armed, true) => self.refuse_migration(host),
             _ => {}
         }

@@ -27,6 +27,8 @@ struct TestHost {
     /// Payload that was named: slot, first byte, length.
     named: Vec<(u32, u32, u32)>,
     unnamed: bool,
+    /// The alternate path has the addresses of the path.
+    is_alike: bool,
     /// Nanoseconds for which the peer is known to be there.
     patience: u64,
 }
@@ -107,6 +109,9 @@ impl Host for TestHost {
     }
     fn live_peer_patience(&mut self, _: &QpAttr) -> u64 {
         self.patience
+    }
+    fn is_alternate_alike(&mut self) -> bool {
+        self.is_alike
     }
     fn change_path(&mut self) {
         self.log.push_str("path; ");

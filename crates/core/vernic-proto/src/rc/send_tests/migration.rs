@@ -192,6 +192,15 @@ fn a_peer_that_migrates_to_another_path_is_told_once_for_each_alternate_path() {
 }
 
 #[test]
+fn a_peer_that_migrates_to_a_path_with_the_same_addresses_is_followed() {
+    let mut s = armed();
+    s.host.is_alike = true;
+    ack(&mut s, 1, true);
+    check(&s.log(), expect!["path; event PathMigrated; wc 2 Success;"]);
+    check(&s.drain(), expect!["RC_SEND_ONLY 2!;"]);
+}
+
+#[test]
 fn states_that_an_application_cannot_ask_for_are_explained() {
     let mut s = Sender::new();
     let refusal = |s: &mut Sender, to, mask| {
