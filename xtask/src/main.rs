@@ -18,6 +18,7 @@
 //! | `kernel` | the same programs against the Linux kernel's own driver, in an emulated machine |
 //! | `ipsec` | the recipe of docs/ipsec.md, carried out and measured |
 //! | `kills` | programs of one host that are killed, and what their peers learn of it |
+//! | `fabric` | fabrics under OpenSM, infiniband-diags and tshark |
 //! | `clauses` | which clauses of iWARP are implemented where |
 //! | `lives` | the lives in ARCHITECTURE.md, compared with what a debugger sees |
 //! | `settings`, `pages` | the settings in README.md and docs/settings.md; generated parts of pages |
@@ -30,6 +31,7 @@ mod capture;
 mod clauses;
 mod conformance;
 mod cycles;
+mod fabric;
 mod history;
 mod instructions;
 mod ipsec;
@@ -99,6 +101,8 @@ enum Command {
     },
     /// Kill unmodified programs at random moments, and watch whether their peers learn of it
     Kills(kills::Arguments),
+    /// Start fabrics, and let OpenSM, infiniband-diags and tshark judge them
+    Fabric(fabric::Arguments),
     /// Print which modules of a crate import which, and which imports are part of a cycle
     Imports {
         /// The crate, as `vernic-engine`
@@ -176,6 +180,7 @@ fn main() -> ExitCode {
         Command::Kernel(arguments) => kernel::kernel(&arguments),
         Command::Ipsec { write } => ipsec::run(write),
         Command::Kills(arguments) => kills::kills(&arguments),
+        Command::Fabric(arguments) => fabric::fabric(&arguments),
         Command::Imports { name } => cycles::print(&name),
         Command::Verbs => conformance::write_page(),
         Command::Settings => settings::write(),

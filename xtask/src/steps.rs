@@ -6,8 +6,8 @@ use crate::plan::{Done, Step};
 use crate::shell::run;
 use crate::unit::FEATURES;
 use crate::{
-    Result, bench, capture, clauses, conformance, instructions, ipsec, kernel, kills, lives, root,
-    rules, settings, tools, unit,
+    Result, bench, capture, clauses, conformance, fabric, instructions, ipsec, kernel, kills,
+    lives, root, rules, settings, tools, unit,
 };
 
 /// Crates whose unit tests run under Miri: memory with its racy accesses, and the parsers with the
@@ -64,6 +64,12 @@ pub(crate) fn all(seeds: u64, fuzz_seconds: u64) -> Vec<Step> {
             "programs that are killed, and what their peers learn of it",
             &["packages"],
             kills::check,
+        ),
+        Step::new(
+            "fabric",
+            "fabrics under OpenSM, infiniband-diags and tshark",
+            &["packages"],
+            fabric::check,
         ),
         Step::may_skip(
             "kernel-image",

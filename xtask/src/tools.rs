@@ -32,6 +32,7 @@ const PACKAGES: &[Tool] = &[
     ("qemu-system-x86_64", &["sh", "-c", "command -v qemu-system-x86_64"], "qemu-system-x86"),
     ("dapltest", &["sh", "-c", "command -v dapltest"], "dapl2-utils"),
     ("ibstat", &["sh", "-c", "command -v ibstat || test -x /usr/sbin/ibstat"], "infiniband-diags"),
+    ("opensm", &["sh", "-c", "command -v opensm || test -x /usr/sbin/opensm"], "opensm"),
     ("ibsim", &["sh", "-c", "command -v ibsim"], "ibsim-utils"),
     ("socat", &["socat", "-V"], "socat"),
     ("mpirun", &["sh", "-c", "command -v mpirun"], "openmpi-bin"),

@@ -1,0 +1,97 @@
+//! `cargo xtask fabric`: fabrics of `vernic fabric up`, managed by Debian's OpenSM, asked by
+//! infiniband-diags, captured for tshark.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `bench` | a fabric that runs, and programs on its hosts |
+//! | `sweeps` | trees of several sizes, brought up by each of OpenSM's routing engines |
+//! | `diags` | tools, with what each must print |
+//! | `cut` | a cable that is pulled out while a manager runs |
+
+mod bench;
+mod cut;
+mod diags;
+mod sweeps;
+
+use std::time::Instant;
+
+use crate::plan::none_of;
+use crate::tools::{self, Tool};
+use crate::{Result, conformance};
+
+const TOOLS: &[Tool] = &[
+    ("opensm", &["sh", "-c", "command -v opensm || test -x /usr/sbin/opensm"], "opensm"),
+    ("ibstat", &["sh", "-c", "command -v ibstat || test -x /usr/sbin/ibstat"], "infiniband-diags"),
+    ("tshark", &["tshark", "--version"], "tshark"),
+];
+
+/// What to run.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub(crate) struct Arguments {
+    /// Only cases whose name has this in it, as a run prints them (repeatable)
+    #[arg(long, value_name = "FILTER")]
+    only: Vec<String>,
+}
+
+/// The step of `cargo xtask test`.
+pub(crate) fn check() -> Result {
+    fabric(&Arguments::default())
+}
+
+/// `cargo xtask fabric`.
+pub(crate) fn fabric(arguments: &Arguments) -> Result {
+    tools::install(TOOLS)?;
+    let vernic = conformance::build()?;
+    let cases = [sweeps::cases(), diags::cases(), cut::cases()].concat();
+    let wanted = |name: &str| {
+        let only = &arguments.only;
+        only.is_empty() || only.iter().any(|filter| name.contains(filter.as_str()))
+    };
+    let mut findings = Vec::new();
+    let mut count = 0;
+    for case in cases.into_iter().filter(|case| wanted(&case.name)) {
+        let start = Instant::now();
+        let outcome = case.run(&vernic);
+        let seconds = start.elapsed().as_secs_f64();
+        count += 1;
+        match outcome {
+            Ok(figure) => println!("ok      {:<40} {seconds:>5.1} s  {figure}", case.name),
+            Err(reason) => {
+                println!("FAILED  {:<40} {seconds:>5.1} s  {reason}", case.name);
+                findings.push(format!("{}: {reason}", case.name));
+            }
+        }
+    }
+    println!("totals: cases={count} failed={}", findings.len());
+    if count == 0 {
+        return Err("no case has that in its name; a run prints the names".into());
+    }
+    none_of(&findings)
+}
+
+/// A case, and what it takes from its list.
+#[derive(Clone, Debug)]
+struct Case {
+    name: String,
+    action: Action,
+}
+
+#[derive(Clone, Debug)]
+enum Action {
+    Sweep(sweeps::Sweep),
+    Tools,
+    Capture,
+    Cut,
+}
+
+impl Case {
+    /// Runs the case, and returns what to print beside its name.
+    fn run(&self, vernic: &std::path::Path) -> Result<String> {
+        match &self.action {
+            Action::Sweep(sweep) => sweeps::run(vernic, sweep),
+            Action::Tools => diags::tools(vernic),
+            Action::Capture => diags::capture(vernic),
+            Action::Cut => cut::run(vernic),
+        }
+    }
+}
