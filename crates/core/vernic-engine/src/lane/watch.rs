@@ -64,6 +64,18 @@ impl Lane {
     }
 }
 
+impl Lane {
+    /// Fails every queue pair whose service acknowledges: nothing will be received any more.
+    pub(crate) fn fail_all_qps(&mut self, engine: &Device, now: Time) {
+        let LaneState { table, srqs, sched, .. } = &mut self.state;
+        for qp in table.iter().filter(|qp| qp.service() != Service::Ud) {
+            let mut core = lock(&qp.core);
+            fail_peerless_qp(engine, qp, &mut core, srqs, now);
+            sched.after(engine, qp, &mut core, Event::Changed, now);
+        }
+    }
+}
+
 /// Batches that are received at most from sockets before the queue pairs connected to a process
 /// that is gone fail.
 const MOST_BATCHES: usize = 64;

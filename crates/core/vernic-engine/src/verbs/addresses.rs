@@ -78,6 +78,7 @@ impl Engine {
                 port.set_removed();
             }
             tracing::warn!(device = self.info().name, "the fabric is gone: its process has ended");
+            self.with_lane(|lane| lane.fail_all_qps(self, self.now()));
             return self.report_removal();
         };
         for (port, link) in self.ports().iter().zip(links) {
