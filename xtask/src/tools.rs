@@ -34,6 +34,7 @@ const PACKAGES: &[Tool] = &[
     ("ibstat", &["sh", "-c", "command -v ibstat || test -x /usr/sbin/ibstat"], "infiniband-diags"),
     ("opensm", &["sh", "-c", "command -v opensm || test -x /usr/sbin/opensm"], "opensm"),
     ("ibsim", &["sh", "-c", "command -v ibsim"], "ibsim-utils"),
+    ("opensm", &["sh", "-c", "command -v opensm || test -x /usr/sbin/opensm"], "opensm"),
     ("socat", &["socat", "-V"], "socat"),
     ("mpirun", &["sh", "-c", "command -v mpirun"], "openmpi-bin"),
     ("mpicc", &["sh", "-c", "command -v mpicc"], "libopenmpi-dev"),

@@ -143,7 +143,7 @@ pub(super) fn all() -> Vec<Case> {
     cases.extend(Place::ALL.iter().flat_map(|place| ping_pongs(*place)));
     cases.extend(Place::ALL.iter().flat_map(|place| perftest(*place)));
     // How packets of verbs go makes no difference to who is above.
-    let others = || Place::ALL.into_iter().filter(|place| *place != Place::Memory);
+    let others = || Place::BY_IP.into_iter().filter(|place| *place != Place::Memory);
     cases.extend(others().flat_map(manager::cases));
     let others = || others().filter(|place| *place != Place::Ethernet);
     cases.extend(others().flat_map(sockets::cases));
@@ -345,6 +345,11 @@ fn of_tool(tool: &'static Tool, service: &'static str, place: Place) -> Vec<Case
         let burst = Variant { iterations: 200, sizes: vec![1024], ..plain.clone() };
         let burst = burst.case("-s 1024", true);
         cases.push(Case { variables: "VERNIC_FORCE_WIRE=on", ..burst });
+    }
+    if place == Place::InfiniBand {
+        // With a GRH.
+        cases.push(plain.case("-x 0", true));
+        return cases;
     }
     if tool.name == "ib_send_bw" && service == "UD" && place != Place::Loss {
         // Few, for nothing holds back who sends to a group.

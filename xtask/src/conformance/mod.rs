@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `cases` | the list of programs, options and places |
 //! | `network` | the namespaces |
+//! | `fabric` | the InfiniBand fabric |
 //! | `pair` | one case: two processes, time limit, output |
 //! | `judge` | what output must have |
 //! | `suite` | rdma-core's Python tests |
@@ -16,6 +17,7 @@
 //! | `page` | the generated tables of conformance/README.md |
 
 mod cases;
+mod fabric;
 mod judge;
 mod network;
 mod page;
@@ -95,14 +97,17 @@ pub(crate) fn conformance(arguments: &Arguments) -> Result {
     tools::system_packages()?;
     let vernic = build()?;
     fs::create_dir_all(root().join(FOLDER)).map_err(|e| format!("{FOLDER}: {e}"))?;
-    let network = Network::new(&vernic.to_string_lossy())?;
+    let mut network = Network::new(&vernic.to_string_lossy())?;
+    let by_lid = chosen.iter().any(|case| case.place == Place::InfiniBand);
+    if by_lid || suites().any(|suite| suite.place == Place::InfiniBand) {
+        network.start_fabric(&vernic)?;
+    }
     let mut findings = Vec::new();
     if !chosen.is_empty() {
         findings.extend(programs(&cases, &chosen, arguments.full, &network, &vernic)?);
     }
     for suite in suites() {
-        let namespace = network.namespace(Place::Ipv4, 0);
-        findings.extend(suite::check(suite, namespace, &vernic)?);
+        findings.extend(suite::check(suite, &network, &vernic)?);
     }
     for finding in &findings {
         println!("{finding}");

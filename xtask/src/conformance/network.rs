@@ -6,6 +6,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use super::fabric::{self, Fabric};
 use crate::Result;
 use crate::shell::run;
 
@@ -41,11 +42,24 @@ pub(super) enum Place {
     Loss,
     /// As `Loopback`, through memory that both processes share.
     Memory,
+    /// Two hosts of a fabric, by LID.
+    InfiniBand,
 }
 
 impl Place {
     /// Every place.
-    pub(super) const ALL: [Self; 6] =
+    pub(super) const ALL: [Self; 7] = [
+        Self::Loopback,
+        Self::Ipv4,
+        Self::Ipv6,
+        Self::Ethernet,
+        Self::Loss,
+        Self::Memory,
+        Self::InfiniBand,
+    ];
+
+    /// Those whose addresses are IP addresses.
+    pub(super) const BY_IP: [Self; 6] =
         [Self::Loopback, Self::Ipv4, Self::Ipv6, Self::Ethernet, Self::Loss, Self::Memory];
 
     /// The word for it in names of cases.
@@ -57,6 +71,7 @@ impl Place {
             Self::Ethernet => "ethernet",
             Self::Loss => "loss",
             Self::Memory => "memory",
+            Self::InfiniBand => "infiniband",
         }
     }
 
@@ -69,6 +84,9 @@ impl Place {
             Self::Ethernet => "the same pair, RoCEv1",
             Self::Loss => "127.0.0.1 with 1 % of the packets lost",
             Self::Memory => "two processes of one host, through shared memory",
+            Self::InfiniBand => {
+                "two hosts of an InfiniBand fabric, three switches apart, by LID; OpenSM manages it"
+            }
         }
     }
 
@@ -80,6 +98,8 @@ impl Place {
             (Self::Loss, _) => &["--loss", "0.01", "--seed", "2"],
             (Self::Memory, _) => &["--set", "same_host=on"],
             (Self::Ethernet, _) => &["--set", "roce=v1"],
+            (Self::InfiniBand, 0) => fabric::SERVER,
+            (Self::InfiniBand, _) => fabric::CLIENT,
             _ => &["--set", "same_host=off"],
         }
     }
@@ -87,7 +107,7 @@ impl Place {
     /// The server's address for the programs' own TCP connection: some listen on IPv4 only.
     pub(super) fn server(self) -> &'static str {
         match self {
-            Self::Loopback | Self::Loss | Self::Memory => "127.0.0.1",
+            Self::Loopback | Self::Loss | Self::Memory | Self::InfiniBand => "127.0.0.1",
             Self::Ipv4 | Self::Ipv6 | Self::Ethernet => IPV4[0],
         }
     }
@@ -100,7 +120,7 @@ impl Place {
     /// The address of a side's GID.
     pub(super) fn address(self, side: usize) -> &'static str {
         match self {
-            Self::Loopback | Self::Loss | Self::Memory => "127.0.0.1",
+            Self::Loopback | Self::Loss | Self::Memory | Self::InfiniBand => "127.0.0.1",
             Self::Ipv4 | Self::Ethernet => IPV4[side],
             Self::Ipv6 => IPV6[side],
         }
@@ -112,6 +132,7 @@ pub(super) struct Network {
     names: [String; 3],
     /// GID index of each side, by place.
     gids: Vec<[u64; 2]>,
+    fabric: Option<Fabric>,
 }
 
 impl Network {
@@ -119,7 +140,7 @@ impl Network {
     pub(super) fn new(vernic: &str) -> Result<Self> {
         remove_left_over()?;
         let names = ["lo", "a", "b"].map(|name| format!("{PREFIX}{}-{name}", std::process::id()));
-        let mut network = Self { names, gids: Vec::new() };
+        let mut network = Self { names, gids: Vec::new(), fabric: None };
         let [lo, a, b] = network.names.clone();
         for name in [&lo, &a, &b] {
             ip(&format!("netns add {name}"))?;
@@ -137,7 +158,7 @@ impl Network {
         for name in [&a, &b] {
             wait_for_link(name)?;
         }
-        for place in Place::ALL {
+        for place in Place::BY_IP {
             let index = |side| {
                 let (namespace, address) = (network.namespace(place, side), place.address(side));
                 row_index(namespace, vernic, address, place.version())
@@ -148,17 +169,30 @@ impl Network {
         Ok(network)
     }
 
+    /// Starts the fabric, if it does not run yet.
+    pub(super) fn start_fabric(&mut self, vernic: &Path) -> Result {
+        if self.fabric.is_none() {
+            self.fabric = Some(Fabric::start(vernic)?);
+        }
+        Ok(())
+    }
+
+    /// The folder of the fabric's socket, if it runs.
+    pub(super) fn fabric_folder(&self) -> Option<&Path> {
+        self.fabric.as_ref().map(Fabric::folder)
+    }
+
     /// The namespace of a side.
     pub(super) fn namespace(&self, place: Place, side: usize) -> &str {
         match place {
-            Place::Loopback | Place::Loss | Place::Memory => &self.names[0],
+            Place::Loopback | Place::Loss | Place::Memory | Place::InfiniBand => &self.names[0],
             Place::Ipv4 | Place::Ipv6 | Place::Ethernet => &self.names[1 + side],
         }
     }
 
-    /// The index of a side's GID in its device's table.
-    pub(super) fn gid(&self, place: Place, side: usize) -> u64 {
-        self.gids[place as usize][side]
+    /// The index of a side's GID in its device's table; `None` where LIDs say where packets go.
+    pub(super) fn gid(&self, place: Place, side: usize) -> Option<u64> {
+        self.gids.get(place as usize).map(|sides| sides[side])
     }
 }
 

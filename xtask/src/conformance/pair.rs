@@ -8,6 +8,7 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use super::cases::{Case, Cast, Output, Ready, Troupe};
+use super::fabric;
 use super::judge::{ended_by_loss, judge};
 use super::network::{Network, Place};
 use crate::{Result, root};
@@ -137,6 +138,7 @@ impl Stage<'_> {
         command.args(arguments(case, side, self.network));
         command.stdin(Stdio::null()).stdout(output).stderr(errors).current_dir(root());
         command.env("VERNIC_CONFIG", "/dev/null");
+        command.envs(self.network.fabric_folder().map(|folder| (fabric::FOLDER_VARIABLE, folder)));
         command.process_group(0);
         command.envs(case.variables.split_whitespace().filter_map(|one| one.split_once('=')));
         let child = command.spawn().map_err(|e| format!("cannot start ip: {e}"))?;
@@ -196,13 +198,14 @@ fn arguments(case: &Case, side: usize, network: &Network) -> Vec<String> {
     match case.cast {
         Cast::Alone => words(&case.options),
         Cast::Pair { gid_option } => {
-            let gid = network.gid(case.place, side).to_string();
+            let gid = network.gid(case.place, side);
             let mut arguments = words(&case.options);
             if matches!(case.output, Output::Table { .. }) {
                 // No warning about the processor's frequency.
                 arguments.push("-F".to_owned());
             }
-            arguments.extend([gid_option.to_owned(), gid]);
+            arguments
+                .extend(gid.into_iter().flat_map(|gid| [gid_option.to_owned(), gid.to_string()]));
             if side == CLIENT {
                 arguments.push(case.place.server().to_owned());
             }

@@ -13,8 +13,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use super::FOLDER;
+use super::network::{Network, Place};
 use super::skips::Skips;
+use super::{FOLDER, fabric};
 use crate::Result;
 use crate::root;
 use crate::shell::run;
@@ -36,6 +37,8 @@ pub(super) struct Suite {
     pub(super) list: &'static str,
     /// The device, and how `vernic run` is told of it.
     device: &'static str,
+    /// Where the tests run.
+    pub(super) place: Place,
     around: &'static [&'static str],
     /// Starts of the names of files that are about other devices, and are left out.
     foreign: &'static [&'static str],
@@ -46,11 +49,12 @@ pub(super) struct Suite {
 }
 
 /// Those that there are.
-pub(super) const SUITES: [Suite; 2] = [
+pub(super) const SUITES: [Suite; 3] = [
     Suite {
         name: "pyverbs",
         list: "conformance/pyverbs.skip",
         device: "vernic0",
+        place: Place::Ipv4,
         around: &[],
         foreign: &[],
         with_gid: &[],
@@ -60,11 +64,22 @@ pub(super) const SUITES: [Suite; 2] = [
         name: "pyverbs-iwarp",
         list: "conformance/pyverbs-iwarp.skip",
         device: "viw0",
+        place: Place::Ipv4,
         around: &["--iwarp"],
         // The other suite sees that they leave alone what is not theirs.
         foreign: &["test_mlx5", "test_efa", "test_cuda"],
         with_gid: &["test_rdmacm"],
         min_passed: 44,
+    },
+    Suite {
+        name: "pyverbs-infiniband",
+        list: "conformance/pyverbs-infiniband.skip",
+        device: "vernic_ib0",
+        place: Place::InfiniBand,
+        around: fabric::SERVER,
+        foreign: &["test_mlx5", "test_efa", "test_cuda"],
+        with_gid: &[],
+        min_passed: 100,
     },
 ];
 
@@ -82,21 +97,21 @@ enum Outcome {
 }
 
 /// Runs all tests in a namespace with a device that has an address; returns what is wrong.
-pub(super) fn check(suite: &Suite, namespace: &str, vernic: &Path) -> Result<Vec<String>> {
+pub(super) fn check(suite: &Suite, network: &Network, vernic: &Path) -> Result<Vec<String>> {
     let name = suite.name;
     let folder = unpacked(name)?;
     let skips = Skips::read(suite.list)?;
     let mut outcomes = BTreeMap::new();
     let is_foreign = |module: &String| suite.foreign.iter().any(|start| module.starts_with(start));
     for module in modules(&folder)?.into_iter().filter(|module| !is_foreign(module)) {
-        let mut ended = run_module(suite, &folder, &module, namespace, vernic)?;
+        let mut ended = run_module(suite, &folder, &module, network, vernic)?;
         // Tests with time limits of their own, on a machine that does other things: once more.
         let failed = ended.iter().find(|(name, outcome)| {
             matches!(outcome, Outcome::Failed(_)) && skips.find(name).is_none()
         });
         if let Some((test, outcome)) = failed {
             println!("{name}: {test} {outcome:?}; {module} once more");
-            ended = run_module(suite, &folder, &module, namespace, vernic)?;
+            ended = run_module(suite, &folder, &module, network, vernic)?;
         }
         outcomes.extend(ended);
     }
@@ -170,10 +185,11 @@ fn run_module(
     suite: &Suite,
     folder: &Path,
     module: &str,
-    namespace: &str,
+    network: &Network,
     vernic: &Path,
 ) -> Result<BTreeMap<String, Outcome>> {
     let mut command = Command::new("ip");
+    let namespace = network.namespace(suite.place, 0);
     command.args(["netns", "exec", namespace, "timeout", "--kill-after=5", &LIMIT_S.to_string()]);
     command.arg(vernic).arg("run").args(suite.around);
     command.args(["--", PYTHON]).arg(root().join(RUNNER));
@@ -182,6 +198,7 @@ fn run_module(
         command.args(["--gid", "0"]);
     }
     command.env("VERNIC_CONFIG", "/dev/null").env("PYTHONDONTWRITEBYTECODE", "1");
+    command.envs(network.fabric_folder().map(|folder| (fabric::FOLDER_VARIABLE, folder)));
     let output =
         command.current_dir(folder).output().map_err(|e| format!("cannot start ip: {e}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
