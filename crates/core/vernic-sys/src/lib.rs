@@ -14,7 +14,8 @@
 //! | `fork.rs`, `signals.rs` | descriptors that a child of `fork` does not keep; signals as a file |
 //! | `user.rs`, `random.rs` | which user a process belongs to; random numbers |
 //! | `watch.rs` | files that are seen to be opened and closed |
-//! | `ifaddrs.rs`, `turns.rs`, `ticks.rs` | interfaces; how long a turn of the scheduler is; the counter |
+//! | `ifaddrs.rs`, `tun.rs` | interfaces; TUN devices |
+//! | `turns.rs`, `ticks.rs` | how long a turn of the scheduler is; the counter |
 //!
 //! Limits: 32 messages per `sendmmsg`/`recvmmsg`. Nothing here allocates but the list of
 //! interfaces.
@@ -31,6 +32,7 @@ mod shared;
 mod signals;
 mod stream;
 mod ticks;
+mod tun;
 mod turns;
 mod unix;
 pub mod user;
@@ -49,7 +51,7 @@ pub use frames::{
     bind_frames, enable_frame_details, frame_socket, recv_frames, send_frames,
     set_frame_membership,
 };
-pub use ifaddrs::{Interface, interfaces, mtu_of};
+pub use ifaddrs::{Interface, addresses_of, interfaces, mtu_of};
 pub use mapping::{
     ReadMemory, SharedMemory, copy_in, copy_out, memory_file, prefetch_for_write,
     seal_against_writers,
@@ -65,6 +67,7 @@ pub use stream::{
     tcp_info, unacknowledged,
 };
 pub use ticks::ticks;
+pub use tun::Tun;
 pub use turns::ask_for_short_slices;
 pub use unix::{
     bell, bind_abstract, bind_path, connect_abstract, connect_path, recv_abstract, send_abstract,
