@@ -4,6 +4,8 @@ use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
+use vernic_wire::Lid;
+
 use crate::address::{Address, LocalAddr};
 use crate::batch::{Icrc, LinkLimits};
 use crate::batch::{RxBatch, RxPacket, TxBatch};
@@ -90,11 +92,11 @@ impl Link for ClosedLink {
 
     fn deactivate(&mut self, _local: LocalAddr) {}
 
-    fn join(&mut self, local: LocalAddr, _group: IpAddr) -> Result<(), LinkError> {
+    fn join(&mut self, local: LocalAddr, _group: IpAddr, _lid: Lid) -> Result<(), LinkError> {
         Err(LinkError::Closed { addr: local })
     }
 
-    fn leave(&mut self, _local: LocalAddr, _group: IpAddr) {}
+    fn leave(&mut self, _local: LocalAddr, _group: IpAddr, _lid: Lid) {}
 
     fn departure(&mut self, _path: &TxPath) -> Option<Departure> {
         None
@@ -122,6 +124,9 @@ mod tests {
         assert_eq!(link.recv(Nanos(0), &mut RxBatch::new()), 0);
         let home = crate::endpoint::local_of(&path());
         assert!(matches!(link.activate(home), Err(LinkError::Closed { .. })));
-        assert!(matches!(link.join(home, path().local().to_ip()), Err(LinkError::Closed { .. })));
+        assert!(matches!(
+            link.join(home, path().local().to_ip(), Lid::RESERVED),
+            Err(LinkError::Closed { .. })
+        ));
     }
 }

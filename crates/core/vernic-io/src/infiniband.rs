@@ -277,14 +277,10 @@ impl InfinibandLink {
         }
     }
 
-    fn membership(&self, local: LocalAddr, group: IpAddr) -> Option<Membership> {
+    fn membership(&self, local: LocalAddr, group: IpAddr, mlid: Lid) -> Option<Membership> {
         let gid = Gid::from_ip(local.ip);
         let at = self.ports.iter().position(|port| port.gids.contains(&gid))?;
-        Some(Membership {
-            port: PortNum(at as u8 + 1),
-            mlid: Lid::RESERVED,
-            mgid: Gid::from_ip(group),
-        })
+        Some(Membership { port: PortNum(at as u8 + 1), mlid, mgid: Gid::from_ip(group) })
     }
 }
 
@@ -380,9 +376,9 @@ impl Link for InfinibandLink {
 
     fn deactivate(&mut self, _local: LocalAddr) {}
 
-    fn join(&mut self, local: LocalAddr, group: IpAddr) -> Result<(), LinkError> {
+    fn join(&mut self, local: LocalAddr, group: IpAddr, lid: Lid) -> Result<(), LinkError> {
         let membership =
-            self.membership(local, group).ok_or(LinkError::NotActive { addr: local })?;
+            self.membership(local, group, lid).ok_or(LinkError::NotActive { addr: local })?;
         let Some(client) = self.clients.first() else {
             return Err(LinkError::Closed { addr: local });
         };
@@ -393,8 +389,8 @@ impl Link for InfinibandLink {
         })
     }
 
-    fn leave(&mut self, local: LocalAddr, group: IpAddr) {
-        if let Some(membership) = self.membership(local, group)
+    fn leave(&mut self, local: LocalAddr, group: IpAddr, lid: Lid) {
+        if let Some(membership) = self.membership(local, group, lid)
             && let Some(client) = self.clients.first()
             && let Err(error) = client.leave(membership)
         {

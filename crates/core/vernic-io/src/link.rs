@@ -321,16 +321,17 @@ pub trait Link: Send {
     /// Undoes one [`activate`](Self::activate). Unknown addresses are ignored.
     fn deactivate(&mut self, local: LocalAddr);
 
-    /// Receives packets to the multicast address `group` on the netdev that has `local`.
+    /// Receives packets to the multicast address `group` on the netdev that has `local`. `lid` is
+    /// the group's on an InfiniBand link; others do not look at it.
     ///
     /// # Errors
     /// The errors of [`activate`](Self::activate); also [`LinkError::NotActive`] if `local` is not
     /// active. [`LinkError::NoRoute`] on a loopback device from which nothing reaches the group:
     /// nothing can come to that device from elsewhere.
-    fn join(&mut self, local: LocalAddr, group: IpAddr) -> Result<(), LinkError>;
+    fn join(&mut self, local: LocalAddr, group: IpAddr, lid: Lid) -> Result<(), LinkError>;
 
     /// Undoes one [`join`](Self::join). Unknown groups are ignored.
-    fn leave(&mut self, local: LocalAddr, group: IpAddr);
+    fn leave(&mut self, local: LocalAddr, group: IpAddr, lid: Lid);
 
     /// Returns how a run on this path leaves, for callers that must know the headers of its
     /// packets. `None` if its source is not active, or nothing is sent by UDP.
@@ -492,11 +493,17 @@ macro_rules! forward_to_inner {
             &mut self,
             local: $crate::LocalAddr,
             group: std::net::IpAddr,
+            lid: vernic_wire::Lid,
         ) -> Result<(), $crate::LinkError> {
-            self.inner.join(local, group)
+            self.inner.join(local, group, lid)
         }
-        fn leave(&mut self, local: $crate::LocalAddr, group: std::net::IpAddr) {
-            self.inner.leave(local, group);
+        fn leave(
+            &mut self,
+            local: $crate::LocalAddr,
+            group: std::net::IpAddr,
+            lid: vernic_wire::Lid,
+        ) {
+            self.inner.leave(local, group, lid);
         }
         fn port_watch(&self) -> Option<std::sync::Arc<dyn $crate::PortWatch>> {
             self.inner.port_watch()

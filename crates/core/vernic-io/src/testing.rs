@@ -4,6 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex};
 
+use vernic_wire::Lid;
+
 use crate::ROCE_PORT;
 use crate::address::LocalAddr;
 use crate::batch::{Icrc, LinkLimits};
@@ -111,10 +113,10 @@ impl Link for MemoryLink {
         Ok(())
     }
     fn deactivate(&mut self, _local: LocalAddr) {}
-    fn join(&mut self, _local: LocalAddr, _group: IpAddr) -> Result<(), LinkError> {
+    fn join(&mut self, _local: LocalAddr, _group: IpAddr, _lid: Lid) -> Result<(), LinkError> {
         Ok(())
     }
-    fn leave(&mut self, _local: LocalAddr, _group: IpAddr) {}
+    fn leave(&mut self, _local: LocalAddr, _group: IpAddr, _lid: Lid) {}
     fn departure(&mut self, path: &TxPath) -> Option<Departure> {
         let src = endpoint::local_of(path).with_port(SOURCE_PORT);
         self.knows_headers.then(|| Departure {

@@ -33,7 +33,7 @@ use std::os::fd::{AsFd as _, RawFd};
 use std::sync::Arc;
 
 use vernic_sys::random;
-use vernic_wire::RoceVersion;
+use vernic_wire::{Lid, RoceVersion};
 
 use crate::address::LocalAddr;
 use crate::batch::{Icrc, LinkLimits};
@@ -345,7 +345,7 @@ impl Link for UdpLink {
         }
     }
 
-    fn join(&mut self, local: LocalAddr, group: IpAddr) -> Result<(), LinkError> {
+    fn join(&mut self, local: LocalAddr, group: IpAddr, _lid: Lid) -> Result<(), LinkError> {
         if !self.active.iter().any(|a| a.local == local) {
             return Err(LinkError::NotActive { addr: local });
         }
@@ -368,7 +368,7 @@ impl Link for UdpLink {
         Ok(())
     }
 
-    fn leave(&mut self, local: LocalAddr, group: IpAddr) {
+    fn leave(&mut self, local: LocalAddr, group: IpAddr, _lid: Lid) {
         let found = self.groups.iter().position(|g| g.local == local && g.group == group);
         let Some(at) = found else { return };
         self.groups[at].uses -= 1;

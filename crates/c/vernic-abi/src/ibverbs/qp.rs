@@ -5,7 +5,7 @@ use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, Ordering};
 
-use vernic_engine::{CreateError, Gid, Qp, QpCap, QpInit, QpState, Qpn, Service, XrcIniInit};
+use vernic_engine::{CreateError, Gid, Lid, Qp, QpCap, QpInit, QpState, Qpn, Service, XrcIniInit};
 
 use super::qp_ex::{self, Builder};
 use super::qp_of_id::HeldQp;
@@ -397,16 +397,12 @@ pub(crate) extern "C" fn ibv_destroy_qp(qp: Handle<ibv_qp>) -> c_int {
     })
 }
 
-/// `ibv_attach_mcast`. The LID is InfiniBand's, and not looked at.
-pub(crate) extern "C" fn ibv_attach_mcast(
-    qp: Handle<ibv_qp>,
-    gid: In<ibv_gid>,
-    _lid: u16,
-) -> c_int {
+/// `ibv_attach_mcast`. Only an InfiniBand link looks at the LID.
+pub(crate) extern "C" fn ibv_attach_mcast(qp: Handle<ibv_qp>, gid: In<ibv_gid>, lid: u16) -> c_int {
     boundary::errno("ibv_attach_mcast", || {
         let object = qp.get()?;
         object.shared.check()?;
-        object.engine.attach_mcast(Gid(gid.require("the group")?.raw))?;
+        object.engine.attach_mcast_at(Gid(gid.require("the group")?.raw), Lid(lid))?;
         Ok(())
     })
 }

@@ -12,7 +12,7 @@ use vernic_local::LocalPeers;
 use vernic_mem::Memory;
 use vernic_proto::congestion::Congestion;
 use vernic_proto::{AttrMask, QpAttr, QpState, QpType, Time};
-use vernic_wire::{Gid, PortNum, Qpn, Srqn};
+use vernic_wire::{Gid, Lid, PortNum, Qpn, Srqn};
 
 use crate::device::opened::Device;
 use crate::device::port::Port;
@@ -163,7 +163,7 @@ impl LaneState {
         &mut self,
         device: &Device,
         qpn: Qpn,
-        gid: Gid,
+        (gid, lid): (Gid, Lid),
     ) -> Result<bool, McastError> {
         let qp = self.table.find(qpn).ok_or(McastError::Destroyed(qpn))?;
         let number = lock(&qp.core).machine.attr().port;
@@ -174,7 +174,7 @@ impl LaneState {
             gids.iter().map(|row| row.local).find(|local| local.ip.is_ipv4() == is_ipv4)
         };
         let local = local.ok_or(McastError::NoAddress(gid))?;
-        self.groups.add(self.link.as_mut(), qpn, gid, (port, local))
+        self.groups.add(self.link.as_mut(), qpn, (gid, lid), (port, local))
     }
 
     /// Removes a queue pair from a multicast group.

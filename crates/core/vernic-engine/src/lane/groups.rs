@@ -8,7 +8,7 @@
 //! Limits: [`MAX_MCAST_GROUPS`] groups of [`MAX_MCAST_QPS`] members.
 
 use vernic_io::{Link, LocalAddr};
-use vernic_wire::{Gid, PortNum, Qpn};
+use vernic_wire::{Gid, Lid, PortNum, Qpn};
 
 use crate::device::limits::{MAX_MCAST_GROUPS, MAX_MCAST_QPS};
 use crate::device::port::Port;
@@ -18,6 +18,8 @@ use crate::error::McastError;
 #[derive(Debug)]
 struct Group {
     gid: Gid,
+    /// LID of the group on an InfiniBand link, else 0.
+    lid: Lid,
     /// The port that the members are on.
     port: PortNum,
     /// The index of the port's netdev; 0 if the port has none.
@@ -67,7 +69,7 @@ impl Groups {
         &mut self,
         link: &mut dyn Link,
         qpn: Qpn,
-        gid: Gid,
+        (gid, lid): (Gid, Lid),
         (port, local): (&Port, LocalAddr),
     ) -> Result<bool, McastError> {
         let (count, number) = (self.0.len(), port.number());
@@ -78,9 +80,10 @@ impl Groups {
                 return Err(McastError::Full { limit: MAX_MCAST_GROUPS });
             }
             None => {
-                link.join(local, gid.to_ip())?;
+                link.join(local, gid.to_ip(), lid)?;
                 let (netdev_index, local) = (port.netdev_index(), Some(local));
-                self.0.push(Group { gid, port: number, netdev_index, local, members: vec![qpn] });
+                let members = vec![qpn];
+                self.0.push(Group { gid, lid, port: number, netdev_index, local, members });
             }
         }
         Ok(true)
@@ -110,7 +113,7 @@ impl Groups {
     fn leave(&mut self, link: &mut dyn Link, at: usize) {
         let group = self.0.swap_remove(at);
         if let Some(local) = group.local {
-            link.leave(local, group.gid.to_ip());
+            link.leave(local, group.gid.to_ip(), group.lid);
         }
     }
 
@@ -130,7 +133,7 @@ impl Groups {
             let ip = group.gid.to_ip();
             let home = locals.iter().find(|local| local.ip.is_ipv4() == ip.is_ipv4());
             let Some(&local) = home else { continue };
-            match link.join(local, ip) {
+            match link.join(local, ip, group.lid) {
                 Ok(()) => group.local = Some(local),
                 Err(error) => {
                     tracing::warn!(group = %group.gid, %local, %error, "multicast group not joined again");
@@ -160,6 +163,7 @@ mod tests {
         let group = Gid::from_ip([239, 77, 1, 3].into());
         let mut joined = Group {
             gid: group,
+            lid: Lid::RESERVED,
             port: PortNum(1),
             netdev_index: 0,
             local: None,

@@ -21,7 +21,7 @@ use vernic_proto::{
     AddressVector, AttrMask, Host, PostError, QpAttr, QpCounters, QpState, QpType, SendFlags,
     SendWqe, UdDest,
 };
-use vernic_wire::{Gid, PortNum, Qpn, Service};
+use vernic_wire::{Gid, Lid, PortNum, Qpn, Service};
 
 use crate::device::explanation::Explanation;
 use crate::device::limits::MAX_SGE;
@@ -520,6 +520,15 @@ impl Qp {
     /// # Errors
     /// [`McastError`].
     pub fn attach_mcast(&self, group: Gid) -> Result<(), McastError> {
+        self.attach_mcast_at(group, Lid::RESERVED)
+    }
+
+    /// Does the same for a group of an InfiniBand subnet, whose LID subnet administration tells
+    /// those that join.
+    ///
+    /// # Errors
+    /// [`McastError`].
+    pub fn attach_mcast_at(&self, group: Gid, lid: Lid) -> Result<(), McastError> {
         let (qpn, service) = (self.inner.qpn(), self.inner.service());
         if self.context().is_orphan() {
             return Err(McastError::Orphan);
@@ -527,7 +536,7 @@ impl Qp {
         if service != Service::Ud {
             return Err(McastError::Service { qpn, service });
         }
-        if self.engine().attach_mcast(qpn, group)? {
+        if self.engine().attach_mcast(qpn, group, lid)? {
             self.groups.fetch_add(1, Ordering::AcqRel);
         }
         Ok(())

@@ -4,7 +4,7 @@
 use std::net::IpAddr;
 use std::sync::Arc;
 
-use vernic_wire::{Gid, Qpn, Srqn};
+use vernic_wire::{Gid, Lid, Qpn, Srqn};
 
 use crate::error::{CreateError, McastError};
 use crate::lane::protocol::WireProtocol;
@@ -76,7 +76,7 @@ impl Engine {
     }
 
     /// Adds a queue pair to a multicast group. Returns false if it was a member already.
-    pub(crate) fn attach_mcast(&self, qpn: Qpn, gid: Gid) -> Result<bool, McastError> {
+    pub(crate) fn attach_mcast(&self, qpn: Qpn, gid: Gid, lid: Lid) -> Result<bool, McastError> {
         if !gid.is_multicast() {
             return Err(McastError::NotGroup(gid));
         }
@@ -88,7 +88,7 @@ impl Engine {
                  host alone"
             );
         }
-        let new = self.with_lane(|lane| lane.attach(self, qpn, gid))?;
+        let new = self.with_lane(|lane| lane.attach(self, qpn, (gid, lid)))?;
         // The link may have a new socket, which the background thread must watch.
         self.waker().wake();
         Ok(new)

@@ -13,7 +13,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use vernic_engine::{
-    Config, Context, DeviceInfo, Gid, LinkCounters, LinkError, LocalAddr, Mtu, OpenError, PortInfo,
+    Config, Context, DeviceInfo, Gid, Lid, LinkCounters, LinkError, LocalAddr, Mtu, OpenError,
+    PortInfo,
 };
 use vernic_io::link::Departure;
 use vernic_io::{
@@ -248,11 +249,11 @@ impl Link for ToyLink {
 
     fn deactivate(&mut self, _local: LocalAddr) {}
 
-    fn join(&mut self, local: LocalAddr, _group: IpAddr) -> Result<(), LinkError> {
+    fn join(&mut self, local: LocalAddr, _group: IpAddr, _lid: Lid) -> Result<(), LinkError> {
         Err(LinkError::NotActive { addr: local })
     }
 
-    fn leave(&mut self, _local: LocalAddr, _group: IpAddr) {}
+    fn leave(&mut self, _local: LocalAddr, _group: IpAddr, _lid: Lid) {}
 
     fn departure(&mut self, _path: &TxPath) -> Option<Departure> {
         None

@@ -3,6 +3,7 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use vernic_sys as sys;
+use vernic_wire::Lid;
 
 use super::*;
 use crate::ROCE_PORT;
@@ -477,8 +478,10 @@ fn multicast_reaches_every_member_and_nobody_after_leaving() {
     let ip = IpAddr::V4(Ipv4Addr::LOCALHOST);
     let group = IpAddr::from([239, 255, 42, std::process::id() as u8]);
     let mut link = link(true);
-    assert!(matches!(link.join(ip.into(), group), Err(LinkError::NotActive { .. })));
-    if let Err(error) = link.activate(ip.into()).and_then(|()| link.join(ip.into(), group)) {
+    assert!(matches!(link.join(ip.into(), group, Lid::RESERVED), Err(LinkError::NotActive { .. })));
+    if let Err(error) =
+        link.activate(ip.into()).and_then(|()| link.join(ip.into(), group, Lid::RESERVED))
+    {
         println!("skipped: {error}");
         return;
     }
@@ -491,7 +494,7 @@ fn multicast_reaches_every_member_and_nobody_after_leaving() {
         return;
     }
     assert_eq!(receive(&mut link, 1), [good(64, 9)]);
-    link.leave(ip.into(), group);
+    link.leave(ip.into(), group, Lid::RESERVED);
     append(&mut batch, &path, 64, 9);
     link.send(Nanos(0), &mut batch);
     assert_eq!(link.recv(Nanos(0), &mut RxBatch::new()), 0);
@@ -506,7 +509,7 @@ fn a_group_that_nothing_reaches_on_loopback_is_refused_with_what_helps() {
         println!("skipped: {error}");
         return;
     }
-    match link.join(ip.into(), group) {
+    match link.join(ip.into(), group, Lid::RESERVED) {
         Ok(()) => println!("skipped: somebody gave lo a route for IPv6 multicast"),
         Err(error) => {
             assert!(matches!(error, LinkError::NoRoute { .. }), "{error}");

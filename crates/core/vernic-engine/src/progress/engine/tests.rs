@@ -7,7 +7,7 @@ use std::time::Instant;
 
 use vernic_io::LocalAddr;
 use vernic_proto::{DropReason, SendFlags, SendOp};
-use vernic_wire::{Gid, PortNum, Qkey, Qpn};
+use vernic_wire::{Gid, Lid, PortNum, Qkey, Qpn};
 
 use super::*;
 use crate::config::Config;
@@ -121,7 +121,7 @@ fn the_background_thread_is_woken_when_the_link_has_descriptors_that_it_does_not
         // flow.
         let rows = context.gid_table().into_iter();
         let local = rows.map(|row| row.local).find(|local| local.ip.is_ipv4()).unwrap();
-        lane.link_mut().join(local, group_ip(4)).unwrap();
+        lane.link_mut().join(local, group_ip(4), Lid::RESERVED).unwrap();
         engine.hand_over(lane, engine.now());
     });
     assert!(engine.policy().plan().is_none(), "woken");
