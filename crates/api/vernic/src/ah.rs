@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use vernic_engine as engine;
 
-use crate::{CreateError, Endpoint, Gid, Path, Pd, Qkey, Qpn};
+use crate::{AddressVector, CreateError, Endpoint, Gid, Path, Pd, Qkey, Qpn};
 
 /// A destination of datagrams: a host or a multicast group, with the path to it.
 #[derive(Clone, Debug)]
@@ -28,6 +28,15 @@ impl Pd {
     /// As [`Pd::create_ah`].
     pub fn create_ah_with(&self, gid: Gid, path: &Path) -> Result<Ah, CreateError> {
         Ah::new(self, gid, path)
+    }
+
+    /// An address handle of an address vector. On an InfiniBand link that has a LID, and a GID
+    /// where packets are to have a GRH.
+    ///
+    /// # Errors
+    /// As [`Pd::create_ah`].
+    pub fn create_ah_at(&self, av: AddressVector) -> Result<Ah, CreateError> {
+        Ok(Ah { inner: self.inner().create_ah(av)?, gid: av.dgid })
     }
 }
 

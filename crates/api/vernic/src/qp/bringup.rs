@@ -137,6 +137,7 @@ impl<S: Responds> Qp<S, Reset> {
     pub fn init(self, attr: InitAttr) -> Result<Qp<S, Init>, ModifyError> {
         let attr = QpAttr {
             access: attr.remote_access.remote_part().bits(),
+            pkey_index: self.shared.pkey_index,
             port: PortNum(1),
             ..to(QpState::Init)
         };
@@ -150,7 +151,12 @@ impl Qp<Ud, Reset> {
     /// # Errors
     /// [`ModifyError`]; the queue pair is destroyed.
     pub fn init(self, attr: UdInit) -> Result<Qp<Ud, Init>, ModifyError> {
-        let attr = QpAttr { qkey: attr.qkey, port: PortNum(1), ..to(QpState::Init) };
+        let attr = QpAttr {
+            qkey: attr.qkey,
+            pkey_index: self.shared.pkey_index,
+            port: PortNum(1),
+            ..to(QpState::Init)
+        };
         self.step(&attr, TO_INIT | AttrMask::QKEY)
     }
 }

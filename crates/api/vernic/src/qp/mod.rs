@@ -26,7 +26,7 @@ use vernic_engine::{AttrMask, QpAttr, QpCounters, QpState};
 
 use crate::error::{McastError, ModifyError};
 use crate::service::{Reset, Responds, Rts, State, Transport, Ud};
-use crate::{Access, Device, Endpoint, Gid, Psn, Qpn, Route};
+use crate::{Access, Device, Endpoint, Gid, Lid, Psn, Qpn, Route};
 
 pub use batch::{Kind, Message, OneSided, SendBatch, Wr};
 pub use bringup::{Connect, InitAttr, RcOptions, RcRtr, RcRts, UcOptions, UcRtr, UdInit};
@@ -109,14 +109,16 @@ struct Shared {
     inner: Arc<engine::Qp>,
     device: Device,
     gid_index: u8,
+    pkey_index: u16,
     psn: Psn,
     /// Storage of batches, kept from one to the next.
     scratch: Mutex<Scratch>,
 }
 
 impl Shared {
-    fn new(inner: Arc<engine::Qp>, device: Device, gid_index: u8, psn: Psn) -> Self {
-        Self { inner, device, gid_index, psn, scratch: Mutex::default() }
+    fn new(inner: Arc<engine::Qp>, device: Device, indices: (u8, u16), psn: Psn) -> Self {
+        let (gid_index, pkey_index) = indices;
+        Self { inner, device, gid_index, pkey_index, psn, scratch: Mutex::default() }
     }
 
     fn take_scratch(&self) -> Scratch {
@@ -279,7 +281,16 @@ impl<St: State> Qp<Ud, St> {
         self.inner().attach_mcast(group)
     }
 
-    /// Undoes [`Qp::join`].
+    /// Receives what is sent to a multicast group of an InfiniBand subnet, whose LID subnet
+    /// administration tells those that join.
+    ///
+    /// # Errors
+    /// As [`Qp::join`].
+    pub fn join_at(&self, group: Gid, lid: Lid) -> Result<(), McastError> {
+        self.inner().attach_mcast_at(group, lid)
+    }
+
+    /// Undoes [`Qp::join`] and [`Qp::join_at`].
     ///
     /// # Errors
     /// [`McastError::NotAttached`].

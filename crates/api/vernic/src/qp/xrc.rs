@@ -91,7 +91,8 @@ impl Qp<XrcIni, Reset> {
     /// # Errors
     /// [`ModifyError`]; the queue pair is destroyed.
     pub fn init(self) -> Result<Qp<XrcIni, Init>, ModifyError> {
-        let attr = QpAttr { port: PortNum(1), ..to(QpState::Init) };
+        let pkey_index = self.shared.pkey_index;
+        let attr = QpAttr { pkey_index, port: PortNum(1), ..to(QpState::Init) };
         self.step(&attr, TO_INIT | AttrMask::ACCESS_FLAGS)
     }
 }
