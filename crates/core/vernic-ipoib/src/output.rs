@@ -118,7 +118,7 @@ pub struct Transmit {
 /// Where a datagram came from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Source {
-    /// The LID that sent it.
+    /// The LID that sent it; 0 if the owner does not know it.
     pub slid: Lid,
     /// The queue pair that sent it.
     pub qpn: Qpn,

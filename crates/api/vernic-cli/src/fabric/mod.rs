@@ -1,6 +1,7 @@
 //! `vernic fabric`: a fabric in the foreground, and what others ask of it.
 
 mod client;
+mod ipoib;
 mod plan;
 mod show;
 mod up;
@@ -58,6 +59,8 @@ pub(crate) enum Command {
         /// Name of the fabric
         name: String,
     },
+    /// Give a host an IP interface (IPoIB): a TUN device, until Ctrl-C. Takes root or `unshare -rn`
+    Ipoib(ipoib::Arguments),
     /// List the fabrics that run
     List {
         /// Print JSON
@@ -134,6 +137,7 @@ pub(crate) fn execute(command: Command) -> Outcome<()> {
         }
         Command::Capture { name, file, .. } => client::capture(&name, file),
         Command::Down { name } => client::down(&name),
+        Command::Ipoib(arguments) => ipoib::run(&arguments),
         Command::List { json } => show::list(json),
     }
 }

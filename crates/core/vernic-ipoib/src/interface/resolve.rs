@@ -3,12 +3,12 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use vernic_wire::Gid;
 use vernic_wire::ipoib::{
     Arp, ArpOperation, Encapsulation, HardwareAddress, NeighborFlags, NeighborKind, NeighborMessage,
 };
 use vernic_wire::net::{EtherType, Ipv6, PROTOCOL_ICMPV6};
 use vernic_wire::sa::PathRecord;
+use vernic_wire::{Gid, Lid};
 
 use super::send::Step;
 use super::{Due, Interface};
@@ -349,7 +349,9 @@ impl Interface {
     /// An announcement came from another LID than the one that our path leads to.
     fn note_move(&mut self, source: Source, gid: Gid) {
         let known = self.paths.get(&gid);
-        if matches!(known, Some(Path::Known { record, .. }) if record.dlid != source.slid) {
+        let is_known = source.slid != Lid::RESERVED;
+        if matches!(known, Some(Path::Known { record, .. }) if is_known && record.dlid != source.slid)
+        {
             self.forget_path(gid);
         }
     }

@@ -1,0 +1,69 @@
+//! Why there is no interface.
+
+use std::io;
+
+use vernic_attach::AttachError;
+
+/// Why an interface was not made, or has ended.
+#[derive(Debug, thiserror::Error)]
+pub enum IpoibError {
+    /// The TUN device was not made.
+    #[error(
+        "the TUN device {name:?} was not made: {source}. It takes CAP_NET_ADMIN: run as root, or in \
+         a network namespace of your own (unshare -rn)"
+    )]
+    Tun {
+        /// Name asked for.
+        name: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The TUN device was not set up.
+    #[error("{what} of the TUN device {name} was not set: {source}")]
+    SetUp {
+        /// What was to be set.
+        what: &'static str,
+        /// Name of the device.
+        name: String,
+        /// What the system says.
+        source: io::Error,
+    },
+    /// The fabric process refused, or is not there.
+    #[error(transparent)]
+    Fabric(#[from] AttachError),
+    /// The adapter has no such port.
+    #[error("host {host} has no port {port}: its adapter has {ports}")]
+    NoPort {
+        /// Name of the host.
+        host: String,
+        /// Port asked for.
+        port: u8,
+        /// Ports of the adapter.
+        ports: usize,
+    },
+    /// The device of the host does not do what is asked of it.
+    #[error("{what}: {source}")]
+    Device {
+        /// What was asked.
+        what: &'static str,
+        /// Why not.
+        source: Box<vernic::Error>,
+    },
+    /// A system call failed.
+    #[error("{what}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system says.
+        source: io::Error,
+    },
+}
+
+impl IpoibError {
+    pub(crate) fn device(what: &'static str) -> impl FnOnce(vernic::Error) -> Self {
+        move |source| Self::Device { what, source: Box::new(source) }
+    }
+    pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
+        move |source| Self::System { what, source }
+    }
+}

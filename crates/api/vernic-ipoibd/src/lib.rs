@@ -1,0 +1,35 @@
+//! The owner of an interface of IP over InfiniBand: it gives a host of a fabric an IP interface, by
+//! a TUN device whose packets go through the host's adapter (docs/ipoib.md).
+//!
+//! Owns what `vernic-ipoib`, the machine, leaves to its owner: the TUN device, a queue pair of
+//! datagrams, requests to subnet administration, the time. Called by `vernic fabric ipoib`, and by
+//! tests with another [`Host`] than a TUN device.
+//!
+//! ```text
+//!   kernel of the network namespace
+//!     | IP packets
+//!   Host (Tun)  <->  Owner: Interface, SaClient  <->  MadPort      requests to the SA
+//!                                                <->  Datagrams    UD queue pair of the device
+//! ```
+//!
+//! | module | owns |
+//! |---|---|
+//! | `owner` | the loop: who is asked when, what becomes of each answer |
+//! | `datagrams` | the queue pair of datagrams, its memory, address handles |
+//! | `administration` | the port as the fabric tells it, and requests to subnet administration |
+//! | `host` | where IP packets come from and go to |
+//!
+//! One thread does all. It sleeps until the host, the queue pair or the SA has something, and looks
+//! at the port and the addresses of the host four times a second.
+#![forbid(unsafe_code)]
+
+mod administration;
+mod datagrams;
+mod error;
+mod host;
+mod owner;
+
+pub use error::IpoibError;
+pub use host::Host;
+pub use owner::{Options, Owner, Summary};
+pub use vernic_ipoib::{Address, Gateway, Mode};

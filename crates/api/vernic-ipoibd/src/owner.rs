@@ -1,0 +1,471 @@
+//! The loop: who is asked when, and what becomes of each answer.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::time::{Duration, Instant};
+
+use vernic_ipoib::{
+    Config, Counters, Destination, Event, Forward, Gateway, Interface, Mode, Received, Request,
+};
+use vernic_proto::Time;
+use vernic_proto::sa::{PathQuery, SaEvent, Ticket};
+use vernic_sys::{PollFd, Tun, poll};
+use vernic_wire::ipoib::{Encapsulation, Scope, partition_of};
+use vernic_wire::sa::JoinState;
+use vernic_wire::smp::{Notice, TrapNumber};
+use vernic_wire::{Gid, Pkey, Qkey};
+
+use crate::administration::{Administration, Port, US};
+use crate::datagrams::Datagrams;
+use crate::error::IpoibError;
+use crate::host::Host;
+
+/// How often the port and the addresses of the host are looked at.
+const LOOK: Duration = Duration::from_millis(250);
+/// Packets of the host that are taken at once, so that others have their turn.
+const PACKETS_AT_ONCE: usize = 64;
+/// Troubles that one summary tells at most.
+const MAX_TROUBLES: usize = 8;
+/// Bytes of the longest packet of a host.
+const MAX_PACKET: usize = 65_535;
+/// Notices of a port that came or went (IBTA 13.4.8.2).
+const PORT_NOTICES: [TrapNumber; 2] = [TrapNumber(64), TrapNumber(65)];
+/// Notice of a group that was created.
+const GROUP_CREATED: TrapNumber = TrapNumber(66);
+/// Notice of a group that was deleted.
+const GROUP_DELETED: TrapNumber = TrapNumber(67);
+/// Where the details of these four have a GID.
+const GID_AT: usize = 6;
+
+/// What an interface is to be.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Options {
+    /// Name of the fabric.
+    pub fabric: String,
+    /// Name of the host.
+    pub host: String,
+    /// Partition.
+    pub pkey: Pkey,
+    /// How the interface sends.
+    pub mode: Mode,
+    /// Routers on the link.
+    pub gateways: Vec<Gateway>,
+}
+
+impl Options {
+    /// Returns the usual ones: the default partition, datagrams, no routers.
+    pub fn new(fabric: &str, host: &str) -> Self {
+        Self {
+            fabric: fabric.to_owned(),
+            host: host.to_owned(),
+            pkey: Pkey::DEFAULT,
+            mode: Mode::Datagram,
+            gateways: Vec::new(),
+        }
+    }
+}
+
+/// How an interface is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Summary {
+    /// The longest IP packet; `None` while the link is down.
+    pub mtu: Option<u32>,
+    /// Neighbors whose address is known.
+    pub neighbors: usize,
+    /// What has been counted.
+    pub counters: Counters,
+    /// What has gone wrong since the last time, in words.
+    pub troubles: Vec<String>,
+}
+
+/// An interface, and all that it needs.
+pub struct Owner<H> {
+    host: H,
+    options: Options,
+    administration: Administration,
+    datagrams: Datagrams,
+    interface: Interface,
+    port: Port,
+    paths: BTreeMap<u64, Gid>,
+    last_ticket: u64,
+    start: Instant,
+    next_look: Time,
+    packet: Vec<u8>,
+    troubles: Vec<String>,
+}
+
+impl Owner<Tun> {
+    /// Gives the host of a fabric a TUN device of that name; an empty one lets the kernel choose.
+    ///
+    /// # Errors
+    /// [`IpoibError`].
+    pub fn with_tun(options: Options, name: &str) -> Result<Self, IpoibError> {
+        let tun =
+            Tun::open(name).map_err(|source| IpoibError::Tun { name: name.to_owned(), source })?;
+        let owner = Self::new(options, tun)?;
+        let set_up = |what| {
+            let name = owner.host.name().to_owned();
+            move |source| IpoibError::SetUp { what, name, source }
+        };
+        owner.host.set_up().map_err(set_up("the state"))?;
+        // The address that everybody can make of the port's GUID (RFC 4391, section 8).
+        let ip = link_local(owner.port.gid);
+        owner.host.set_address(ip.into(), 64).map_err(set_up("the link-local address"))?;
+        Ok(owner)
+    }
+    /// Name of the TUN device.
+    pub fn name(&self) -> &str {
+        self.host.name()
+    }
+    /// Gives the TUN device an address.
+    ///
+    /// # Errors
+    /// [`IpoibError::SetUp`].
+    pub fn set_address(&self, address: vernic_ipoib::Address) -> Result<(), IpoibError> {
+        let name = self.host.name().to_owned();
+        let failed = |source| IpoibError::SetUp { what: "the address", name, source };
+        self.host.set_address(address.ip, address.prefix_len).map_err(failed)
+    }
+}
+
+/// The link-local address of a port: its GUID, said to be unique in the world.
+fn link_local(gid: Gid) -> std::net::Ipv6Addr {
+    let mut octets = [0xFE, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    octets[8..].copy_from_slice(&gid.0[8..]);
+    octets[8] |= 2;
+    octets.into()
+}
+
+impl<H: Host> Owner<H> {
+    /// Makes the interface of a host.
+    ///
+    /// # Errors
+    /// [`IpoibError`].
+    pub fn new(options: Options, host: H) -> Result<Self, IpoibError> {
+        let Options { fabric, host: name, pkey, .. } = &options;
+        let administration = Administration::open(fabric, name, *pkey)?;
+        let port = administration.port()?;
+        let datagrams = Datagrams::open(fabric, name, port.pkey_index.unwrap_or(0))?;
+        let mut config = Config::new(port.gid, port.lid, datagrams.qpn());
+        (config.pkey, config.mode) = (*pkey, options.mode);
+        // Connections are not taken yet.
+        config.receive_mtu = None;
+        let mut interface = Interface::new(config);
+        interface.set_gateways(&options.gateways);
+        Ok(Self {
+            host,
+            administration,
+            datagrams,
+            interface,
+            port: Port { sa: Default::default(), ..port },
+            paths: BTreeMap::new(),
+            last_ticket: 0,
+            start: Instant::now(),
+            next_look: Time(0),
+            packet: vec![0; MAX_PACKET],
+            troubles: Vec::new(),
+            options,
+        })
+    }
+
+    /// Options of the interface.
+    pub const fn options(&self) -> &Options {
+        &self.options
+    }
+    /// Host of the interface.
+    pub const fn host(&mut self) -> &mut H {
+        &mut self.host
+    }
+    /// How the interface is, with the troubles since the last call.
+    pub fn summary(&mut self) -> Summary {
+        Summary {
+            troubles: std::mem::take(&mut self.troubles),
+            mtu: self.interface.mtu(),
+            neighbors: self.interface.neighbors().count(),
+            counters: *self.interface.counters(),
+        }
+    }
+
+    /// Runs until `stop` is readable. `report` hears how it is, whenever it was looked at.
+    ///
+    /// # Errors
+    /// [`IpoibError`]: the fabric process, the device or the host has gone.
+    pub fn run(
+        &mut self,
+        stop: BorrowedFd<'_>,
+        mut report: impl FnMut(&Summary),
+    ) -> Result<(), IpoibError> {
+        let mut looked = self.next_look;
+        loop {
+            if self.step(Some(stop))? {
+                return Ok(());
+            }
+            if looked != self.next_look {
+                looked = self.next_look;
+                report(&self.summary());
+            }
+        }
+    }
+
+    /// Does what there is to do, or waits for it. Returns whether `stop` is readable.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn step(&mut self, stop: Option<BorrowedFd<'_>>) -> Result<bool, IpoibError> {
+        let now = self.now();
+        if now >= self.next_look {
+            self.next_look = now + LOOK.as_nanos() as u64;
+            self.look(now)?;
+        }
+        if self.interface.next_deadline().is_some_and(|at| at <= now) {
+            self.interface.handle_timeout(now);
+        }
+        self.administration.client.handle_timeout(now);
+        self.administration.receive(now)?;
+        let done = self.take_datagrams(now)? + self.take_packets(now)?;
+        self.serve(now)?;
+        if done == 0 {
+            return self.wait(stop);
+        }
+        Ok(false)
+    }
+
+    /// Notes what has gone wrong, for the next summary; the first ones count.
+    fn note(&mut self, trouble: String) {
+        if self.troubles.len() < MAX_TROUBLES {
+            self.troubles.push(trouble);
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(self.start.elapsed().as_nanos() as u64)
+    }
+
+    /// Sleeps until there is something to do.
+    fn wait(&mut self, stop: Option<BorrowedFd<'_>>) -> Result<bool, IpoibError> {
+        self.datagrams.arm();
+        // What came before that would not wake us.
+        if self.take_datagrams(self.now())? > 0 {
+            self.serve(self.now())?;
+            return Ok(false);
+        }
+        let interface = self.interface.next_deadline();
+        let client = self.administration.client.next_deadline();
+        let next = [interface, client].into_iter().flatten().fold(self.next_look, Time::min);
+        let timeout = Duration::from_nanos(next.since(self.now()));
+        let mut fds = vec![
+            PollFd::readable(self.administration.as_fd().as_raw_fd()),
+            PollFd::readable(self.datagrams.as_fd().as_raw_fd()),
+        ];
+        fds.extend(stop.map(|stop| PollFd::readable(stop.as_raw_fd())));
+        if self.datagrams.has_room() || self.interface.mtu().is_none() {
+            fds.push(PollFd::readable(self.host.as_fd().as_raw_fd()));
+        }
+        poll(&mut fds, Some(timeout)).map_err(IpoibError::system("waiting"))?;
+        Ok(stop.is_some() && fds[2].is_ready())
+    }
+
+    /// Looks at what is not told by itself.
+    fn look(&mut self, now: Time) -> Result<(), IpoibError> {
+        let port = self.administration.port()?;
+        let old = std::mem::replace(&mut self.port, port);
+        let is_usable = port.sa.is_active && port.pkey_index.is_some();
+        if old.sa.is_active != port.sa.is_active && port.pkey_index.is_none() {
+            let (pkey, host) = (self.options.pkey, &self.options.host);
+            self.note(format!(
+                "the port of {host} is not in partition {pkey}: the subnet manager has to let it in"
+            ));
+        }
+        self.administration.client.handle_port(port.sa);
+        if old.reregisters != port.reregisters {
+            self.administration.client.handle_reregister();
+            self.interface.handle_reregister(now);
+        }
+        self.interface.handle_port(now, is_usable, port.gid, port.lid);
+        match self.host.addresses() {
+            Ok(addresses) => self.interface.set_addresses(&addresses),
+            Err(error) => self.note(format!("the addresses of the host are not known: {error}")),
+        }
+        Ok(())
+    }
+
+    fn take_datagrams(&mut self, now: Time) -> Result<usize, IpoibError> {
+        let Self { interface, host, datagrams, port, .. } = self;
+        let taken = datagrams.receive((port.gid, port.lid), |source, bytes| {
+            if let Received::Deliver(packet) = interface.handle_datagram(now, source, bytes) {
+                deliver(host, packet);
+            }
+        });
+        taken.map_err(IpoibError::device("the queue pair of datagrams"))
+    }
+
+    fn take_packets(&mut self, now: Time) -> Result<usize, IpoibError> {
+        for count in 0..PACKETS_AT_ONCE {
+            if self.interface.mtu().is_some() && !self.datagrams.has_room() {
+                return Ok(count);
+            }
+            let len = match self.host.recv(&mut self.packet) {
+                Ok(len) => len,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(count),
+                Err(error) => return Err(IpoibError::system("the host's packets")(error)),
+            };
+            let packet = &self.packet[..len];
+            if let Forward::Send(destination, encapsulation) = self.interface.handle_ip(now, packet)
+            {
+                let mut header = [0; Encapsulation::LEN];
+                encapsulation.emit(&mut header);
+                send(&mut self.datagrams, destination, [&header, packet])?;
+            }
+        }
+        Ok(PACKETS_AT_ONCE)
+    }
+
+    /// Does what the machine and the client want done.
+    fn serve(&mut self, now: Time) -> Result<(), IpoibError> {
+        loop {
+            let mut is_done = true;
+            while let Some(packet) = self.interface.poll_deliver() {
+                deliver(&mut self.host, &packet);
+            }
+            while let Some(request) = self.interface.poll_request() {
+                self.request(now, request);
+            }
+            while let Some(event) = self.interface.poll_event() {
+                self.take_event(event)?;
+            }
+            // Behind the events: the queue pair may have come up.
+            while let Some(transmit) = self.interface.poll_transmit() {
+                send(&mut self.datagrams, transmit.destination, [&transmit.bytes, &[]])?;
+            }
+            while let Some(event) = self.administration.client.poll_event() {
+                self.take_answer(now, event);
+                is_done = false;
+            }
+            if is_done {
+                return self.administration.send();
+            }
+        }
+    }
+
+    fn request(&mut self, now: Time, request: Request) {
+        let client = &mut self.administration.client;
+        match request {
+            Request::Join { record, components } => {
+                let mgid = record.mgid;
+                if let Err(error) = client.join(US, record, components) {
+                    self.note(format!("group {mgid} is not joined: {error}"));
+                    self.interface.handle_joined(now, mgid, None);
+                } else if record.join_state == JoinState::FULL_MEMBER {
+                    // A member sends as well.
+                    client.leave(US, mgid, JoinState::SEND_ONLY_NON_MEMBER);
+                }
+            }
+            Request::Leave { record } => client.leave(US, record.mgid, record.join_state),
+            Request::Attach { mgid, mlid } => self.datagrams.set_member(mgid, mlid, true),
+            Request::Detach { mgid, mlid } => self.datagrams.set_member(mgid, mlid, false),
+            Request::Path { dgid, pkey } => {
+                self.last_ticket += 1;
+                let ticket = Ticket(self.last_ticket);
+                let query = PathQuery::new(self.port.gid, dgid, pkey);
+                match client.query_path(now, ticket, &query, false) {
+                    Ok(()) => {
+                        self.paths.insert(ticket.0, dgid);
+                    }
+                    Err(error) => {
+                        self.note(format!("the path to {dgid} is not asked for: {error}"));
+                        self.interface.handle_path(now, dgid, None);
+                    }
+                }
+            }
+            // Without connections there are no such requests.
+            Request::Connect { id, .. } => self.interface.handle_disconnected(now, id),
+            Request::Disconnect { .. } => {}
+        }
+    }
+
+    fn take_event(&mut self, event: Event) -> Result<(), IpoibError> {
+        match event {
+            Event::Up { mtu, qkey } => {
+                tracing::info!(mtu, %qkey, "the link is up");
+                self.set_up(mtu, qkey)?;
+            }
+            Event::Down => tracing::info!("the link is down"),
+            Event::Resolved { .. } => {}
+        }
+        Ok(())
+    }
+    fn set_up(&mut self, mtu: u32, qkey: Qkey) -> Result<(), IpoibError> {
+        self.host.set_mtu(mtu).map_err(IpoibError::system("setting the MTU"))?;
+        self.datagrams.start(qkey)?;
+        let numbers = PORT_NOTICES.into_iter().chain([GROUP_CREATED, GROUP_DELETED]);
+        for number in numbers {
+            if let Err(error) = self.administration.client.subscribe(US, number) {
+                self.note(format!("notices {} are not heard: {error}", number.0));
+            }
+        }
+        Ok(())
+    }
+
+    fn take_answer(&mut self, now: Time, event: SaEvent) {
+        match event {
+            SaEvent::Path { ticket, answer } => {
+                let Some(dgid) = self.paths.remove(&ticket.0) else { return };
+                if let Err(error) = answer {
+                    self.note(format!("there is no path to {dgid}: {error}"));
+                }
+                self.interface.handle_path(now, dgid, answer.ok());
+            }
+            SaEvent::Joined { record, .. } => {
+                self.interface.handle_joined(now, record.mgid, Some(record));
+            }
+            SaEvent::NotJoined { mgid, how, error, .. } => {
+                // A sender asks for groups that need not be there.
+                if how == JoinState::FULL_MEMBER {
+                    self.note(format!("group {mgid} is not joined: {error}"));
+                }
+                self.interface.handle_joined(now, mgid, None);
+            }
+            SaEvent::Notice { notice, .. } => self.take_notice(now, &notice),
+            SaEvent::Subscription { number, answer: Err(error), .. } => {
+                self.note(format!("notices {} are not heard: {error}", number.0));
+            }
+            SaEvent::Subscription { .. } | SaEvent::Table { .. } | SaEvent::Service { .. } => {}
+        }
+    }
+
+    fn take_notice(&mut self, now: Time, notice: &Notice) {
+        let Some(gid) = notice.details[GID_AT..].first_chunk().map(|gid| Gid(*gid)) else { return };
+        let is_ours = partition_of(gid) == Some((self.options.pkey.to_full(), Scope::LINK_LOCAL));
+        match notice.number {
+            GROUP_CREATED if is_ours => self.interface.handle_group_created(gid),
+            GROUP_DELETED if is_ours => self.interface.handle_group_deleted(now, gid),
+            number if PORT_NOTICES.contains(&number) => self.interface.forget_path(gid),
+            _ => {}
+        }
+    }
+}
+
+/// A packet that the host does not take is lost, as on any wire.
+fn deliver(host: &mut impl Host, packet: &[u8]) {
+    if let Err(error) = host.send(packet) {
+        tracing::debug!(%error, "the host did not take a packet");
+    }
+}
+
+fn send(
+    datagrams: &mut Datagrams,
+    destination: Destination,
+    parts: [&[u8]; 2],
+) -> Result<(), IpoibError> {
+    let Destination::Datagram { route, qpn, qkey } = destination else { return Ok(()) };
+    let sent = datagrams.send((route, qpn, qkey), parts);
+    match sent {
+        // A way that there is not: the destination has gone, or our port has.
+        Err(vernic::Error::Create(error)) => {
+            tracing::debug!(?route, %error, "a datagram is not sent");
+            Ok(())
+        }
+        other => other.map_err(IpoibError::device("sending a datagram")),
+    }
+}
