@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Makes crates/core/vernic-wire/tests/data/golden.txt: RoCEv2 frames built by scapy, with their field values.
+"""Makes crates/core/vernic-wire/tests/data/golden.txt: RoCEv2 frames built by scapy, with their field values,
+and RoCEv1 frames behind them.
 
     apt-get install python3-scapy      (or: pip install scapy)
     python3 tools/golden/make.py > crates/core/vernic-wire/tests/data/golden.txt
@@ -95,7 +96,16 @@ def icrc_over_ipv6(frame):
     return zlib.crc32(b"\xff" * 8 + bytes(ip[:-4])).to_bytes(4, "little")
 
 
-def frame_of(opcode, name, rng, ipv6, plain):
+def icrc_over_grh(frame):
+    """ICRC of a RoCEv1 frame that was built with 4 zero bytes in its place."""
+    grh = bytearray(bytes(frame[IPv6]))
+    grh[0] |= 0x0F  # traffic class, flow label
+    grh[1] = grh[2] = grh[3] = grh[7] = 0xFF  # and hop limit
+    grh[44] = 0xFF  # FECN, BECN, reserved
+    return zlib.crc32(b"\xff" * 8 + bytes(grh[:-4])).to_bytes(4, "little")
+
+
+def frame_of(opcode, name, rng, ipv6, plain, v1=False):
     v = {"opcode": opcode}
     body_len = 0 if plain or not has_payload(name) else rng.randrange(1, 70)
     v["pad"] = -body_len % 4
@@ -116,6 +126,15 @@ def frame_of(opcode, name, rng, ipv6, plain):
         payload = rng.randbytes(body_len)
         if payload:
             packet = packet / Raw(payload + bytes(v["pad"]))
+    if v1:
+        v["tos"], v["ttl"], v["flow_label"] = rng.getrandbits(8), rng.getrandbits(8), rng.getrandbits(20)
+        v["src"], v["dst"] = "::ffff:10.0.0.%d" % rng.randrange(1, 255), "fe80::%x" % rng.getrandbits(16)
+        bth.icrc = 0
+        # The GRH has the form of an IPv6 header.
+        grh = IPv6(src=v["src"], dst=v["dst"], tc=v["tos"], fl=v["flow_label"], hlim=v["ttl"], nh=0x1B)
+        whole = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02", type=0x8915) / grh / packet
+        data = bytes(whole)[:-4] + icrc_over_grh(whole)
+        return line("ROCEV1:" + name, v, payload, data)
     v["sport"], v["tos"], v["ttl"] = rng.randrange(0xC000, 0x10000), rng.getrandbits(8), rng.getrandbits(8)
     udp = UDP(sport=v["sport"], dport=4791, chksum=0)
     if ipv6:
@@ -129,6 +148,10 @@ def frame_of(opcode, name, rng, ipv6, plain):
     data = bytes(whole)
     if ipv6:
         data = data[:-4] + icrc_over_ipv6(whole)
+    return line(name, v, payload, data)
+
+
+def line(name, v, payload, data):
     fields = " ".join("%s=%s" % (k, x if isinstance(x, str) else hex(x)) for k, x in v.items())
     return "%s %s payload=%s frame=%s" % (name, fields, payload.hex(), data.hex())
 
@@ -140,6 +163,8 @@ def main():
         print(frame_of(opcode, name, rng, ipv6=False, plain=True))
         print(frame_of(opcode, name, rng, ipv6=False, plain=False))
         print(frame_of(opcode, name, rng, ipv6=True, plain=False))
+    for opcode, name in sorted(roce._bth_opcodes.items()):
+        print(frame_of(opcode, name, rng, ipv6=False, plain=False, v1=True))
 
 
 if __name__ == "__main__":

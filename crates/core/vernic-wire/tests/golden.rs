@@ -5,17 +5,20 @@
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 
-use vernic_wire::Frame;
 use vernic_wire::icrc::{self, Verdict};
 use vernic_wire::net::{Ip, MacAddr, ROCE_V2_PORT};
 use vernic_wire::{
     Aeth, AtomicAckEth, AtomicEth, Bth, Deth, HeaderSet, Headers, ImmDt, Opcode, Packet, Pkey, Psn,
     Qkey, Qpn, Rdeth, Reth, Rkey, Syndrome,
 };
+use vernic_wire::{Frame, FrameV1, Gid, Grh};
 
 const GOLDEN: &str = include_str!("data/golden.txt");
 /// Opcodes scapy 2.5 knows (RC and RD 21 each, UC 12, UD 2, CNP), three frames for each.
 const LINES: usize = 57 * 3;
+
+/// How the names of frames of RoCEv1 begin, of which there is one for each opcode.
+const V1: &str = "ROCEV1:";
 
 /// One line of the file.
 struct Golden {
@@ -24,16 +27,24 @@ struct Golden {
 }
 
 impl Golden {
+    /// Those of RoCEv2.
     fn all() -> Vec<Self> {
-        let lines = GOLDEN.lines().filter(|line| !line.starts_with('#'));
-        let all: Vec<_> = lines
-            .map(|line| {
-                let (name, values) = line.split_once(' ').unwrap();
-                Self { name, values: values.split(' ').filter_map(|v| v.split_once('=')).collect() }
-            })
-            .collect();
+        let all: Vec<_> = Self::every().filter(|golden| !golden.name.starts_with(V1)).collect();
         assert_eq!(all.len(), LINES);
         all
+    }
+    /// Those of RoCEv1.
+    fn all_v1() -> Vec<Self> {
+        let all: Vec<_> = Self::every().filter(|golden| golden.name.starts_with(V1)).collect();
+        assert_eq!(all.len(), LINES / 3);
+        all
+    }
+    fn every() -> impl Iterator<Item = Self> {
+        let lines = GOLDEN.lines().filter(|line| !line.starts_with('#'));
+        lines.map(|line| {
+            let (name, values) = line.split_once(' ').unwrap();
+            Self { name, values: values.split(' ').filter_map(|v| v.split_once('=')).collect() }
+        })
     }
     /// A number; 0 where the line does not have it.
     fn number(&self, name: &str) -> u64 {
@@ -144,6 +155,34 @@ impl Golden {
             }
         }
         frame
+    }
+}
+
+#[test]
+fn frames_of_roce_v1_are_those_of_scapy() {
+    for golden in Golden::all_v1() {
+        let mut packet = golden.transport();
+        let gid = |name| Gid::from_ip(golden.values[name].parse().unwrap());
+        let grh = Grh {
+            version: 6,
+            traffic_class: golden.u8("tos"),
+            flow_label: golden.u32("flow_label"),
+            payload_length: packet.len() as u16,
+            next_header: Grh::NEXT_HEADER_IBA,
+            hop_limit: golden.u8("ttl"),
+            sgid: gid("src"),
+            dgid: gid("dst"),
+        };
+        let end = packet.len() - icrc::LEN;
+        let sum = icrc::of_roce_v1(&grh, &packet[..end]);
+        packet[end..].copy_from_slice(&sum.to_le_bytes());
+        let macs = (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]));
+        let expected = golden.bytes("frame");
+        let built = [&FrameV1::headers(macs, &grh)[..], &packet].concat();
+        assert_eq!(built, expected, "{}", golden.name);
+        let frame = FrameV1::parse(&expected).unwrap();
+        assert!(frame.is_icrc_right() && frame.trailer.is_empty(), "{}", golden.name);
+        assert_eq!((frame.grh, frame.packet), (grh, &packet[..]), "{}", golden.name);
     }
 }
 
