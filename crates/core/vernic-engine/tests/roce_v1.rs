@@ -16,7 +16,7 @@ use common::other::runs_alone;
 use common::*;
 use vernic_engine::*;
 use vernic_wire::net::{Ethernet, MacAddr};
-use vernic_wire::{Bth, Deth, FrameV1, Grh, Headers, Opcode, Packet, icrc};
+use vernic_wire::{Bth, Deth, Frame, FrameV1, Grh, Headers, Opcode, Packet, icrc};
 
 /// A network namespace with one end of the veth pair, called `ve`.
 struct Host {
@@ -454,6 +454,59 @@ fn a_peer_of_the_same_host_is_reached_as_by_version_2() {
 
 fn hosts_of_one(host: &Host) -> [Host; 2] {
     [(); 2].map(|()| Host { namespace: host.namespace.try_clone().unwrap(), _keeper: None })
+}
+
+/// The frames in a pcapng file.
+fn frames_in(capture: &std::path::Path) -> Vec<Vec<u8>> {
+    let bytes = std::fs::read(capture).unwrap();
+    let (mut frames, mut rest) = (Vec::new(), &bytes[..]);
+    while !rest.is_empty() {
+        let word = |at: usize| u32::from_le_bytes(rest[at..at + 4].try_into().unwrap()) as usize;
+        // An enhanced packet block: its head has 28 bytes.
+        if word(0) == 6 {
+            frames.push(rest[28..28 + word(20)].to_vec());
+        }
+        rest = &rest[word(4)..];
+    }
+    frames
+}
+
+#[test]
+fn a_capture_has_the_frames_of_either_version() {
+    if runs_alone("a_capture_has_the_frames_of_either_version") {
+        return;
+    }
+    let hosts = hosts();
+    let file = std::env::temp_dir().join(format!("vernic-roce-v1-{}", std::process::id()));
+    let mut config = test_config();
+    config.set("force_wire", "on").unwrap();
+    config.set("capture", file.to_str().unwrap()).unwrap();
+    let (a, b) = (hosts[0].end_with(config), hosts[1].end());
+    let qps = pair(&hosts, [&a, &b], Service::Rc, 1);
+    exercise(&hosts, [&a, &b], &qps, 1);
+    let (a_qp, b_qp) = (a.qp(Service::Rc), b.qp(Service::Rc));
+    hosts[0].within(|| connect(&a, &a_qp, b.gid().1, b_qp.qpn(), Setup::default()));
+    hosts[1].within(|| connect(&b, &b_qp, a.gid().1, a_qp.qpn(), Setup::default()));
+    exercise(&hosts, [&a, &b], &[a_qp, b_qp], 2);
+    drop((qps, a));
+    let frames = frames_in(&file);
+    std::fs::remove_file(&file).unwrap();
+    let own = rows(&b)[1].gid;
+    let (mut sent, mut received, mut by_udp) = (0, 0, 0);
+    for frame in &frames {
+        match FrameV1::parse(frame) {
+            Ok(parsed) => {
+                assert!(parsed.is_icrc_right(), "{parsed}");
+                if parsed.grh.dgid == own { sent += 1 } else { received += 1 }
+            }
+            Err(_) => {
+                let parsed = Frame::parse(frame).unwrap();
+                assert_eq!(parsed.check_icrc(), icrc::Verdict::Good);
+                by_udp += 1;
+            }
+        }
+    }
+    assert!(sent >= 12 && received >= 5 && by_udp >= 17, "{sent} {received} {by_udp}");
 }
 
 /// A frame to `to` with a datagram that its device drops only for having no such queue pair.

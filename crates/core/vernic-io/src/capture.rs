@@ -1,5 +1,5 @@
 //! A middleware that writes the traffic of a link into a pcapng file that Wireshark opens as
-//! RoCEv2.
+//! RoCEv2 and RoCEv1.
 //!
 //! A UDP socket shows no IP or UDP headers. So the capture makes them up, with the right values
 //! where it matters: addresses, ports, TOS, and the IPv4 Identification that the ICRC covers. Link
@@ -33,16 +33,18 @@ use pcap_file::pcapng::blocks::enhanced_packet::{EnhancedPacketBlock, EnhancedPa
 use pcap_file::pcapng::blocks::interface_description::{
     InterfaceDescriptionBlock, InterfaceDescriptionOption,
 };
-use vernic_wire::Frame;
 use vernic_wire::icrc::IcrcFlow;
+use vernic_wire::{Frame, FrameV1, Grh};
 
 use self::blocks::Blocks;
 use crate::ROCE_PORT;
+use crate::address::Address;
 use crate::batch::{ICRC_BYTES, MAX_PACKET_BYTES, RxBatch, TxBatch, TxRun};
 use crate::endpoint::{receiver_of, sender_of};
 use crate::icrc::{Found, IcrcChecker};
 use crate::link::{Departure, Link, LinkCounters, Nanos, SendReport, forward_to_inner};
 use crate::path::TxPath;
+use crate::roce_v1;
 
 /// Longest headers that are made up: Ethernet, IPv6, UDP.
 const MAX_HEADER_BYTES: usize = 14 + 40 + 8;
@@ -129,6 +131,13 @@ impl CaptureLink {
     }
 
     fn capture_run(&mut self, now: Nanos, run: &TxRun<'_>) {
+        if run.path.id().is_frames() {
+            for packet in run.packets() {
+                let grh = roce_v1::tx::grh(run.path, packet.len());
+                self.file.write(now, OUTBOUND, &Captured::Frame(grh, packet));
+            }
+            return;
+        }
         // Either the link has refused the packets, because the source of the path is not active, or
         // the link is of a kind that sends no UDP.
         let Some(Departure { src, dst, segmented }) = self.inner.departure(run.path) else {
@@ -137,8 +146,7 @@ impl CaptureLink {
         };
         for (packet, index) in run.packets().zip(0u16..) {
             let ident = if segmented { index } else { 0 };
-            let packet = Captured {
-                direction: OUTBOUND,
+            let packet = Datagram {
                 src,
                 dst,
                 traffic_class: run.path.traffic_class(),
@@ -146,7 +154,7 @@ impl CaptureLink {
                 ident,
                 bytes: packet,
             };
-            self.file.write(now, &packet);
+            self.file.write(now, OUTBOUND, &Captured::Datagram(packet));
         }
     }
 }
@@ -187,14 +195,27 @@ impl Link for CaptureLink {
             return count;
         }
         for packet in batch.packets() {
+            let meta = packet.meta;
+            if let (Address::RoceV1(sgid), Address::RoceV1(dgid)) = (meta.src, meta.dst) {
+                let grh = Grh {
+                    version: 6,
+                    traffic_class: meta.traffic_class,
+                    flow_label: meta.flow_label,
+                    payload_length: packet.bytes.len() as u16,
+                    next_header: Grh::NEXT_HEADER_IBA,
+                    hop_limit: meta.hop_limit,
+                    sgid,
+                    dgid,
+                };
+                self.file.write(now, INBOUND, &Captured::Frame(grh, packet.bytes));
+                continue;
+            }
             let ident = match self.checker.check(&packet) {
                 Found::Guessed(ident) | Found::Solved(ident) => ident,
                 // No Identification makes the ICRC right.
                 Found::Bad => 0,
             };
-            let meta = packet.meta;
-            let packet = Captured {
-                direction: INBOUND,
+            let packet = Datagram {
                 src: sender_of(meta),
                 dst: receiver_of(meta),
                 traffic_class: meta.traffic_class,
@@ -202,7 +223,7 @@ impl Link for CaptureLink {
                 ident,
                 bytes: packet.bytes,
             };
-            self.file.write(now, &packet);
+            self.file.write(now, INBOUND, &Captured::Datagram(packet));
         }
         count
     }
@@ -221,9 +242,33 @@ impl Link for CaptureLink {
     }
 }
 
-/// A captured packet, with the known values of its headers.
-struct Captured<'a> {
-    direction: u32,
+/// A captured packet.
+enum Captured<'a> {
+    /// By UDP.
+    Datagram(Datagram<'a>),
+    /// By RoCEv1: its GRH, and BTH to ICRC.
+    Frame(Grh, &'a [u8]),
+}
+
+impl Captured<'_> {
+    /// Writes the frame into `buf`; returns its length. Packets longer than a link's are cut.
+    fn emit(&self, buf: &mut [u8; MAX_HEADER_BYTES + MAX_PACKET_BYTES]) -> usize {
+        match self {
+            Self::Datagram(datagram) => datagram.emit(buf),
+            Self::Frame(grh, bytes) => {
+                let head = FrameV1::headers((Frame::NO_MAC, Frame::NO_MAC), grh);
+                let bytes = &bytes[..bytes.len().min(MAX_PACKET_BYTES)];
+                let end = head.len() + bytes.len();
+                buf[..head.len()].copy_from_slice(&head);
+                buf[head.len()..end].copy_from_slice(bytes);
+                end
+            }
+        }
+    }
+}
+
+/// A captured packet by UDP, with the known values of its headers.
+struct Datagram<'a> {
     src: SocketAddr,
     dst: SocketAddr,
     traffic_class: u8,
@@ -233,8 +278,7 @@ struct Captured<'a> {
     bytes: &'a [u8],
 }
 
-impl Captured<'_> {
-    /// Writes the frame into `buf`; returns its length. Packets longer than a link's are cut.
+impl Datagram<'_> {
     fn emit(&self, buf: &mut [u8; MAX_HEADER_BYTES + MAX_PACKET_BYTES]) -> usize {
         let mut payload = [0; MAX_PACKET_BYTES];
         let len = self.bytes.len().min(MAX_PACKET_BYTES);
@@ -336,7 +380,7 @@ impl CaptureFile {
         self.skipped += run.count() as u64;
     }
 
-    fn write(&mut self, now: Nanos, packet: &Captured<'_>) {
+    fn write(&mut self, now: Nanos, direction: u32, packet: &Captured<'_>) {
         let Some(writer) = &mut self.writer else {
             self.skipped += 1;
             return;
@@ -360,7 +404,7 @@ impl CaptureFile {
             timestamp: epoch + since,
             original_len: len as u32,
             data: Cow::Borrowed(&buf[..len]),
-            options: vec![EnhancedPacketOption::Flags(packet.direction)],
+            options: vec![EnhancedPacketOption::Flags(direction)],
         };
         let result = writer.write_pcapng_block(block).map_err(to_io).and_then(|written| {
             if writer.get_ref().is_full() {

@@ -380,6 +380,9 @@ impl Link for UdpLink {
     }
 
     fn departure(&mut self, path: &TxPath) -> Option<Departure> {
+        if path.id().is_frames() {
+            return None;
+        }
         self.tx.departure(path, &self.config)
     }
 

@@ -147,8 +147,8 @@ fn packets_of_any_length_are_captured() {
         let bytes = &vec![0xFF; len];
         let dst = SocketAddr::new(path().local().to_ip(), dst);
         let (direction, traffic_class, hop_limit, ident) = (INBOUND, 0, 1, 0);
-        let packet = Captured { direction, src, dst, traffic_class, hop_limit, ident, bytes };
-        capture.write(Nanos(0), &packet);
+        let packet = Datagram { src, dst, traffic_class, hop_limit, ident, bytes };
+        capture.write(Nanos(0), direction, &Captured::Datagram(packet));
     }
     drop(capture);
     assert_eq!(read_back(&file).len(), 7);

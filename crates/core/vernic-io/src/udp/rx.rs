@@ -280,9 +280,7 @@ impl Receive {
         }
         let slots = &self.slots;
         self.exchange.leave(|slot| !slots.is_ours(slot));
-        for socket in self.frames.take_fresh() {
-            self.add_frames(socket);
-        }
+        self.take_frame_sockets();
         self.filter_frames();
         for (slot, door) in self.slots.doors() {
             self.push(Kind::Door(slot), None, nowhere, 0, Fd::Shared(door));
@@ -642,6 +640,13 @@ impl Receive {
         &mut self.frame_addresses
     }
 
+    /// Takes the sockets that the control path has opened.
+    fn take_frame_sockets(&mut self) {
+        for socket in self.frames.take_fresh() {
+            self.add_frames(socket);
+        }
+    }
+
     fn add_frames(&mut self, socket: FrameSocket) {
         let FrameSocket { purpose, ifindex, fd } = socket;
         let owner = LocalAddr { ip: NO_ADDRESS, scope_id: ifindex };
@@ -674,6 +679,8 @@ impl Receive {
 
     /// Receives frames of a group on a netdev, if any frames are received there.
     pub(crate) fn join_frames(&mut self, ifindex: u32, group: std::net::IpAddr) {
+        // Else a group that is joined at once after a path was opened would miss its first packets.
+        self.take_frame_sockets();
         let gid = Gid::from_ip(group);
         self.frame_addresses.groups.push((ifindex, gid));
         self.receive_group(ifindex, gid, true);
