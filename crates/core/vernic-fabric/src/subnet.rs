@@ -10,6 +10,7 @@
 //! | `node` | the data plane of a node, and what its agents get and send |
 //! | `state` | the attributes of a node |
 //! | `cable`, `random` | frames under way, bit errors |
+//! | `outside` | cables whose other end is in another process |
 //! | `agenda` | what is due, and when |
 //! | `view` | what can be seen of ports and cables |
 //! | `config` | what the owner decides |
@@ -40,13 +41,14 @@ mod agenda;
 mod cable;
 mod config;
 mod node;
+mod outside;
 mod random;
 mod state;
 #[cfg(test)]
 mod tests;
 mod view;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
 
 use vernic_wire::smp::{BadKey, Change};
@@ -55,6 +57,7 @@ use vernic_wire::{Lid, PortNum, vcrc};
 use self::agenda::Agenda;
 use self::cable::{Cable, Flying, Side};
 use self::node::{Attachment, Node, Plane};
+use self::outside::Outside;
 use self::state::State;
 use crate::Time;
 use crate::adapter::AdapterPort;
@@ -64,6 +67,7 @@ use crate::switch::Switch;
 use crate::topology::{Rate, Topology};
 
 pub use config::SubnetConfig;
+pub use outside::{OutsideError, OutsideFrame};
 
 pub use view::{CableView, LaneView, PortView};
 
@@ -127,6 +131,8 @@ pub struct Subnet {
     ready: VecDeque<(NodeId, PortNum)>,
     /// Ports whose attributes have changed.
     changed: VecDeque<(NodeId, PortNum)>,
+    /// Cables to the outside, by node and port.
+    outside: BTreeMap<(NodeId, u8), Outside>,
     tap: Option<Tap>,
     spares: Spares,
     scratch: Vec<u8>,
@@ -176,6 +182,7 @@ impl Subnet {
             now: Time(0),
             ready: VecDeque::new(),
             changed: VecDeque::new(),
+            outside: BTreeMap::new(),
             tap: None,
             spares: Spares::default(),
             scratch: Vec::new(),
@@ -478,7 +485,12 @@ impl Subnet {
     }
     /// Puts a frame on the cable of the port that it leaves by.
     fn carry(&mut self, node: usize, port: PortNum, transmit: &Transmit, bytes: &mut Vec<u8>) {
-        let Some((cable, side)) = self.ends[node][usize::from(port.0)] else { return };
+        let Some((cable, side)) = self.ends[node][usize::from(port.0)] else {
+            if let Some(outside) = self.outside.get_mut(&(NodeId(node as u32), port.0)) {
+                outside.put(transmit, bytes);
+            }
+            return;
+        };
         let (at, side) = (cable as usize, usize::from(side));
         let cable = &mut self.cables[at];
         if let Some(tap) = &mut self.tap
