@@ -187,3 +187,24 @@ fn captures_begin_and_end_on_request() {
     place.ended(fabric);
     assert!(file.exists() && second.exists());
 }
+
+#[test]
+fn two_fabrics_are_joined_by_a_cable() {
+    let mut place = Place::new("joined");
+    place.up("one", &["--line", "1,2"]);
+    place.up("two", &["--line", "1,2"]);
+    // A port that nobody has for now.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port().to_string();
+    drop(free);
+    let address = format!("127.0.0.1:{port}");
+    let said = place.refused(&["join", "two", "sw1:1", &address], 1);
+    assert!(said.contains("refused") && said.contains("listen"), "{said}");
+    place.done(&["listen", "one", "sw1:1", &port]);
+    place.done(&["join", "two", "sw1:1", &address]);
+    assert!(place.done(&["show", "one"]).contains("carries"));
+    let said = place.refused(&["join", "two", "sw1:3", &address], 1);
+    assert!(said.contains("has a cable"), "{said}");
+    let said = place.refused(&["listen", "two", "sw1:1", "somewhere"], 2);
+    assert!(said.contains("7777"), "{said}");
+}

@@ -1,10 +1,14 @@
 //! What `vernic fabric` asks for is carried out here.
 
+use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
+
 use vernic_fabric::Time;
 use vernic_fabric::subnet::NodeId;
 use vernic_fabric::topology::{Rate, svg};
 use vernic_wire::PortNum;
 
+use crate::cables::Cables;
 use crate::capture::Capture;
 use crate::clients::Clients;
 use crate::control::{Answer, LinkChange, Request};
@@ -18,6 +22,7 @@ pub(crate) struct Desk<'a> {
     pub(crate) world: &'a mut World,
     pub(crate) clients: &'a mut Clients,
     pub(crate) load: &'a Load,
+    pub(crate) cables: &'a mut Cables,
     pub(crate) capture: &'a mut Option<Capture>,
     pub(crate) stops: &'a mut bool,
     pub(crate) now: Time,
@@ -36,7 +41,8 @@ impl Desk<'_> {
         match request {
             Request::Show => {
                 let uptime_s = self.now.0 / 1_000_000_000;
-                let state = state::state(self.world, self.clients, self.load, uptime_s);
+                let state =
+                    state::state(self.world, self.clients, (self.load, self.cables), uptime_s);
                 Ok(Answer::State(Box::new(state)))
             }
             Request::Picture => {
@@ -45,6 +51,9 @@ impl Desk<'_> {
             }
             Request::Link { node, port, change } => {
                 self.link(&node, PortNum(port), &change).map(|()| Answer::Done)
+            }
+            Request::Join { node, port, address, listens } => {
+                self.join(&node, PortNum(port), address, listens).map(|()| Answer::Done)
             }
             Request::Capture { path } => {
                 if let Some(capture) = self.capture.take() {
@@ -83,6 +92,19 @@ impl Desk<'_> {
             }
         };
         done.map_err(|_| self.no_cable(node, name, port))
+    }
+    fn join(
+        &mut self,
+        name: &str,
+        port: PortNum,
+        address: SocketAddr,
+        listens: bool,
+    ) -> Result<(), String> {
+        let end = (self.node(name)?, port);
+        let (cables, subnet, now) = (&mut *self.cables, &mut self.world.subnet, self.now);
+        let epoll = self.clients.epoll().as_fd();
+        let added = cables.add(end, address, listens, subnet, epoll, now);
+        added.map_err(|error| format!("{name}:{port}: {error}"))
     }
     fn node(&self, name: &str) -> Result<NodeId, String> {
         let node = self.world.subnet.node(name);

@@ -1,5 +1,6 @@
 //! What `vernic fabric` asks of a fabric, and what it gets: values that travel as JSON.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,17 @@ pub enum Request {
         port: u8,
         /// What is to become of the cable.
         change: LinkChange,
+    },
+    /// Plugs a cable over TCP in at a port that has none in the plan.
+    Join {
+        /// Name of the node.
+        node: String,
+        /// Port of the node.
+        port: u8,
+        /// Address of the other fabric process, which listens, or to listen at.
+        address: SocketAddr,
+        /// Whether the other process connects to this one.
+        listens: bool,
     },
     /// Begins to capture packets to a file, or ends with `None`.
     Capture {

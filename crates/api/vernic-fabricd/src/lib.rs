@@ -18,6 +18,7 @@
 //! | `report` | what programs are told of adapters |
 //! | [`control`], `commands` | what `vernic fabric` asks for; how that is done |
 //! | `state`, `load` | the state of everything; how busy cables are |
+//! | `cables` | cables to other fabric processes, over TCP |
 //! | `capture` | packets to a file |
 //!
 //! One thread does all of this. A program that is killed, stopped or hostile costs itself: its
@@ -26,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod agents;
+mod cables;
 mod capture;
 mod clients;
 mod commands;

@@ -14,6 +14,7 @@ use vernic_fabric::topology::Topology;
 use vernic_sys::{self as sys, OwnFd, PollFd};
 use vernic_wire::{Lid, PortNum};
 
+use crate::cables::Cables;
 use crate::capture::Capture;
 use crate::clients::{Client, Clients, Role};
 use crate::commands::Desk;
@@ -114,6 +115,7 @@ pub struct Server {
     start: Instant,
     spin: Duration,
     load: Load,
+    cables: Cables,
     capture: Option<Capture>,
     inbox: Vec<u8>,
     events: Vec<(u64, u32)>,
@@ -159,6 +161,7 @@ impl Server {
             start: Instant::now(),
             spin: options.spin,
             load: Load::default(),
+            cables: Cables::default(),
             capture,
             inbox: vec![0; MAX_MESSAGE],
             events: Vec::new(),
@@ -232,6 +235,10 @@ impl Server {
                 DOOR => self.accept(),
                 SIGNALS => self.stops = true,
                 ISSM => self.issm.handle(&mut self.world, now),
+                bits if Cables::has_key(bits) => {
+                    let epoll = self.clients.epoll().as_fd();
+                    self.cables.handle(&mut self.world.subnet, epoll, bits, *what, now);
+                }
                 bits => {
                     let key = Key::from_bits(bits);
                     if self.handle_ready(key, *what, now).is_err() {
@@ -311,7 +318,8 @@ impl Server {
             Role::Control => {
                 let request = messages::parse_request(message).ok_or(End)?;
                 let (load, capture, stops) = (&self.load, &mut self.capture, &mut self.stops);
-                let mut desk = Desk { world, clients, load, capture, stops, now };
+                let cables = &mut self.cables;
+                let mut desk = Desk { world, clients, load, cables, capture, stops, now };
                 let answer = desk.handle(request);
                 let client = self.clients.change(key).ok_or(End)?;
                 for part in messages::answer(&answer) {
@@ -349,6 +357,7 @@ impl Server {
                 gone.push(key);
             }
         });
+        self.cables.transmit(&mut self.world.subnet, self.clients.epoll().as_fd(), now);
         self.flush(now);
         self.tell_changes(&mut gone);
         for key in gone {

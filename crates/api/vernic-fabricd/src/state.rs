@@ -4,6 +4,7 @@ use vernic_fabric::attributes::{NodeKind, PortAttributes, PortCounters};
 use vernic_fabric::subnet::{NodeId, PortView};
 use vernic_wire::PortNum;
 
+use crate::cables::Cables;
 use crate::clients::{Clients, Role};
 use crate::control::{
     CableState, LaneState, NodeState, PortState, ProgramState, State, Undelivered,
@@ -13,13 +14,18 @@ use crate::load::Load;
 use crate::world::World;
 
 /// Returns the state of everything.
-pub(crate) fn state(world: &World, clients: &mut Clients, load: &Load, uptime_s: u64) -> State {
+pub(crate) fn state(
+    world: &World,
+    clients: &mut Clients,
+    (load, outside): (&Load, &Cables),
+    uptime_s: u64,
+) -> State {
     let nodes = world.subnet.nodes();
     State {
         name: world.name.clone(),
         pid: std::process::id(),
         uptime_s,
-        nodes: nodes.filter_map(|id| node(world, clients, id)).collect(),
+        nodes: nodes.filter_map(|id| node(world, clients, outside, id)).collect(),
         cables: cables(world, load),
     }
 }
@@ -41,7 +47,7 @@ pub(crate) fn end_name(world: &World, (node, port): (NodeId, PortNum)) -> String
     format!("{name}:{port}")
 }
 
-fn node(world: &World, clients: &mut Clients, id: NodeId) -> Option<NodeState> {
+fn node(world: &World, clients: &mut Clients, outside: &Cables, id: NodeId) -> Option<NodeState> {
     let attributes = world.subnet.attributes(id)?;
     let is_switch = attributes.kind == NodeKind::Switch;
     let host = world.host_of(id).map(|at| &world.hosts[at]);
@@ -53,7 +59,7 @@ fn node(world: &World, clients: &mut Clients, id: NodeId) -> Option<NodeState> {
         guid: attributes.guid.to_string(),
         programs: host.map(|host| programs(host, clients)).unwrap_or_default(),
         undelivered: host.map(undelivered).unwrap_or_default(),
-        ports: ports.filter_map(|number| port(world, host, id, number)).collect(),
+        ports: ports.filter_map(|number| port(world, host, outside, (id, number))).collect(),
     })
 }
 
@@ -87,14 +93,23 @@ fn programs(host: &Host, clients: &mut Clients) -> Vec<ProgramState> {
     host.all_programs().filter_map(program).collect()
 }
 
-fn port(world: &World, host: Option<&Host>, node: NodeId, number: PortNum) -> Option<PortState> {
+fn port(
+    world: &World,
+    host: Option<&Host>,
+    outside: &Cables,
+    (node, number): (NodeId, PortNum),
+) -> Option<PortState> {
     let port = world.subnet.port(node, number)?;
     let view = world.subnet.port_view(node, number);
     let known = host.and_then(|host| host.ports.get(usize::from(number.0).checked_sub(1)?));
     let agents = known.and_then(|port| port.agents.as_ref()).map_or(0, |agents| agents.len());
     Some(PortState {
         port: number.0,
-        peer: view.as_ref().and_then(|view| view.peer).map(|end| end_name(world, end)),
+        peer: view
+            .as_ref()
+            .and_then(|view| view.peer)
+            .map(|end| end_name(world, end))
+            .or_else(|| outside.peer(node, number)),
         state: format!("{:?}", port.state),
         physical: format!("{:?}", port.physical),
         lid: port.lid.0,

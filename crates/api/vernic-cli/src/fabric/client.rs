@@ -1,6 +1,8 @@
 //! Requests to a fabric that runs.
 
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 use vernic_attach::ControlClient;
 use vernic_fabricd::control::{Answer, LinkChange, Request, State};
@@ -51,6 +53,50 @@ pub(super) fn link(name: &str, end: &str, change: &str, value: Option<&str>) -> 
     let (node, port) = parse_end(end)?;
     let change = parse_change(change, value)?;
     expect_done(name, &Request::Link { node, port, change })
+}
+
+/// How long a cable over TCP is waited for.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Plugs a cable in whose other end listens, and waits until it carries frames.
+pub(super) fn join(name: &str, end: &str, address: &str) -> Outcome<()> {
+    let (node, port) = parse_end(end)?;
+    let mut addresses = address.to_socket_addrs().doing(|| format!("find {address:?}"))?;
+    let address = addresses.next().ok_or_else(|| Failure::new(format!("{address:?} is none")))?;
+    expect_done(name, &Request::Join { node: node.clone(), port, address, listens: false })?;
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let peer = peer(name, &node, port)?;
+        match peer.rsplit_once(": ").map(|(_, state)| state) {
+            Some("carries") => return Ok(()),
+            Some("connects") if Instant::now() < until => {}
+            _ => {
+                return Err(Failure::new(format!("no cable at {end}: {peer}"))
+                    .hint("`vernic fabric listen` at the other fabric comes first"));
+            }
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// Returns what the fabric says of the other end of a cable.
+fn peer(name: &str, node: &str, port: u8) -> Outcome<String> {
+    let state = state(name)?;
+    let node = state.nodes.into_iter().find(|one| one.name == node);
+    let port = node.and_then(|node| node.ports.into_iter().find(|one| one.port == port));
+    Ok(port.and_then(|port| port.peer).unwrap_or_default())
+}
+
+/// Lets another fabric plug a cable in.
+pub(super) fn listen(name: &str, end: &str, address: &str) -> Outcome<()> {
+    let (node, port) = parse_end(end)?;
+    let address = match address.parse::<u16>() {
+        Ok(number) => SocketAddr::from(([127, 0, 0, 1], number)),
+        Err(_) => address.parse().map_err(|_| {
+            Failure::usage(format!("{address:?} is no address: write 7777 or 0.0.0.0:7777"))
+        })?,
+    };
+    expect_done(name, &Request::Join { node, port, address, listens: true })
 }
 
 /// Begins or ends a capture.

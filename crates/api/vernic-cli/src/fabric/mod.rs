@@ -43,6 +43,30 @@ pub(crate) enum Command {
         /// second, such as 10g or max
         value: Option<String>,
     },
+    /// Plug a cable in at a free port whose other end is at a fabric that listens, maybe on another
+    /// machine
+    Join {
+        /// Name of the fabric
+        name: String,
+        /// Node and port, such as spine1:9
+        #[arg(value_name = "NODE:PORT")]
+        end: String,
+        /// Address and TCP port of the other fabric, such as host:7777
+        #[arg(value_name = "HOST:TCPPORT")]
+        address: String,
+    },
+    /// Let another fabric plug a cable in at a free port; anybody who can connect may do so
+    Listen {
+        /// Name of the fabric
+        name: String,
+        /// Node and port, such as spine1:9
+        #[arg(value_name = "NODE:PORT")]
+        end: String,
+        /// Address and TCP port to listen at, such as 0.0.0.0:7777; a number alone is a port of
+        /// this machine, 127.0.0.1
+        #[arg(value_name = "[ADDRESS:]TCPPORT")]
+        address: String,
+    },
     /// Capture all packets to a file that tshark reads, or stop with --off
     Capture {
         /// Name of the fabric
@@ -135,6 +159,8 @@ pub(crate) fn execute(command: Command) -> Outcome<()> {
         Command::Link { name, end, change, value } => {
             client::link(&name, &end, &change, value.as_deref())
         }
+        Command::Join { name, end, address } => client::join(&name, &end, &address),
+        Command::Listen { name, end, address } => client::listen(&name, &end, &address),
         Command::Capture { name, file, .. } => client::capture(&name, file),
         Command::Down { name } => client::down(&name),
         Command::Ipoib(arguments) => ipoib::run(&arguments),
