@@ -30,7 +30,7 @@ const FIRST_KEY: u64 = 1024;
 /// Most cables.
 const MAX_CABLES: usize = 256;
 
-/// Bytes that wait to be sent, at most: further frames stay in the subnet, whose credits bound them.
+/// Bytes that wait to be sent, at most. Further frames stay in the subnet: credits bound them.
 const MAX_OUTBOX: usize = 1 << 20;
 
 /// Bytes that are received at a time.
