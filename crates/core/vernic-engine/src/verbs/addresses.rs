@@ -14,6 +14,9 @@ use crate::device::port::Port;
 use crate::progress::engine::Engine;
 use crate::support::events::{AsyncEvent, Element, EventKind};
 
+/// The code of the physical state of a port that is disabled (IBTA 14.2.5.6).
+const DISABLED: u8 = 3;
+
 impl Engine {
     /// Updates GID table, MTU and state of each port from its netdev, and reports the changes to
     /// the application.
@@ -74,7 +77,9 @@ impl Engine {
     pub(crate) fn refresh_link_ports(&self, links: Option<Vec<LinkPort>>) {
         let Some(links) = links else {
             for port in self.ports() {
-                self.refresh_link_port(port, LinkPort::default());
+                let last = port.link().map(|link| (*link).clone()).unwrap_or_default();
+                let state = PortState::Down;
+                self.refresh_link_port(port, LinkPort { state, physical_state: DISABLED, ..last });
                 port.set_removed();
             }
             tracing::warn!(device = self.info().name, "the fabric is gone: its process has ended");
