@@ -234,7 +234,10 @@ impl Subnet {
             found.recycle(port, spare);
         }
         let taken = found.submit(port, packet, &mut self.scratch, now);
-        self.agenda.touch(node.at());
+        // A packet that is refused is no news: who tries again must not keep the subnet from rest.
+        if taken.is_ok() {
+            self.agenda.touch(node.at());
+        }
         taken
     }
     /// Does all that is due until now, in its order and at its times. Ends early after

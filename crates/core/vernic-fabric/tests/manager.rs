@@ -107,7 +107,7 @@ fn up(plan: &Topology, change: impl FnOnce(&mut ManagerConfig)) -> (Lab, NodeId)
 fn a_tree_of_648_hosts_comes_up() {
     let plan = Topology::tree("t", 18, 36, 648).unwrap();
     let start = std::time::Instant::now();
-    let (lab, h1) = up(&plan, |_| {});
+    let (mut lab, h1) = up(&plan, |_| {});
     let view = lab.manager(h1).view();
     println!("{:?} after {:.2} s", view, start.elapsed().as_secs_f64());
     assert_eq!((view.switches, view.adapter_ports, view.unanswered), (54, 648, 0));
@@ -120,6 +120,12 @@ fn a_tree_of_648_hosts_comes_up() {
         let lid = lab.subnet.port(host, ONE).unwrap().lid.0;
         loads[usize::from(lab.subnet.forwarding(leaf).unwrap().linear[usize::from(lid)])] += 1;
     }
+    let h2 = lab.add("h2");
+    let from = PathRecord { sgid: gid(&lab, h2), ..Default::default() };
+    let mask = PathComponents::SGID.bits();
+    let all = request(Method::GET_TABLE, SaAttribute::PATH_RECORD, mask, |buf| from.emit(buf));
+    let (status, data) = ask(&mut lab, h2, &all);
+    assert_eq!((status, data.len()), (0, 702 * 64));
     let up = &loads[19..=36];
     assert_eq!((up.iter().min(), up.iter().max()), (Some(&35), Some(&35)), "{up:?}");
 }

@@ -46,6 +46,9 @@ pub(super) struct Map {
     pub(super) by_guid: BTreeMap<Guid, usize>,
     /// Links: the other end of each port, both ways.
     pub(super) links: BTreeMap<End, End>,
+    /// End ports by LID and by GUID, once the map is complete.
+    by_lid: BTreeMap<Lid, End>,
+    by_port_guid: BTreeMap<Guid, End>,
 }
 
 impl Map {
@@ -83,13 +86,22 @@ impl Map {
         }
         self.links.get(&end).copied().filter(|(node, _)| self.is_switch(*node))
     }
-    /// Returns the end port with a LID.
-    pub(super) fn by_lid(&self, lid: Lid) -> Option<(End, &Port)> {
-        self.end_ports().find(|(_, port)| port.info.lid == lid && lid.is_unicast())
+    /// Completes the map: end ports can be found by LID and GUID from now on.
+    pub(super) fn complete(&mut self) {
+        let by_lid = self.end_ports().map(|(end, port)| (port.info.lid, end));
+        let by_lid = by_lid.filter(|(lid, _)| lid.is_unicast()).collect();
+        let by_port_guid = self.end_ports().map(|(end, port)| (port.guid, end)).collect();
+        (self.by_lid, self.by_port_guid) = (by_lid, by_port_guid);
     }
-    /// Returns the end port with a GUID.
+    /// Returns the end port with a LID, of a complete map.
+    pub(super) fn by_lid(&self, lid: Lid) -> Option<(End, &Port)> {
+        let end = *self.by_lid.get(&lid)?;
+        Some((end, self.port(end)?))
+    }
+    /// Returns the end port with a GUID, of a complete map.
     pub(super) fn by_port_guid(&self, guid: Guid) -> Option<(End, &Port)> {
-        self.end_ports().find(|(_, port)| port.guid == guid)
+        let end = *self.by_port_guid.get(&guid)?;
+        Some((end, self.port(end)?))
     }
 }
 

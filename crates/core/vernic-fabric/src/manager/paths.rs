@@ -1,5 +1,7 @@
 //! Path records (IBTA 15.2.5.16): where a port's packets to another one go, how long they may be.
 
+use std::collections::BTreeMap;
+
 use vernic_wire::sa::{PathComponents, PathRecord, Selected};
 use vernic_wire::smp::PortInfo;
 use vernic_wire::{Gid, Guid, Lid, Pkey, ServiceLevel};
@@ -79,35 +81,43 @@ impl Limits {
 }
 
 impl Manager {
-    /// Follows the tables from a port to another one. `None` if they do not lead there.
-    fn follow(&self, from: End, to: End, lid: Lid) -> Option<Limits> {
+    /// Follows the tables from a switch to a port. `None` if they do not lead there.
+    fn follow(&self, mut switch: usize, to: End, lid: Lid) -> Option<Limits> {
         let map = &self.subnet;
-        let is_usable = |port: &&Port| port.info.state == ACTIVE || port.info.width_active == 0;
-        let mut limits_so_far = limits(map.port(from)?);
-        if from == to {
-            return Some(limits_so_far);
-        }
-        let (mut switch, _) = map.attachment(from)?;
+        let mut so_far = limits(map.port(to)?);
         for _ in 0..MOST_HOPS {
             let guid = map.nodes.get(switch)?.info.node_guid;
             let out = *self.written.get(&guid)?.get(usize::from(lid.0))?;
             if out == 0 {
-                return (switch == to.0).then_some(limits_so_far);
+                return (switch == to.0).then_some(so_far);
             }
-            let port = map.port((switch, out)).filter(is_usable)?;
-            limits_so_far = limits_so_far.min(limits(port));
+            let port = map.port((switch, out)).filter(|port| port.info.state == ACTIVE)?;
+            so_far = so_far.min(limits(port));
             let next = *map.links.get(&(switch, out))?;
             if next == to {
-                return Some(limits_so_far);
+                return Some(so_far);
             }
             switch = map.is_switch(next.0).then_some(next.0)?;
         }
         None
     }
-    /// Returns the path between two ports.
-    fn path(&self, from: (End, &Port), to: (End, &Port)) -> Option<PathRecord> {
+    /// Returns the path between two ports. `known` has what was found before, from a switch to a
+    /// port: most ports share a switch.
+    fn path(
+        &self,
+        from: (End, &Port),
+        to: (End, &Port),
+        known: &mut BTreeMap<(usize, End), Option<Limits>>,
+    ) -> Option<PathRecord> {
         let (slid, dlid) = (from.1.info.lid, to.1.info.lid);
-        let limits = self.follow(from.0, to.0, dlid)?;
+        let own = limits(from.1);
+        let limits = if from.0 == to.0 {
+            own
+        } else {
+            let (switch, _) = self.subnet.attachment(from.0)?;
+            let find = || self.follow(switch, to.0, dlid);
+            known.entry((switch, to.0)).or_insert_with(find).map(|limits| own.min(limits))?
+        };
         Some(PathRecord {
             dgid: gid(self.config.prefix, to.1.guid),
             sgid: gid(self.config.prefix, from.1.guid),
@@ -202,7 +212,8 @@ impl Manager {
         let targets = self.ends_meant(dgid, dlid);
         let targets = targets.unwrap_or_else(|| self.subnet.end_ports().collect());
         let pairs = sources.iter().flat_map(|from| targets.iter().map(move |to| (*from, *to)));
-        let paths = pairs.filter_map(|(from, to)| self.path(from, to));
+        let mut known = BTreeMap::new();
+        let paths = pairs.filter_map(|(from, to)| self.path(from, to, &mut known));
         for path in paths.filter(|path| is_wanted(asked, mask, path)) {
             if !records.push(|buf| path.emit(buf)) {
                 break;

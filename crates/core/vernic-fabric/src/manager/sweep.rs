@@ -203,6 +203,7 @@ impl Manager {
         let ports = |map: &Map| -> std::collections::BTreeSet<Guid> {
             map.end_ports().map(|(_, port)| port.guid).collect()
         };
+        self.map.complete();
         let before = ports(&std::mem::replace(&mut self.subnet, self.map.clone()));
         let after = ports(&self.subnet);
         self.members.retain(|guid| after.contains(&guid));

@@ -310,3 +310,18 @@ fn counters_of_a_port_are_read_by_lid_and_answers_go_to_who_asked() {
         assert_eq!((header.method, header.status, mad[64 + 1]), (Method::GET_RESP, 0, port));
     }
 }
+
+#[test]
+fn a_packet_that_is_refused_for_want_of_room_is_no_news() {
+    let mut bench = managed();
+    let h2 = bench.node("h2");
+    bench.subnet.set_rate(h2, ONE, "1k".parse().ok()).unwrap();
+    bench.pass(1_000);
+    while bench.subnet.submit(h2, ONE, &packet(3, 4), bench.now).is_ok() {
+        bench.subnet.run(bench.now);
+    }
+    let due = bench.subnet.poll_timeout();
+    let again = bench.subnet.submit(h2, ONE, &packet(3, 4), bench.now);
+    assert_eq!((again, bench.subnet.poll_timeout()), (Err(SubmitError::Full), due));
+    assert!(due.is_some_and(|due| due > bench.now));
+}

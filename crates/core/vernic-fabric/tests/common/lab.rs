@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use vernic_fabric::Time;
 use vernic_fabric::datagram::Envelope;
+use vernic_fabric::link::SubmitError;
 use vernic_fabric::manager::{Manager, ManagerConfig, Via};
 use vernic_fabric::subnet::{NodeId, Subnet, SubnetConfig};
 use vernic_fabric::topology::Topology;
@@ -21,6 +22,8 @@ pub struct LabHost {
     pub agents: Agents,
     pub manager: Option<Manager>,
     via: BTreeMap<AgentId, Via>,
+    /// A datagram that the port had no room for.
+    held: Option<MadTransmit>,
     /// An agent that asks subnet administration.
     pub client: AgentId,
 }
@@ -54,7 +57,8 @@ impl Lab {
             rmpp: true,
         };
         let client = agents.register(&client).expect("the first agent");
-        self.hosts.insert(node, LabHost { agents, manager: None, via: BTreeMap::new(), client });
+        let (manager, via, held) = (None, BTreeMap::new(), None);
+        self.hosts.insert(node, LabHost { agents, manager, via, held, client });
         node
     }
     /// Starts a manager at a host.
@@ -146,7 +150,7 @@ impl Lab {
                     take(host, &mut self.buffer, now);
                 }
                 host.agents.handle_timeout(now);
-                let LabHost { agents, manager, via, .. } = host;
+                let LabHost { agents, manager, via, held, .. } = host;
                 if let Some(manager) = manager {
                     for (id, via) in &*via {
                         while let Some(delivery) = agents.poll_deliver(*id) {
@@ -162,9 +166,12 @@ impl Lab {
                         sent.expect("it is sent");
                     }
                 }
-                while let Some(out) = agents.poll_transmit(now) {
+                while let Some(out) = held.take().or_else(|| agents.poll_transmit(now)) {
+                    if !send(&mut self.subnet, *node, &out, &mut self.buffer, now) {
+                        *held = Some(out);
+                        break;
+                    }
                     is_idle = false;
-                    send(&mut self.subnet, *node, &out, &mut self.buffer, now);
                 }
             }
             if is_idle {
@@ -188,7 +195,14 @@ fn take(host: &mut LabHost, packet: &mut Vec<u8>, now: Time) {
     let _ = host.agents.handle_mad(now, envelope.destination, source, &mad);
 }
 
-fn send(subnet: &mut Subnet, node: NodeId, out: &MadTransmit, buffer: &mut Vec<u8>, now: Time) {
+/// Sends a datagram. Returns whether there was room for it.
+fn send(
+    subnet: &mut Subnet,
+    node: NodeId,
+    out: &MadTransmit,
+    buffer: &mut Vec<u8>,
+    now: Time,
+) -> bool {
     let own = subnet.port(node, ONE).expect("a host").lid;
     let to = out.address;
     let slid = if to.lid == Lid::PERMISSIVE { Lid::PERMISSIVE } else { own };
@@ -205,6 +219,6 @@ fn send(subnet: &mut Subnet, node: NodeId, out: &MadTransmit, buffer: &mut Vec<u
     };
     envelope.seal(Psn::new(0), &out.mad, buffer);
     buffer.truncate(buffer.len() - vcrc::LEN);
-    // What the port does not take is repeated.
-    let _ = subnet.submit(node, ONE, buffer, now);
+    // What the port does not take otherwise is repeated.
+    subnet.submit(node, ONE, buffer, now) != Err(SubmitError::Full)
 }
