@@ -3,12 +3,15 @@
 
 mod common;
 
+use common::Random;
 use common::lab::Lab;
 use common::oracle::{Flow, packet};
+use vernic_fabric::Time;
 use vernic_fabric::attributes::PortState;
-use vernic_fabric::manager::{ManagerConfig, Routing, SmState};
+use vernic_fabric::manager::{Manager, ManagerConfig, Routing, SmState, Via};
 use vernic_fabric::subnet::{NodeId, SubnetConfig};
 use vernic_fabric::topology::Topology;
+use vernic_proto::mad::{AgentId, Delivery, MadAddress, Outcome};
 use vernic_wire::mad::{MadHeader, Method, MgmtClass};
 use vernic_wire::sa::{
     DATA_LEN, InformInfo, JoinState, McMemberRecord, MemberComponents, NodeRecord, PathComponents,
@@ -16,7 +19,7 @@ use vernic_wire::sa::{
     ServiceComponents, ServiceRecord,
 };
 use vernic_wire::smp::{Notice, PortInfo};
-use vernic_wire::{Gid, Lid, Pkey, PortNum, Qkey, Qpn, Rmpp};
+use vernic_wire::{Gid, Guid, Lid, Pkey, PortNum, Qkey, Qpn, Rmpp};
 
 const ONE: PortNum = PortNum(1);
 const SECOND: u64 = 1_000_000_000;
@@ -446,4 +449,57 @@ fn services_have_leases_and_keys_and_subscribers_are_told_of_new_ports() {
     let notice = Notice::parse(&report.data).unwrap();
     assert_eq!((report.mad.method, notice.number.0), (Method::REPORT, 65));
     assert_eq!(notice.details[6..22], gid(&lab, h4).0);
+}
+
+#[test]
+fn a_manager_stands_any_answer_and_any_request() {
+    let mut sweeps = 0;
+    for seed in 0..600 {
+        let mut random = Random(seed);
+        let mut manager = Manager::new(ManagerConfig::new(Guid(7)));
+        let mut now = Time(0);
+        let mut asked: Vec<(Via, Vec<u8>)> = Vec::new();
+        for _ in 0..600 {
+            now = now + random.below(SECOND / 4);
+            manager.handle_timeout(now);
+            while let Some(out) = manager.poll_transmit() {
+                out.mad.len().eq(&256).then(|| asked.push((out.via, out.mad)));
+            }
+            asked.drain(..asked.len().saturating_sub(16));
+            let request = (random.below(3) == 0).then(|| {
+                let mut bytes = vec![0; 256];
+                bytes.iter_mut().for_each(|byte| *byte = random.next() as u8);
+                let via = [Via::Lid, Via::Directed, Via::Admin][random.below(3) as usize];
+                bytes[..4].copy_from_slice(&match via {
+                    Via::Admin => [1, 3, 2, [1, 2, 0x12, 0x15][random.below(4) as usize]],
+                    _ => [1, 1, 1, [1, 2, 5, 0x81][random.below(4) as usize]],
+                });
+                let attributes = [0x11, 0x12, 0x35, 0x38, 0x31, 0x03, 0x20, 0x02];
+                bytes[16..18].copy_from_slice(&[0, attributes[random.below(8) as usize]]);
+                (via, bytes)
+            });
+            let answer = || {
+                let (via, mut mad) = asked.get(random.below(16) as usize).cloned()?;
+                (mad[3], mad[4], mad[5]) = (0x81, 0x80, 0);
+                // Mostly right attributes lead further than wild ones.
+                for _ in 0..random.below(12) {
+                    let at = 64 + random.below(64) as usize;
+                    mad[at] =
+                        [random.next() as u8, random.below(5) as u8][random.below(2) as usize];
+                }
+                Some((via, mad))
+            };
+            let Some((via, mad)) = request.or_else(answer) else { continue };
+            let outcome = match random.below(10) {
+                0 => Outcome::TimedOut,
+                _ => Outcome::Received,
+            };
+            let lid = Lid(random.below(0x1_0000) as u16);
+            let address = MadAddress { lid, ..MadAddress::default() };
+            let delivery = Delivery { agent: AgentId(1), outcome, address, mad };
+            manager.handle(via, &delivery, now);
+        }
+        sweeps += manager.view().sweeps;
+    }
+    assert!(sweeps > 100, "{sweeps} sweeps came to an end");
 }
