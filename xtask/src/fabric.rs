@@ -13,6 +13,7 @@ mod cut;
 mod diags;
 mod sweeps;
 
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use crate::plan::none_of;
@@ -31,6 +32,9 @@ pub(crate) struct Arguments {
     /// Only cases whose name has this in it, as a run prints them (repeatable)
     #[arg(long, value_name = "FILTER")]
     only: Vec<String>,
+    /// The command to judge, with its libraries beside it; else it is built
+    #[arg(long, value_name = "FILE")]
+    vernic: Option<PathBuf>,
 }
 
 /// The step of `cargo xtask test`.
@@ -41,7 +45,7 @@ pub(crate) fn check() -> Result {
 /// `cargo xtask fabric`.
 pub(crate) fn fabric(arguments: &Arguments) -> Result {
     tools::install(TOOLS)?;
-    let vernic = conformance::build()?;
+    let vernic = arguments.vernic.clone().map_or_else(conformance::build, Ok)?;
     let cases = [sweeps::cases(), diags::cases(), cut::cases()].concat();
     let wanted = |name: &str| {
         let only = &arguments.only;
@@ -86,7 +90,7 @@ enum Action {
 
 impl Case {
     /// Runs the case, and returns what to print beside its name.
-    fn run(&self, vernic: &std::path::Path) -> Result<String> {
+    fn run(&self, vernic: &Path) -> Result<String> {
         match &self.action {
             Action::Sweep(sweep) => sweeps::run(vernic, sweep),
             Action::Tools => diags::tools(vernic),

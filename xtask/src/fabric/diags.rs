@@ -34,7 +34,7 @@ const TOOLS: &[(&str, &[&str])] = &[
     ("smpquery pkeys 1", &["0xffff"]),
     ("ibroute -D 0,1", &["'h1'", "'h8'"]),
     ("ibroute -M -D 0,1", &["Multicast mlids"]),
-    ("ibtracert -D 0 0,1", &["leaf1"]),
+    ("ibtracert 1 2", &["From ca", "leaf1"]),
     ("perfquery", &["PortXmitPkts", "PortXmitWait"]),
     ("perfquery -x", &["PortUnicastXmitPkts"]),
     ("perfquery -a 2", &["port 255"]),
@@ -96,9 +96,10 @@ fn pings(bench: &Bench) -> Result {
 
 /// Captures a sweep, and lets tshark read it.
 pub(super) fn capture(vernic: &Path) -> Result<String> {
-    let bench = Bench::new(vernic, &["--tree", "2,2,4"])?;
+    let mut bench = Bench::new(vernic, &["--tree", "2,2,4"])?;
     bench.fabric("capture", &["all.erf"])?;
-    bench.run_on("h1", &opensm(true, &[]))?;
+    bench.start_on("h1", &opensm(false, &[]), "opensm.out")?;
+    bench.wait("SUBNET UP", |bench| bench.read("osm.log").contains("SUBNET UP"))?;
     bench.run_on("h2", &["saquery", "-p"])?;
     bench.fabric("capture", &["--off"])?;
     let file = bench.folder.join("all.erf");
