@@ -195,3 +195,41 @@ fn a_machine_whose_netdevs_are_down_says_which_and_what_helps() {
     }
     assert_eq!(inside(&["devices", "--json"]).unwrap().stdout, b"[]\n");
 }
+
+#[test]
+fn without_the_right_to_packet_sockets_there_is_no_roce_v1_and_info_says_why() {
+    let inside = |around: &str, setting: &str| {
+        let line = format!(
+            "ip link add ve0 type veth peer name ve1 && ip address add 10.16.9.1/24 dev ve0 && \
+             ip link set ve0 up && {around} \"$0\" info ve0 --json"
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--map-root-user", "--net", "sh", "-c", &line]);
+        command.arg(env!("CARGO_BIN_EXE_vernic")).env("VERNIC_ROCE", setting);
+        command.stdin(Stdio::null()).output().unwrap()
+    };
+    let with = inside("", "v1");
+    let less = "setpriv --bounding-set=-net_raw --inh-caps=-net_raw";
+    let without = inside(less, "v2");
+    if !with.status.success() || !without.status.success() {
+        eprintln!("skipped: no namespace, `ip` or `setpriv` here");
+        return;
+    }
+    let rows = |output: &Output| -> Vec<(u64, String)> {
+        let info: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let rows = info[0]["gids"].as_array().unwrap();
+        let rows = rows.iter().filter(|row| row["ip"] == "10.16.9.1");
+        rows.map(|row| (row["index"].as_u64().unwrap(), row["type"].to_string())).collect()
+    };
+    let (both, one) = (rows(&with), rows(&without));
+    assert_eq!((both.len(), one.len()), (2, 1));
+    assert_eq!((both[0].clone(), both[1].0), (one[0].clone(), one[0].0 + 32));
+    assert_eq!(both[1].1, "\"RoCEv1\"");
+    let text = String::from_utf8_lossy(&without.stdout).into_owned();
+    assert!(text.contains("CAP_NET_RAW"), "{text}");
+    // To ask for it is an error then.
+    let refused = inside(less, "v1");
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(!refused.status.success() && text.contains("VERNIC_ROCE"), "{text}");
+    assert!(text.contains("CAP_NET_RAW"), "{text}");
+}

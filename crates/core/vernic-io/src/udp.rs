@@ -1,4 +1,5 @@
-//! The RoCEv2 link: UDP sockets (IBTA annex A17), no privilege, no kernel module.
+//! The link of RoCE. RoCEv2 goes by UDP sockets (IBTA annex A17), with no privilege and no kernel
+//! module. RoCEv1 goes by packet sockets (`roce_v1.rs`), on paths that ask for it.
 //!
 //! Owns the sockets of one device. Per active address these are one for port 4791, a private one
 //! for peers on this host, and one to send from. Up to [`MAX_FLOW_SOCKETS`] more sockets to send

@@ -5,8 +5,9 @@
 //! RoCEv2 alone has none. The link takes new sockets at its next receive, since opening counts as a
 //! change of the slots.
 //!
-//! Limits: [`MAX_STATIONS`]. A station is never forgotten, since paths name it by its number.
+//! Limits: [`MAX_STATIONS`], [`MAX_REMEMBERED`]. A station is never forgotten, since paths name it by its number.
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::AsFd;
@@ -15,8 +16,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use vernic_sys::{self as sys, Instruction, OwnFd};
-use vernic_wire::Qpn;
 use vernic_wire::net::{EtherType, MacAddr};
+use vernic_wire::{Gid, Qpn};
 
 use crate::address::{Address, LocalAddr};
 use crate::buffer;
@@ -33,6 +34,14 @@ pub(crate) const MAX_STATIONS: usize = 1 << 16;
 
 /// How long opening a path waits for a neighbour's address: what Linux gives its own verbs.
 const NEIGHBOUR_WAIT: Duration = Duration::from_secs(1);
+
+/// How long requests that may not wait take the station of an earlier request for the same
+/// destination: those are datagrams of connection management, one after the other, and finding a
+/// station anew takes some system calls.
+const REMEMBERED: Duration = Duration::from_secs(1);
+
+/// Most destinations remembered; of more, the oldest is forgotten.
+const MAX_REMEMBERED: usize = 256;
 
 /// How often is looked whether the address has come.
 const NEIGHBOUR_LOOK: Duration = Duration::from_micros(500);
@@ -65,6 +74,15 @@ pub(crate) struct Station {
     pub(crate) dst: MacAddr,
 }
 
+/// A destination and its station, which is `None` for an address of this host.
+#[derive(Debug)]
+struct Remembered {
+    ifindex: u32,
+    remote: Gid,
+    station: Option<u32>,
+    until: Instant,
+}
+
 #[derive(Debug, Default)]
 struct State {
     /// The netdevs with sockets.
@@ -72,6 +90,8 @@ struct State {
     /// Sockets that the link has not taken yet.
     fresh: Vec<FrameSocket>,
     stations: Vec<Station>,
+    /// The destinations of the last requests, the newest last.
+    remembered: VecDeque<Remembered>,
 }
 
 /// The state of RoCEv1 that a link and its paths share.
@@ -164,10 +184,49 @@ impl Shared {
         to: &PathRequest,
         by_udp: impl FnOnce() -> Result<OpenPath, NoPath>,
     ) -> Result<OpenPath, NoPath> {
+        let remembered = if to.may_wait { None } else { self.remembered(to) };
+        let station = match remembered {
+            Some(station) => station,
+            None => self.find(to)?,
+        };
+        let Some(number) = station else { return by_udp() };
+        let mut path = TxPath::new(to.local, to.remote, PathId::of_frames(number), 0)
+            .with_traffic_class(to.traffic_class)
+            .with_flow(to.flow_label as u16);
+        if to.hop_limit != 0 {
+            path = path.with_hop_limit(to.hop_limit);
+        }
+        let (remote, local) = (Address::RoceV1(to.remote), Address::RoceV1(to.local));
+        Ok(OpenPath { path, remote, local })
+    }
+
+    fn remembered(&self, to: &PathRequest) -> Option<Option<u32>> {
+        let state = self.state();
+        let is_it =
+            |known: &&Remembered| (known.ifindex, known.remote) == (to.netdev_index, to.remote);
+        let known = state.remembered.iter().rev().find(is_it)?;
+        (Instant::now() < known.until).then_some(known.station)
+    }
+
+    /// Finds the number of the station that a request is for, and remembers it. `None` for an
+    /// address of this host.
+    fn find(&self, to: &PathRequest) -> Result<Option<u32>, NoPath> {
+        let station = self.look_up(to)?;
+        let (ifindex, remote) = (to.netdev_index, to.remote);
+        let until = Instant::now() + REMEMBERED;
+        let remembered = &mut self.state().remembered;
+        if remembered.len() == MAX_REMEMBERED {
+            remembered.pop_front();
+        }
+        remembered.push_back(Remembered { ifindex, remote, station, until });
+        Ok(station)
+    }
+
+    fn look_up(&self, to: &PathRequest) -> Result<Option<u32>, NoPath> {
         let ifindex = to.netdev_index;
         let is_group = to.remote.is_multicast();
         if !is_group && netdev::is_local(to.remote.to_ip()) {
-            return by_udp();
+            return Ok(None);
         }
         self.open_netdev(ifindex).map_err(|error| NoPath::Frames(os_error(&error)))?;
         let src = mac_of(ifindex).map_err(|error| NoPath::Frames(os_error(&error)))?;
@@ -178,15 +237,7 @@ impl Shared {
                 None => find_neighbour(to)?,
             },
         };
-        let number = self.number_of(Station { ifindex, src, dst })?;
-        let mut path = TxPath::new(to.local, to.remote, PathId::of_frames(number), 0)
-            .with_traffic_class(to.traffic_class)
-            .with_flow(to.flow_label as u16);
-        if to.hop_limit != 0 {
-            path = path.with_hop_limit(to.hop_limit);
-        }
-        let (remote, local) = (Address::RoceV1(to.remote), Address::RoceV1(to.local));
-        Ok(OpenPath { path, remote, local })
+        self.number_of(Station { ifindex, src, dst }).map(Some)
     }
 
     fn number_of(&self, station: Station) -> Result<u32, NoPath> {
