@@ -6,11 +6,13 @@
 //! | `bench` | a fabric that runs, and programs on its hosts |
 //! | `sweeps` | trees of several sizes, brought up by each of OpenSM's routing engines |
 //! | `diags` | tools, with what each must print |
+//! | `ipoib` | IP between hosts: ping and iperf3 |
 //! | `cut` | a cable that is pulled out while a manager runs |
 
 mod bench;
 mod cut;
 mod diags;
+mod ipoib;
 mod sweeps;
 
 use std::path::{Path, PathBuf};
@@ -24,6 +26,9 @@ const TOOLS: &[Tool] = &[
     ("opensm", &["sh", "-c", "command -v opensm || test -x /usr/sbin/opensm"], "opensm"),
     ("ibstat", &["sh", "-c", "command -v ibstat || test -x /usr/sbin/ibstat"], "infiniband-diags"),
     ("tshark", &["tshark", "--version"], "tshark"),
+    ("iperf3", &["iperf3", "--version"], "iperf3"),
+    ("ping", &["ping", "-V"], "iputils-ping"),
+    ("ip", &["ip", "-V"], "iproute2"),
 ];
 
 /// What to run.
@@ -46,7 +51,7 @@ pub(crate) fn check() -> Result {
 pub(crate) fn fabric(arguments: &Arguments) -> Result {
     tools::install(TOOLS)?;
     let vernic = arguments.vernic.clone().map_or_else(conformance::build, Ok)?;
-    let cases = [sweeps::cases(), diags::cases(), cut::cases()].concat();
+    let cases = [sweeps::cases(), diags::cases(), ipoib::cases(), cut::cases()].concat();
     let wanted = |name: &str| {
         let only = &arguments.only;
         only.is_empty() || only.iter().any(|filter| name.contains(filter.as_str()))
@@ -85,6 +90,7 @@ enum Action {
     Sweep(sweeps::Sweep),
     Tools,
     Capture,
+    Ipoib,
     Cut,
 }
 
@@ -95,6 +101,7 @@ impl Case {
             Action::Sweep(sweep) => sweeps::run(vernic, sweep),
             Action::Tools => diags::tools(vernic),
             Action::Capture => diags::capture(vernic),
+            Action::Ipoib => ipoib::run(vernic),
             Action::Cut => cut::run(vernic),
         }
     }

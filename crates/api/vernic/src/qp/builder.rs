@@ -46,7 +46,6 @@ pub struct QpBuilder<'a, S: Transport, SendCq = Missing, RecvCq = Missing, Queue
     srq: Option<&'a Srq>,
     cap: QpCap,
     gid_index: Option<u8>,
-    pkey_index: u16,
     psn: Option<Psn>,
     of_type: PhantomData<(S, Queue)>,
 }
@@ -72,7 +71,6 @@ impl<'a, S: Transport> QpBuilder<'a, S> {
             srq: None,
             cap: QpCap::default(),
             gid_index: None,
-            pkey_index: 0,
             psn: None,
             of_type: PhantomData,
         }
@@ -82,10 +80,10 @@ impl<'a, S: Transport> QpBuilder<'a, S> {
 impl<'a, S: Service, SendCq, RecvCq> QpBuilder<'a, S, SendCq, RecvCq, OwnQueue> {
     /// Receives come from this shared queue instead of an own one.
     pub fn srq(self, srq: &'a Srq) -> QpBuilder<'a, S, SendCq, RecvCq, SharedQueue> {
-        let Self { pd, send_cq, recv_cq, mut cap, gid_index, pkey_index, psn, .. } = self;
+        let Self { pd, send_cq, recv_cq, mut cap, gid_index, psn, .. } = self;
         (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
         let (srq, of_type) = (Some(srq), PhantomData);
-        QpBuilder { pd, send_cq, recv_cq, srq, cap, gid_index, pkey_index, psn, of_type }
+        QpBuilder { pd, send_cq, recv_cq, srq, cap, gid_index, psn, of_type }
     }
 
     /// Receives that may be posted: 0 to 32,768, 64 if not said.
@@ -104,16 +102,16 @@ impl<'a, S: Service, SendCq, RecvCq> QpBuilder<'a, S, SendCq, RecvCq, OwnQueue> 
 impl<'a, S: Service, SendCq, RecvCq, Queue> QpBuilder<'a, S, SendCq, RecvCq, Queue> {
     /// Where receives complete.
     pub fn recv_cq(self, recv_cq: &'a Cq) -> QpBuilder<'a, S, SendCq, &'a Cq, Queue> {
-        let Self { pd, send_cq, srq, cap, gid_index, pkey_index, psn, of_type, .. } = self;
-        QpBuilder { pd, send_cq, recv_cq, srq, cap, gid_index, pkey_index, psn, of_type }
+        let Self { pd, send_cq, srq, cap, gid_index, psn, of_type, .. } = self;
+        QpBuilder { pd, send_cq, recv_cq, srq, cap, gid_index, psn, of_type }
     }
 }
 
 impl<'a, S: Transport, SendCq, RecvCq, Queue> QpBuilder<'a, S, SendCq, RecvCq, Queue> {
     /// Where sends complete.
     pub fn send_cq(self, send_cq: &'a Cq) -> QpBuilder<'a, S, &'a Cq, RecvCq, Queue> {
-        let Self { pd, recv_cq, srq, cap, gid_index, pkey_index, psn, of_type, .. } = self;
-        QpBuilder { pd, send_cq, recv_cq, srq, cap, gid_index, pkey_index, psn, of_type }
+        let Self { pd, recv_cq, srq, cap, gid_index, psn, of_type, .. } = self;
+        QpBuilder { pd, send_cq, recv_cq, srq, cap, gid_index, psn, of_type }
     }
 
     /// Send requests that may be outstanding: 0 to 32,768, 64 if not said.
@@ -138,13 +136,6 @@ impl<'a, S: Transport, SendCq, RecvCq, Queue> QpBuilder<'a, S, SendCq, RecvCq, Q
     /// see [`Device::default_gid_index`](crate::Device::default_gid_index).
     pub fn gid_index(mut self, index: u8) -> Self {
         self.gid_index = Some(index);
-        self
-    }
-
-    /// Place in the port's table of partition keys, 0 if not said. Ports of RoCE have one key; on
-    /// an InfiniBand port the subnet manager fills the table.
-    pub fn pkey_index(mut self, index: u16) -> Self {
-        self.pkey_index = index;
         self
     }
 
@@ -193,7 +184,7 @@ impl<S: Transport, SendCq, RecvCq, Queue> QpBuilder<'_, S, SendCq, RecvCq, Queue
     /// The queue pair with what only this crate knows of it.
     fn wrap(self, inner: Arc<engine::Qp>) -> Result<Qp<S, Reset>, CreateError> {
         let psn = self.psn.unwrap_or_else(random_psn);
-        wrap(inner, self.pd.context(), (self.gid_index, self.pkey_index), psn)
+        wrap(inner, self.pd.context(), self.gid_index, psn)
     }
 }
 
@@ -201,7 +192,7 @@ impl<S: Transport, SendCq, RecvCq, Queue> QpBuilder<'_, S, SendCq, RecvCq, Queue
 fn wrap<S: Transport>(
     inner: Arc<engine::Qp>,
     device: &Device,
-    (gid_index, pkey_index): (Option<u8>, u16),
+    gid_index: Option<u8>,
     psn: Psn,
 ) -> Result<Qp<S, Reset>, CreateError> {
     let gid_index = match gid_index {
@@ -212,7 +203,7 @@ fn wrap<S: Transport>(
             return Err(engine::PathError::NoSuchGid { index, rows }.into());
         }
     };
-    Ok(Qp::new(Shared::new(inner, device.clone(), (gid_index, pkey_index), psn)))
+    Ok(Qp::new(Shared::new(inner, device.clone(), gid_index, psn)))
 }
 
 impl Qp<XrcTgt, Reset> {
@@ -221,7 +212,7 @@ impl Qp<XrcTgt, Reset> {
         device: &Device,
         gid_index: Option<u8>,
     ) -> Result<Self, CreateError> {
-        wrap(inner, device, (gid_index, 0), random_psn())
+        wrap(inner, device, gid_index, random_psn())
     }
 }
 
