@@ -46,6 +46,8 @@ pub(crate) struct Datagrams {
     channel: CompChannel,
     cq: Cq,
     stage: Stage,
+    /// Q_Key and place of the P_Key that it works with.
+    keys: Option<(Qkey, u16)>,
     qpn: Qpn,
     incoming: Mr,
     outgoing: Mr,
@@ -56,16 +58,16 @@ pub(crate) struct Datagrams {
 }
 
 impl Datagrams {
-    pub(crate) fn open(fabric: &str, host: &str, pkey_index: u16) -> Result<Self, IpoibError> {
+    pub(crate) fn open(fabric: &str, host: &str) -> Result<Self, IpoibError> {
         let config = Config::load().map_err(|error| failed(error.into()))?;
         let config = Config { fabric: fabric.to_owned(), host: host.to_owned(), ..config };
         let device = Device::open_with(config).map_err(failed)?;
-        Self::make(&device, pkey_index).map_err(failed)
+        Self::make(&device).map_err(failed)
     }
-    fn make(device: &Device, pkey_index: u16) -> Result<Self, vernic::Error> {
+    fn make(device: &Device) -> Result<Self, vernic::Error> {
         let (pd, channel) = (device.alloc_pd()?, device.create_channel()?);
         let cq = device.create_cq_on((RECEIVES + SENDS) as u32, &channel)?;
-        let qp = pd.qp::<Ud>().send_cq(&cq).recv_cq(&cq).pkey_index(pkey_index);
+        let qp = pd.qp::<Ud>().send_cq(&cq).recv_cq(&cq);
         let qp = qp.max_recv_wr(RECEIVES as u32).max_send_wr(SENDS as u32).create()?;
         let incoming = pd.alloc_mr(RECEIVE * RECEIVES, Access::NONE.local_write())?;
         let outgoing = pd.alloc_mr(MAX_DATAGRAM * SENDS, Access::NONE)?;
@@ -74,6 +76,7 @@ impl Datagrams {
             cq,
             qpn: qp.qpn(),
             stage: Stage::Made(qp),
+            keys: None,
             incoming,
             outgoing,
             free: (0..SENDS as u32).rev().collect(),
@@ -86,21 +89,28 @@ impl Datagrams {
         self.qpn
     }
 
-    /// Lets the queue pair send and receive with that Q_Key.
-    pub(crate) fn start(&mut self, qkey: Qkey) -> Result<(), IpoibError> {
-        self.bring_up(qkey).map_err(IpoibError::device("the queue pair of datagrams"))
+    /// Lets the queue pair send and receive with that Q_Key, in the partition at that place of the
+    /// port's table.
+    pub(crate) fn start(&mut self, qkey: Qkey, pkey_index: u16) -> Result<(), IpoibError> {
+        self.bring_up(qkey, pkey_index).map_err(IpoibError::device("the queue pair of datagrams"))
     }
-    fn bring_up(&mut self, qkey: Qkey) -> Result<(), vernic::Error> {
+    fn bring_up(&mut self, qkey: Qkey, pkey_index: u16) -> Result<(), vernic::Error> {
+        if self.keys.replace((qkey, pkey_index)) == Some((qkey, pkey_index)) {
+            return Ok(());
+        }
         let qp = match std::mem::replace(&mut self.stage, Stage::Gone) {
             Stage::Made(qp) => qp,
-            // The group has another Q_Key than before.
+            // The link has other keys than before.
             Stage::Works(qp) => {
+                let qp = qp.reset()?;
+                // What completed before counts no more.
+                while !self.cq.poll(&mut self.wcs)?.is_empty() {}
                 self.free = (0..SENDS as u32).rev().collect();
-                qp.reset()?
+                qp
             }
             Stage::Gone => return Ok(()),
         };
-        let qp = qp.init(UdInit { qkey })?;
+        let qp = qp.with_pkey_index(pkey_index).init(UdInit { qkey })?;
         let mut batch = qp.recv_batch();
         for at in 0..RECEIVES {
             batch.recv(WrId(at as u64), place(&self.incoming, at, RECEIVE)?);

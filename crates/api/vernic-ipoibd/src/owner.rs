@@ -146,7 +146,7 @@ impl<H: Host> Owner<H> {
         let Options { fabric, host: name, pkey, .. } = &options;
         let administration = Administration::open(fabric, name, *pkey)?;
         let port = administration.port()?;
-        let datagrams = Datagrams::open(fabric, name, port.pkey_index.unwrap_or(0))?;
+        let datagrams = Datagrams::open(fabric, name)?;
         let mut config = Config::new(port.gid, port.lid, datagrams.qpn());
         (config.pkey, config.mode) = (*pkey, options.mode);
         // Connections are not taken yet.
@@ -271,7 +271,8 @@ impl<H: Host> Owner<H> {
         let port = self.administration.port()?;
         let old = std::mem::replace(&mut self.port, port);
         let is_usable = port.sa.is_active && port.pkey_index.is_some();
-        if old.sa.is_active != port.sa.is_active && port.pkey_index.is_none() {
+        let is_new = (old.sa.is_active, old.pkey_index) != (port.sa.is_active, port.pkey_index);
+        if is_new && port.sa.is_active && port.pkey_index.is_none() {
             let (pkey, host) = (self.options.pkey, &self.options.host);
             self.note(format!(
                 "the port of {host} is not in partition {pkey}: the subnet manager has to let it in"
@@ -281,6 +282,10 @@ impl<H: Host> Owner<H> {
         if old.reregisters != port.reregisters {
             self.administration.client.handle_reregister();
             self.interface.handle_reregister(now);
+        }
+        // A partition at another place of the table needs a queue pair that knows that.
+        if old.pkey_index != port.pkey_index {
+            self.interface.handle_port(now, false, port.gid, port.lid);
         }
         self.interface.handle_port(now, is_usable, port.gid, port.lid);
         match self.host.addresses() {
@@ -397,7 +402,7 @@ impl<H: Host> Owner<H> {
     }
     fn set_up(&mut self, mtu: u32, qkey: Qkey) -> Result<(), IpoibError> {
         self.host.set_mtu(mtu).map_err(IpoibError::system("setting the MTU"))?;
-        self.datagrams.start(qkey)?;
+        self.datagrams.start(qkey, self.port.pkey_index.unwrap_or(0))?;
         let numbers = PORT_NOTICES.into_iter().chain([GROUP_CREATED, GROUP_DELETED]);
         for number in numbers {
             if let Err(error) = self.administration.client.subscribe(US, number) {

@@ -7,7 +7,9 @@ use vernic_engine::{AttrMask, QpAttr, QpState};
 
 use super::{Qp, to};
 use crate::error::{ConnectError, ModifyError};
-use crate::service::{Init, Peered, Rc, Reliable, Reset, Responds, Rtr, Rts, State, Uc, Ud};
+use crate::service::{
+    Init, Peered, Rc, Reliable, Reset, Responds, Rtr, Rts, State, Transport, Uc, Ud,
+};
 use crate::{Access, AckTimeout, Endpoint, Mtu, Path, PortNum, Qkey, RnrTimer};
 
 /// Attributes of Init, for connected services.
@@ -142,6 +144,16 @@ impl<S: Responds> Qp<S, Reset> {
             ..to(QpState::Init)
         };
         self.step(&attr, TO_INIT | AttrMask::ACCESS_FLAGS)
+    }
+}
+
+impl<S: Transport> Qp<S, Reset> {
+    /// Chooses the partition, for Init: a place in the port's table of partition keys, 0 if not
+    /// said. Ports of RoCE have one key; on an InfiniBand port the subnet manager fills the table.
+    #[must_use]
+    pub fn with_pkey_index(mut self, index: u16) -> Self {
+        self.shared.pkey_index = index;
+        self
     }
 }
 

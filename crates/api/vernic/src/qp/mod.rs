@@ -116,9 +116,8 @@ struct Shared {
 }
 
 impl Shared {
-    fn new(inner: Arc<engine::Qp>, device: Device, indices: (u8, u16), psn: Psn) -> Self {
-        let (gid_index, pkey_index) = indices;
-        Self { inner, device, gid_index, pkey_index, psn, scratch: Mutex::default() }
+    fn new(inner: Arc<engine::Qp>, device: Device, gid_index: u8, psn: Psn) -> Self {
+        Self { inner, device, gid_index, pkey_index: 0, psn, scratch: Mutex::default() }
     }
 
     fn take_scratch(&self) -> Scratch {
