@@ -8,11 +8,13 @@
 //! | `diags` | tools, with what each must print |
 //! | `ipoib` | IP between hosts: ping and iperf3 |
 //! | `cut` | a cable that is pulled out while a manager runs |
+//! | `migration` | a connection with two paths, whose cables are pulled out one after the other |
 
 mod bench;
 mod cut;
 mod diags;
 mod ipoib;
+mod migration;
 mod sweeps;
 
 use std::path::{Path, PathBuf};
@@ -25,6 +27,8 @@ use crate::{Result, conformance};
 const TOOLS: &[Tool] = &[
     ("opensm", &["sh", "-c", "command -v opensm || test -x /usr/sbin/opensm"], "opensm"),
     ("ibstat", &["sh", "-c", "command -v ibstat || test -x /usr/sbin/ibstat"], "infiniband-diags"),
+    ("cc", &["cc", "--version"], "gcc"),
+    ("verbs headers", &["test", "-e", "/usr/include/infiniband/verbs.h"], "libibverbs-dev"),
     ("tshark", &["tshark", "--version"], "tshark"),
     ("iperf3", &["iperf3", "--version"], "iperf3"),
     ("ping", &["ping", "-V"], "iputils-ping"),
@@ -51,7 +55,14 @@ pub(crate) fn check() -> Result {
 pub(crate) fn fabric(arguments: &Arguments) -> Result {
     tools::install(TOOLS)?;
     let vernic = arguments.vernic.clone().map_or_else(conformance::build, Ok)?;
-    let cases = [sweeps::cases(), diags::cases(), ipoib::cases(), cut::cases()].concat();
+    let cases = [
+        sweeps::cases(),
+        diags::cases(),
+        ipoib::cases(),
+        cut::cases(),
+        migration::cases(),
+    ]
+    .concat();
     let wanted = |name: &str| {
         let only = &arguments.only;
         only.is_empty() || only.iter().any(|filter| name.contains(filter.as_str()))
@@ -92,6 +103,7 @@ enum Action {
     Capture,
     Ipoib,
     Cut,
+    Migration,
 }
 
 impl Case {
@@ -103,6 +115,7 @@ impl Case {
             Action::Capture => diags::capture(vernic),
             Action::Ipoib => ipoib::run(vernic),
             Action::Cut => cut::run(vernic),
+            Action::Migration => migration::run(vernic),
         }
     }
 }

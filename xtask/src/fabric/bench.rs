@@ -21,18 +21,32 @@ pub(super) struct Bench {
 }
 
 impl Bench {
-    /// Starts a fabric, and waits until it answers.
-    pub(super) fn new(vernic: &Path, plan: &[&str]) -> Result<Self> {
+    /// Starts a fabric of a usual shape, and waits until it answers.
+    pub(super) fn new(vernic: &Path, shape: &[&str]) -> Result<Self> {
+        let mut bench = Self::empty(vernic)?;
+        bench.up(shape)?;
+        Ok(bench)
+    }
+    /// Starts a fabric of the plan in a text, and waits until it answers.
+    pub(super) fn with_plan(vernic: &Path, plan: &str) -> Result<Self> {
+        let mut bench = Self::empty(vernic)?;
+        let path = bench.folder.join("plan");
+        fs::write(&path, plan).map_err(|e| format!("{path:?}: {e}"))?;
+        bench.up(&["plan"])?;
+        Ok(bench)
+    }
+    fn empty(vernic: &Path) -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("vernic-xtask-{}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir_all(&folder).map_err(|e| format!("{folder:?}: {e}"))?;
-        let mut bench = Self { vernic: vernic.to_owned(), folder, running: Vec::new() };
+        Ok(Self { vernic: vernic.to_owned(), folder, running: Vec::new() })
+    }
+    fn up(&mut self, plan: &[&str]) -> Result {
         let up = [&["fabric", "up", "--name", NAME], plan].concat();
-        bench.start(&up, "fabric.log")?;
-        bench.wait("the fabric answers", |bench| {
+        self.start(&up, "fabric.log")?;
+        self.wait("the fabric answers", |bench| {
             bench.vernic(&["fabric", "show", NAME]).is_ok_and(|output| output.status.success())
-        })?;
-        Ok(bench)
+        })
     }
     fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(&self.vernic);
