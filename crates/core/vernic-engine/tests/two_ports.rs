@@ -196,6 +196,50 @@ fn two_netdevs() -> Arc<Context> {
 }
 
 #[test]
+fn an_armed_queue_pair_leaves_a_port_that_is_down_at_once() {
+    if runs_alone("an_armed_queue_pair_leaves_a_port_that_is_down_at_once") {
+        return;
+    }
+    let end = End::on(two_netdevs(), None);
+    let qps = [end.qp(Service::Rc), end.qp(Service::Rc)];
+    // So long that no retry is used up.
+    let timeout = AckTimeout::new(25);
+    let setup = Setup { mtu: Mtu::B1024, timeout, ..Setup::default() };
+    for n in [0, 1] {
+        connect(&end, &qps[n], end.gid_of(PORTS[0]).1, qps[1 - n].qpn(), setup);
+        let (sgid_index, dgid) = end.gid_of(PORTS[1]);
+        let alt_av = AddressVector { dgid, sgid_index, ..AddressVector::default() };
+        let path_mig_state = PathMigState::Rearm;
+        let attr = QpAttr { alt_av, alt_port: PORTS[1], path_mig_state, ..QpAttr::default() };
+        qps[n].modify(&attr, AttrMask::ALT_PATH | AttrMask::PATH_MIG_STATE).unwrap();
+    }
+    let write = |seed| {
+        let data = pattern(10_000, seed);
+        end.fill(0, &data);
+        let sge = [end.sge(0, data.len() as u32)];
+        qps[0].post_send(&[wr(1, SendOp::Write(end.remote(1 << 20)), &sge)]).unwrap();
+        assert_eq!(end.wait(1)[0].status, WcStatus::Success);
+        assert_eq!(end.bytes(1 << 20, data.len()), data);
+    };
+    write(1);
+    let states = || [0, 1].map(|n| qps[n].query().path_mig_state);
+    assert_eq!(states(), [PathMigState::Armed; 2]);
+    ip("link set one-peer down");
+    let since = Instant::now();
+    let mut migrated = Vec::new();
+    while migrated.len() < 2 {
+        match end.context.try_async_event() {
+            Some(event) if event.kind == EventKind::PathMigrated => migrated.push(event.element),
+            Some(_) => {}
+            None => std::thread::yield_now(),
+        }
+        assert!(since.elapsed() < PATIENCE, "only {migrated:?}");
+    }
+    assert_eq!([0, 1].map(|n| qps[n].query().port), [PORTS[1]; 2]);
+    write(2);
+}
+
+#[test]
 fn events_name_the_port_that_changed_and_the_other_goes_on() {
     if runs_alone("events_name_the_port_that_changed_and_the_other_goes_on") {
         return;

@@ -97,6 +97,20 @@ impl LaneState {
         }
     }
 
+    /// Lets the queue pairs of a port that is down migrate to their alternate paths.
+    pub(crate) fn leave_port(&mut self, device: &Device, port: PortNum, now: Time) {
+        let Self { table, sched, .. } = self;
+        for qp in table.iter() {
+            let mut core = lock(&qp.core);
+            if core.machine.attr().port == port {
+                qp.with_host(device, now, &mut core, |machine, host| {
+                    machine.leave_port(now, host);
+                });
+                sched.after(device, qp, &mut core, Event::Changed, now);
+            }
+        }
+    }
+
     /// Notes whether the agent of communication management may have something to send.
     #[inline]
     pub(crate) fn note_mads(&mut self, are_pending: bool) {

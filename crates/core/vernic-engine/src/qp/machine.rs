@@ -167,6 +167,12 @@ impl Machine {
             Self::Stream(_) => false,
         }
     }
+    /// Notes that the port is down. Streams notice it by TCP.
+    pub(crate) fn leave_port(&mut self, now: Time, host: &mut impl Host) {
+        if let Self::Packets(qp) = self {
+            qp.leave_port(now, host);
+        }
+    }
     /// Sets the partition. Streams have none.
     pub(crate) fn set_pkey(&mut self, pkey: Pkey) {
         if let Self::Packets(qp) = self {

@@ -44,9 +44,7 @@ impl Engine {
             self.port_event(port, EventKind::GidChange);
         }
         let up = netdev.is_some_and(|dev| dev.running);
-        if port.set_up(up) {
-            self.port_event(port, if up { EventKind::PortActive } else { EventKind::PortError });
-        }
+        self.set_up(port, up);
         if let Some(dev) = netdev {
             let at_most = |fits: Mtu| self.config().mtu.map_or(fits, |wanted| wanted.min(fits));
             port.set_mtu(dev.mtu_bytes, dev.ib_mtu().map(at_most));
@@ -118,9 +116,18 @@ impl Engine {
         for (_, kind) in changes.into_iter().filter(|(is_new, _)| *is_new) {
             self.port_event(port, kind);
         }
-        if port.set_up(is_active) {
-            let kind = if is_active { EventKind::PortActive } else { EventKind::PortError };
-            self.port_event(port, kind);
+        self.set_up(port, is_active);
+    }
+
+    /// Notes whether a port is up, and reports it if that is new. Its queue pairs leave a port that
+    /// is down, if they can.
+    fn set_up(&self, port: &Port, is_up: bool) {
+        if !port.set_up(is_up) {
+            return;
+        }
+        self.port_event(port, if is_up { EventKind::PortActive } else { EventKind::PortError });
+        if !is_up {
+            self.with_lane(|lane| lane.leave_port(self, port.number(), self.now()));
         }
     }
 

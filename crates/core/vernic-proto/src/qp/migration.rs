@@ -14,7 +14,7 @@ use super::machine::{Machine, each};
 use crate::cx::Cx;
 use crate::event::QpEvent;
 use crate::host::Host;
-use crate::state::PathMigState;
+use crate::state::{PathMigState, QpAttr};
 use crate::time::Time;
 use crate::transport::Transport;
 use vernic_wire::{Packet, Pkey};
@@ -52,6 +52,15 @@ impl Qp {
             self.refuse_migration(host);
         }
         by_alternate
+    }
+
+    /// The port of the path is down: a queue pair that is armed need not wait for its retries to
+    /// tell it, if its alternate path is by another port.
+    pub fn leave_port(&mut self, now: Time, host: &mut impl Host) {
+        let QpAttr { port, alt_port, path_mig_state, .. } = self.attr;
+        if self.takes(true) && path_mig_state == PathMigState::Armed && port != alt_port {
+            self.migrate_and_tell(now, host);
+        }
     }
 
     /// Notes what a packet by the path says of the peer's state.

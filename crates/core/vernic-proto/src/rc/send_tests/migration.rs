@@ -145,6 +145,16 @@ fn without_an_armed_alternate_path_retries_end_as_ever() {
 }
 
 #[test]
+fn a_port_that_is_down_is_left_at_once_for_another_one() {
+    let mut s = armed();
+    s.qp.leave_port(s.now, &mut s.host);
+    check(&s.log(), expect!["path; event PathMigrated;"]);
+    check(&s.drain(), expect!["RC_SEND_ONLY 1!; RC_SEND_ONLY 2!;"]);
+    s.qp.leave_port(s.now, &mut s.host);
+    check(&s.log(), expect![""]);
+}
+
+#[test]
 fn an_rnr_delay_goes_on_over_a_migration() {
     let mut s = armed();
     s.aeth(1, 0, Syndrome::rnr(RnrTimer::new(20)));
