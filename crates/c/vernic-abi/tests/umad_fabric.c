@@ -294,6 +294,7 @@ int main(void)
         return 1;
     EXPECT(umad_close_port(second), 0);
     EXPECT(umad_close_port(second), -EINVAL);
+    EXPECT(umad_send(second, 0, buffer, MAD, 0, 0), -EINVAL);
     EXPECT(umad_poll(second, 0), -EINVAL);
     EXPECT(umad_close_port(manager), 0);
     setenv("VERNIC_HOST", "h9", 1);

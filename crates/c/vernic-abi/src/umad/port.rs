@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vernic_attach::{AgentId, MadPort, UserMad};
@@ -32,6 +33,8 @@ pub(super) struct OpenPort {
     sending: Mutex<()>,
     /// A datagram that did not fit the place that the program had for it.
     held: Mutex<Option<UserMad>>,
+    /// The program was told that the fabric process has ended.
+    told: AtomicBool,
 }
 
 impl OpenPort {
@@ -76,7 +79,7 @@ impl OpenPort {
     /// Sends a datagram.
     pub(super) fn send(&self, mad: &UserMad) -> Result<(), Failure> {
         let _alone = lock(&self.sending);
-        Ok(self.port.send(mad)?)
+        self.port.send(mad).map_err(|error| Failure::new(libc::EIO, error.to_string()))
     }
 
     /// Returns the next datagram, with the program's number of its agent; `None` if there is none.
@@ -107,6 +110,12 @@ impl OpenPort {
     /// Puts back a datagram that did not fit: the next [`receive`](Self::receive) has it.
     pub(super) fn put_back(&self, mad: UserMad) {
         *lock(&self.held) = Some(mad);
+    }
+
+    /// Returns whether the program was told before that the fabric process has ended. Programs that
+    /// wait in a loop (OpenSM) would else be told without a pause.
+    pub(super) fn was_told(&self) -> bool {
+        self.told.swap(true, Ordering::Relaxed)
     }
 
     fn has_datagram(&self) -> Result<bool, Failure> {
@@ -145,6 +154,7 @@ pub(crate) extern "C" fn umad_open_port(ca: Text, number: c_int) -> c_int {
             agents: Mutex::default(),
             sending: Mutex::new(()),
             held: Mutex::new(None),
+            told: AtomicBool::new(false),
         };
         lock(&PORTS).insert(fd, Arc::new(open));
         Ok(fd as isize)

@@ -67,12 +67,21 @@ pub(crate) extern "C-unwind" fn umad_recv(
                 return Err(Failure::null("a place for the datagram"));
             }
             let room = usize::try_from(length.require("the length")?).unwrap_or(0);
-            let Some((agent, mad)) = port.receive()? else {
-                if timeout_ms == 0 {
-                    return Err(Failure::new(libc::EWOULDBLOCK, "there is no datagram"));
+            let (agent, mad) = match port.receive() {
+                Ok(Some(received)) => received,
+                Ok(None) if timeout_ms != 0 => {
+                    wait = Some(Attempt::Wait(port.fd()));
+                    return Ok(0);
                 }
-                wait = Some(port.fd());
-                return Ok(0);
+                Ok(None) => return Err(Failure::new(libc::EWOULDBLOCK, "there is no datagram")),
+                Err(_) if timeout_ms != 0 && port.was_told() => {
+                    wait = Some(Attempt::FOR_EVER);
+                    return Ok(0);
+                }
+                Err(failure) => {
+                    failure.log("umad_recv");
+                    return Err(failure);
+                }
             };
             give(umad, room, agent, &mad);
             length.write(mad.mad.len() as c_int);
@@ -83,7 +92,7 @@ pub(crate) extern "C-unwind" fn umad_recv(
             }
             Ok(agent as isize)
         });
-        wait.map_or(Attempt::Done(received as c_int), Attempt::Wait)
+        wait.unwrap_or(Attempt::Done(received as c_int))
     })
 }
 
