@@ -300,6 +300,18 @@ impl Subnet {
         self.spares.push(std::mem::take(packet), SPARES);
         true
     }
+    /// Does what [`poll_receive`](Self::poll_receive) does, for a client that has copied the packet
+    /// already, as [`peek_receive`](Self::peek_receive) returns it.
+    pub fn skip_receive(&mut self, node: NodeId, port: PortNum) -> bool {
+        let Some(found) = self.nodes.get_mut(node.at()) else { return false };
+        let Some((attached, _)) = found.external(port) else { return false };
+        let taken = attached.port.poll_receive(&mut self.scratch);
+        if taken {
+            self.agenda.touch(node.at());
+            self.spares.push(std::mem::take(&mut self.scratch), SPARES);
+        }
+        taken
+    }
     /// Returns a port of an adapter whose attributes have changed since it was last returned:
     /// states, LIDs, what a subnet manager has written. Counters do not count as changes.
     pub fn poll_change(&mut self) -> Option<(NodeId, PortNum)> {
