@@ -243,7 +243,6 @@ const MAX_RD_ATOMIC: u64 = 128;
 /// The ranges that the types of the fields leave open.
 #[rustfmt::skip]
 static RANGES: &[Range] = &[
-    range(AttrMask::PKEY_INDEX, "pkey_index", |a| u64::from(a.pkey_index), (0, 0), "0 (RoCE tables hold the default key only)"),
     range(AttrMask::PORT, "port", |a| u64::from(a.port.0), (1, 255), "1 and up"),
     range(AttrMask::AV, "av.port", |a| u64::from(a.av.port.0), (1, 255), "1 and up"),
     range(AttrMask::ALT_PATH, "alt_port", |a| u64::from(a.alt_port.0), (1, 255), "1 and up"),

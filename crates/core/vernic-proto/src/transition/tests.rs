@@ -264,7 +264,6 @@ fn values_out_of_range_name_their_field() {
     assert_eq!(field(M::RETRY_CNT, |a| a.retry_cnt = 8), "retry_cnt");
     assert_eq!(field(M::RNR_RETRY, |a| a.rnr_retry = 8), "rnr_retry");
     assert_eq!(field(M::PORT, |a| a.port = PortNum(0)), "port");
-    assert_eq!(field(M::PKEY_INDEX, |a| a.pkey_index = 1), "pkey_index");
     assert_eq!(field(M::AV, |a| a.av.port = PortNum(0)), "av.port");
     assert_eq!(field(M::ALT_PATH, |a| a.alt_port = PortNum(0)), "alt_port");
     assert_eq!(field(M::ALT_PATH, |a| a.alt_av.sl = 16), "alt_av.sl");
