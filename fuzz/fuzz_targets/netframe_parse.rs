@@ -1,5 +1,5 @@
-//! Any bytes: what the parsers of frames, of RoCEv2 and RoCEv1, accept is emitted as it was, and its
-//! ICRC can be checked.
+//! Any bytes: what the parsers of frames, of RoCEv2 and RoCEv1, accept is emitted as it was, and
+//! its ICRC can be checked.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

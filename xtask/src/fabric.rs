@@ -55,14 +55,8 @@ pub(crate) fn check() -> Result {
 pub(crate) fn fabric(arguments: &Arguments) -> Result {
     tools::install(TOOLS)?;
     let vernic = arguments.vernic.clone().map_or_else(conformance::build, Ok)?;
-    let cases = [
-        sweeps::cases(),
-        diags::cases(),
-        ipoib::cases(),
-        cut::cases(),
-        migration::cases(),
-    ]
-    .concat();
+    let cases = [sweeps::cases(), diags::cases(), ipoib::cases(), cut::cases(), migration::cases()]
+        .concat();
     let wanted = |name: &str| {
         let only = &arguments.only;
         only.is_empty() || only.iter().any(|filter| name.contains(filter.as_str()))

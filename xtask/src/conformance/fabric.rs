@@ -7,8 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::FOLDER;
-use crate::{Result, root};
+use crate::Result;
 
 /// The variable with the folder of fabrics' sockets.
 pub(super) const FOLDER_VARIABLE: &str = "VERNIC_FABRIC_DIR";
@@ -32,13 +31,13 @@ pub(super) struct Fabric {
 }
 
 impl Fabric {
-    /// Starts it, and has OpenSM sweep it once.
-    pub(super) fn start(vernic: &Path) -> Result<Self> {
+    /// Starts it, and has OpenSM sweep it once. Their logs go to the folder `logs`.
+    pub(super) fn start(vernic: &Path, logs: &Path) -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("vernic-fabric-{}", std::process::id()));
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
         made.map_err(|error| format!("{}: {error}", folder.display()))?;
         let log = |name: &str| {
-            let file = root().join(FOLDER).join(name);
+            let file = logs.join(name);
             File::create(&file).map_err(|error| format!("{}: {error}", file.display()))
         };
         let words = ["fabric", "up", "--tree", SHAPE, "--name", NAME];
@@ -48,8 +47,8 @@ impl Fabric {
         let started = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn();
         let process = started.map_err(|error| format!("vernic fabric up: {error}"))?;
         let mut fabric = Self { process, folder };
-        fabric.wait()?;
-        let log = root().join(FOLDER).join("opensm.log");
+        fabric.wait(logs)?;
+        let log = logs.join("opensm.log");
         let mut command = Command::new("timeout");
         command.arg(LIMIT.as_secs().to_string()).arg(vernic).arg("run").args(SERVER);
         command.args(["--", "/usr/sbin/opensm", "-o", "-f"]).arg(&log);
@@ -74,11 +73,12 @@ impl Fabric {
     }
 
     /// Waits until its socket is there.
-    fn wait(&mut self) -> Result {
+    fn wait(&mut self, logs: &Path) -> Result {
         let (begun, socket) = (Instant::now(), self.folder.join(format!("{NAME}.fabric")));
         while !socket.exists() {
             if let Ok(Some(status)) = self.process.try_wait() {
-                return Err(format!("vernic fabric up: {status}, see {FOLDER}/fabric.errors.txt"));
+                let file = logs.join("fabric.errors.txt");
+                return Err(format!("vernic fabric up: {status}, see {}", file.display()));
             }
             if begun.elapsed() > LIMIT {
                 return Err(format!("vernic fabric up: no {}", socket.display()));

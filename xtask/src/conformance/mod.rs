@@ -100,7 +100,7 @@ pub(crate) fn conformance(arguments: &Arguments) -> Result {
     let mut network = Network::new(&vernic.to_string_lossy())?;
     let by_lid = chosen.iter().any(|case| case.place == Place::InfiniBand);
     if by_lid || suites().any(|suite| suite.place == Place::InfiniBand) {
-        network.start_fabric(&vernic)?;
+        network.start_fabric(&vernic, &root().join(FOLDER))?;
     }
     let mut findings = Vec::new();
     if !chosen.is_empty() {

@@ -58,7 +58,7 @@ impl Place {
         Self::InfiniBand,
     ];
 
-    /// Those whose addresses are IP addresses.
+    /// Places whose addresses are IP addresses.
     pub(super) const BY_IP: [Self; 6] =
         [Self::Loopback, Self::Ipv4, Self::Ipv6, Self::Ethernet, Self::Loss, Self::Memory];
 
@@ -169,10 +169,10 @@ impl Network {
         Ok(network)
     }
 
-    /// Starts the fabric, if it does not run yet.
-    pub(super) fn start_fabric(&mut self, vernic: &Path) -> Result {
+    /// Starts the fabric, if it does not run yet. Its logs go to the folder `logs`.
+    pub(super) fn start_fabric(&mut self, vernic: &Path, logs: &Path) -> Result {
         if self.fabric.is_none() {
-            self.fabric = Some(Fabric::start(vernic)?);
+            self.fabric = Some(Fabric::start(vernic, logs)?);
         }
         Ok(())
     }

@@ -33,7 +33,7 @@ impl Golden {
         assert_eq!(all.len(), LINES);
         all
     }
-    /// Those of RoCEv1.
+    /// Packets of RoCEv1.
     fn all_v1() -> Vec<Self> {
         let all: Vec<_> = Self::every().filter(|golden| golden.name.starts_with(V1)).collect();
         assert_eq!(all.len(), LINES / 3);

@@ -5,7 +5,8 @@
 //! RoCEv2 alone has none. The link takes new sockets at its next receive, since opening counts as a
 //! change of the slots.
 //!
-//! Limits: [`MAX_STATIONS`], [`MAX_REMEMBERED`]. A station is never forgotten, since paths name it by its number.
+//! Limits: [`MAX_STATIONS`], [`MAX_REMEMBERED`]. A station is never forgotten, since paths name it
+//! by its number.
 
 use std::collections::VecDeque;
 use std::io;
