@@ -70,7 +70,7 @@ impl Options {
             name: name.to_owned(),
             folder: vernic_attach::path::folder(),
             capture: None,
-            spin: Duration::from_micros(50),
+            spin: Duration::from_micros(10),
             subnet: SubnetConfig::UNPACED,
             manager: None,
         }
@@ -197,6 +197,10 @@ impl Server {
     /// # Errors
     /// [`FabricError`].
     pub fn run(&mut self, mut each: impl FnMut(&Summary)) -> Result<(), FabricError> {
+        // Programs that spin may share a core with this thread, and wait for their packets.
+        if let Err(error) = sys::ask_for_short_slices() {
+            tracing::debug!(%error, "no short slices of the processor for the fabric");
+        }
         while !self.stops {
             let now = self.now();
             let news = self.take_events(now)?;

@@ -115,7 +115,7 @@ pub(crate) struct UpArguments {
     paced: bool,
     /// Microseconds for which the process looks for news before it sleeps; a sleep costs the next
     /// packet some 50
-    #[arg(long, value_name = "US", default_value_t = 50)]
+    #[arg(long, value_name = "US", default_value_t = 10)]
     spin: u32,
     /// Manage the subnet, from the last host: by shortest ways (minhop), or by ways up and then
     /// down alone (updn). OpenSM at another host takes over if its priority is above 0
