@@ -107,7 +107,8 @@ impl Device {
         if av.dgid.is_multicast() {
             return Err(PathError::Multicast { dgid: av.dgid });
         }
-        if av.dlid.is_multicast() {
+        // UCX chooses the source ports of RoCE by a destination LID, which says nothing there.
+        if self.rules().has_lids() && av.dlid.is_multicast() {
             return Err(PathError::MulticastLid { dlid: av.dlid });
         }
         let entropy = if av.flow_label != 0 { av.flow_label } else { own.value() };
