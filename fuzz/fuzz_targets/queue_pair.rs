@@ -51,7 +51,7 @@ fuzz_target!(|data: &[u8]| {
                 let mut bytes = bytes.to_vec();
                 aim(&mut bytes, bits, Psn::new(0));
                 if let Ok(packet) = Packet::parse(&bytes) {
-                    let meta = RxMeta { grh: None, ecn: 0, sl: 0 };
+                    let meta = RxMeta { grh: None, ecn: 0, route: vernic_wire::LocalRoute::NONE };
                     qp.handle_packet(now, &packet, &meta, &mut host);
                 }
             }
