@@ -41,6 +41,9 @@ use route::Headers;
 
 /// Messages that one call receives at most from a connection: as many as fill a batch.
 const MESSAGES_PER_CALL: usize = 16;
+/// How soon a full connection is tried again, in nanoseconds: the fabric process takes a message of
+/// 64 KiB in about so long, and programs that poll would try in each call.
+const AGAIN_NANOS: u64 = 10_000;
 /// Slots that are tried until the fabric process takes one. Another program of the host may have a
 /// slot that is free in this network namespace.
 const SLOT_TRIES: usize = 16;
@@ -121,6 +124,7 @@ impl LinkFactory for InfinibandFactory {
             ports,
             shared,
             outbox: PacketBatch::new(),
+            again: Nanos(0),
             next: 0,
             found: Vec::with_capacity(receive::MAX_PACKETS),
             counters: LinkCounters::default(),
@@ -145,6 +149,8 @@ struct InfinibandLink {
     shared: Arc<SharedPorts>,
     /// Packets that the connection had no room for, and those that are being gathered.
     outbox: PacketBatch,
+    /// The time at which the outbox is sent again, after the connection had no room for it.
+    again: Nanos,
     /// The connection that is received from next.
     next: usize,
     /// The packets of a message: where each begins, its length, and how it came.
@@ -209,7 +215,7 @@ impl InfinibandLink {
     }
 
     /// Sends what waits in the outbox. Returns whether it is empty now.
-    fn flush_outbox(&mut self) -> bool {
+    fn flush_outbox(&mut self, now: Nanos) -> bool {
         let Some(client) = self.clients.first() else {
             self.outbox.clear();
             return true;
@@ -217,11 +223,15 @@ impl InfinibandLink {
         if self.outbox.is_empty() {
             return true;
         }
+        if now < self.again {
+            return false;
+        }
         self.counters.tx_calls += 1;
         match client.send(&self.outbox) {
             Ok(()) => self.outbox.clear(),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 self.counters.tx_blocked += 1;
+                self.again = now.plus(AGAIN_NANOS);
                 return false;
             }
             Err(error) => self.end(&error),
@@ -300,7 +310,7 @@ impl Link for InfinibandLink {
         });
     }
 
-    fn send(&mut self, _now: Nanos, batch: &mut TxBatch) -> SendReport {
+    fn send(&mut self, now: Nanos, batch: &mut TxBatch) -> SendReport {
         self.follow_slots();
         let mut report = SendReport::default();
         self.stamp(batch);
@@ -325,22 +335,22 @@ impl Link for InfinibandLink {
                 }
                 false => batch.retire_part(count),
             }
-            if count < all && !self.flush_outbox() {
+            if count < all && !self.flush_outbox(now) {
                 report.blocked = true;
                 report.failure = None;
                 tracing::trace!(%path, "the fabric takes no packets for the moment");
                 return report;
             }
         }
-        report.blocked = !self.flush_outbox();
+        report.blocked = !self.flush_outbox(now);
         report
     }
 
-    fn recv(&mut self, _now: Nanos, batch: &mut RxBatch) -> usize {
+    fn recv(&mut self, now: Nanos, batch: &mut RxBatch) -> usize {
         self.follow_slots();
         batch.clear();
         if !self.outbox.is_empty() {
-            self.flush_outbox();
+            self.flush_outbox(now);
         }
         let count = self.clients.len();
         for step in 0..count {
