@@ -374,6 +374,11 @@ impl Link for InfinibandLink {
         self.poll_generation
     }
 
+    /// Packets that the connection had no room for are no batch's any more.
+    fn deadline(&self) -> Option<Nanos> {
+        (!self.outbox.is_empty()).then_some(self.again)
+    }
+
     fn paths(&self) -> Arc<dyn Paths> {
         self.shared.clone()
     }
