@@ -112,6 +112,11 @@ impl Cables {
         }
         subnet.set_outside(node, port, false, now).map_err(|error| error.to_string())?;
         let at = place.unwrap_or(self.0.len());
+        if let Some(old) = place.and_then(|at| self.0.get_mut(at)) {
+            // Its sockets close first: the new one may listen at the same address.
+            old.stage = Stage::Ended("another cable was to take its place".to_owned());
+            old.door = None;
+        }
         let socket = open(address, listens).map_err(|error| format!("{address}: {error}"))?;
         let events = if listens { libc::EPOLLIN } else { libc::EPOLLOUT };
         watch(epoll, EpollOp::Add, &socket, FIRST_KEY + at as u64, events as u32)

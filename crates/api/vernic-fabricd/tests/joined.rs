@@ -104,3 +104,18 @@ fn a_stranger_who_sends_nonsense_is_hung_up_on() {
     eventually("it listens again", || port(&fabric).1.ends_with("listens").then_some(()));
     fabric.stop();
 }
+
+#[test]
+fn a_port_that_carries_may_listen_at_the_same_address_again() {
+    let (one, two) = (line("one"), line("two"));
+    let address = free_address();
+    assert_eq!(join(&one, 1, address, true), Answer::Done);
+    assert_eq!(join(&two, 1, address, false), Answer::Done);
+    eventually("it carries", || port(&one).1.ends_with("carries").then_some(()));
+    assert_eq!(join(&one, 1, address, true), Answer::Done);
+    assert!(port(&one).1.ends_with("listens"), "{:?}", port(&one));
+    assert_eq!(join(&two, 1, address, false), Answer::Done);
+    eventually("it carries again", || port(&one).1.ends_with("carries").then_some(()));
+    two.stop();
+    one.stop();
+}

@@ -210,6 +210,7 @@ impl InfinibandLink {
         tracing::debug!(host = ?self.host, %error, "the fabric is gone");
         self.clients.clear();
         self.renew_fds();
+        self.counters.tx_errors += self.outbox.len() as u64;
         self.outbox.clear();
         self.shared.set(None);
     }
