@@ -76,11 +76,17 @@ struct Cable {
     outbox: VecDeque<u8>,
     /// Whether the system was told to say when there is room.
     wants_room: bool,
+    /// Until when the other end of a new connection must have said what it is.
+    hello_until: Time,
 }
 
 /// All cables.
 #[derive(Debug, Default)]
 pub(crate) struct Cables(Vec<Cable>);
+
+/// How long the other end of a new connection may say nothing, in nanoseconds. A fabric process
+/// says what it is at once; a scanner of ports says nothing, and would keep others out.
+const HELLO_NS: u64 = 2_000_000_000;
 
 /// The connection is to end, for this reason.
 struct End(String);
@@ -124,7 +130,9 @@ impl Cables {
         let stage = if listens { Stage::Listens(socket) } else { Stage::Connects(socket) };
         let (inbox, outbox) = (Vec::new(), VecDeque::new());
         let (door, wants_room) = (None, false);
-        let cable = Cable { node, port, address, stage, door, inbox, outbox, wants_room };
+        let hello_until = now;
+        let cable =
+            Cable { node, port, address, stage, door, inbox, outbox, wants_room, hello_until };
         match place {
             Some(at) => self.0[at] = cable,
             None => self.0.push(cable),
@@ -153,7 +161,12 @@ impl Cables {
     /// Sends the frames that leave the subnet.
     pub(crate) fn transmit(&mut self, subnet: &mut Subnet, epoll: BorrowedFd<'_>, now: Time) {
         for (key, cable) in (FIRST_KEY..).zip(&mut self.0) {
-            if let Err(End(reason)) = cable.transmit(subnet, epoll, key) {
+            let is_late = matches!(cable.stage, Stage::Connected(_)) && now >= cable.hello_until;
+            let sent = match is_late {
+                true => Err(End("the other end says nothing".to_owned())),
+                false => cable.transmit(subnet, epoll, key),
+            };
+            if let Err(End(reason)) = sent {
                 cable.end(subnet, epoll, key, reason, now);
             }
         }
@@ -212,7 +225,7 @@ impl Cable {
                     watch(epoll, EpollOp::Remove, &door, key, 0)?;
                     self.door = Some(door);
                     watch(epoll, EpollOp::Add, &socket, key, libc::EPOLLIN as u32)?;
-                    self.greet(socket)
+                    self.greet(socket, now)
                 }
                 Err(_) => {
                     self.stage = Stage::Listens(door);
@@ -225,7 +238,7 @@ impl Cable {
                     return Err(io::Error::from_raw_os_error(error).into());
                 }
                 watch(epoll, EpollOp::Change, &socket, key, libc::EPOLLIN as u32)?;
-                self.greet(socket)
+                self.greet(socket, now)
             }
             stage @ (Stage::Connected(_) | Stage::Carries(_)) => {
                 self.stage = stage;
@@ -241,7 +254,8 @@ impl Cable {
             }
         }
     }
-    fn greet(&mut self, socket: OwnFd) -> Result<(), End> {
+    fn greet(&mut self, socket: OwnFd, now: Time) -> Result<(), End> {
+        self.hello_until = now + HELLO_NS;
         sys::set_option(socket.as_fd(), libc::IPPROTO_TCP, libc::TCP_NODELAY, 1)?;
         self.stage = Stage::Connected(socket);
         self.inbox.clear();

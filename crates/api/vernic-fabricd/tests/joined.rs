@@ -119,3 +119,18 @@ fn a_port_that_carries_may_listen_at_the_same_address_again() {
     two.stop();
     one.stop();
 }
+
+#[test]
+fn a_stranger_who_says_nothing_keeps_nobody_out() {
+    let (one, two) = (line("one"), line("two"));
+    let address = free_address();
+    assert_eq!(join(&one, 1, address, true), Answer::Done);
+    let stranger = TcpStream::connect(address).unwrap();
+    eventually("it is taken", || port(&one).1.ends_with("connects").then_some(()));
+    eventually("it listens again", || port(&one).1.ends_with("listens").then_some(()));
+    assert_eq!(join(&two, 1, address, false), Answer::Done);
+    eventually("it carries", || port(&one).1.ends_with("carries").then_some(()));
+    drop(stranger);
+    two.stop();
+    one.stop();
+}
