@@ -5,8 +5,9 @@
 //! RoCEv2 alone has none. The link takes new sockets at its next receive, since opening counts as a
 //! change of the slots.
 //!
-//! Limits: [`MAX_STATIONS`], [`MAX_REMEMBERED`]. A station is never forgotten, since paths name it
-//! by its number.
+//! Limits: [`MAX_STATIONS`], [`MAX_ANSWERED`], [`MAX_REMEMBERED`]. Paths name a station by its
+//! number, so the station of a queue pair or an address handle is never forgotten. Anybody can ask
+//! for an answer, so the stations of answers have numbers of their own, which are used again.
 
 use std::collections::VecDeque;
 use std::io;
@@ -32,6 +33,11 @@ use crate::roce_v1::{filter, mac};
 /// Most stations, each a netdev with a source and a destination address: as many as hosts on one
 /// Ethernet that a device is likely to have queue pairs to.
 pub(crate) const MAX_STATIONS: usize = 1 << 16;
+
+/// Most stations that only answers go to; of more, the number of the one that was longest not asked
+/// for is used again. More than [`MAX_REMEMBERED`], so that each one remembered is one of them.
+const MAX_ANSWERED: usize = 1024;
+const _: () = assert!(MAX_ANSWERED > MAX_REMEMBERED);
 
 /// How long opening a path waits for a neighbour's address: what Linux gives its own verbs.
 const NEIGHBOUR_WAIT: Duration = Duration::from_secs(1);
@@ -72,7 +78,9 @@ pub(crate) struct Station {
     /// The netdev.
     pub(crate) ifindex: u32,
     pub(crate) src: MacAddr,
-    pub(crate) dst: MacAddr,
+    /// `None` if it [follows from the GID](mac::of_gid) that a path leads to. So all such GIDs of a
+    /// netdev, made-up ones as well, are one station.
+    pub(crate) dst: Option<MacAddr>,
 }
 
 /// A destination and its station, which is `None` for an address of this host.
@@ -91,6 +99,9 @@ struct State {
     /// Sockets that the link has not taken yet.
     fresh: Vec<FrameSocket>,
     stations: Vec<Station>,
+    /// The stations that only answers go to, each with the time of its last request in requests.
+    answered: Vec<(Station, u64)>,
+    requests: u64,
     /// The destinations of the last requests, the newest last.
     remembered: VecDeque<Remembered>,
 }
@@ -128,6 +139,13 @@ impl Shared {
     pub(crate) fn copy_stations(&self, known: &mut Vec<Station>) {
         let state = self.state();
         known.extend(state.stations.get(known.len()..).unwrap_or_default());
+    }
+
+    /// Returns the station of a number that [`copy_stations`](Self::copy_stations) does not yield:
+    /// one that answers go to.
+    pub(crate) fn answered(&self, number: u32) -> Option<Station> {
+        let at = (number as usize).checked_sub(MAX_STATIONS)?;
+        self.state().answered.get(at).map(|(station, _)| *station)
     }
 
     /// Receives the frames of a netdev from now on. Returns whether it did not before.
@@ -225,32 +243,61 @@ impl Shared {
 
     fn look_up(&self, to: &PathRequest) -> Result<Option<u32>, NoPath> {
         let ifindex = to.netdev_index;
-        let is_group = to.remote.is_multicast();
-        if !is_group && netdev::is_local(to.remote.to_ip()) {
+        if !to.remote.is_multicast() && netdev::is_local(to.remote.to_ip()) {
             return Ok(None);
         }
         self.open_netdev(ifindex).map_err(|error| NoPath::Frames(os_error(&error)))?;
         let src = mac_of(ifindex).map_err(|error| NoPath::Frames(os_error(&error)))?;
-        let dst = match is_group {
-            true => mac::of_group(to.remote),
-            false => match mac::of_link_local(to.remote) {
-                Some(mac) => mac,
-                None => find_neighbour(to)?,
-            },
+        let dst = match mac::of_gid(to.remote) {
+            Some(_) => None,
+            None => Some(find_neighbour(to)?),
         };
-        self.number_of(Station { ifindex, src, dst }).map(Some)
+        let (station, mut state) = (Station { ifindex, src, dst }, self.state());
+        match to.may_wait {
+            true => state.number_of(station).map(Some),
+            false => Ok(Some(state.answer_number_of(station))),
+        }
     }
+}
 
-    fn number_of(&self, station: Station) -> Result<u32, NoPath> {
-        let stations = &mut self.state().stations;
-        let known = stations.iter().position(|known| *known == station);
-        if known.is_none() && stations.len() == MAX_STATIONS {
+impl State {
+    /// Returns the number of a station for as long as the device is open.
+    fn number_of(&mut self, station: Station) -> Result<u32, NoPath> {
+        let known = self.known(station);
+        if known.is_none() && self.stations.len() == MAX_STATIONS {
             return Err(NoPath::TooManyStations);
         }
         Ok(known.unwrap_or_else(|| {
-            stations.push(station);
-            stations.len() - 1
-        }) as u32)
+            self.stations.push(station);
+            self.stations.len() as u32 - 1
+        }))
+    }
+
+    /// Returns the number of a station for an answer, which leaves at once.
+    fn answer_number_of(&mut self, station: Station) -> u32 {
+        if let Some(known) = self.known(station) {
+            return known;
+        }
+        self.requests += 1;
+        let entry = (station, self.requests);
+        let known = self.answered.iter().position(|(known, _)| *known == station);
+        let at = match known {
+            None if self.answered.len() < MAX_ANSWERED => {
+                self.answered.push(entry);
+                self.answered.len() - 1
+            }
+            known => {
+                let last = |at: &usize| self.answered[*at].1;
+                let at = known.or_else(|| (0..MAX_ANSWERED).min_by_key(last)).unwrap_or(0);
+                self.answered[at] = entry;
+                at
+            }
+        };
+        (MAX_STATIONS + at) as u32
+    }
+
+    fn known(&self, station: Station) -> Option<u32> {
+        self.stations.iter().position(|known| *known == station).map(|at| at as u32)
     }
 }
 
@@ -311,15 +358,39 @@ fn find_neighbour(to: &PathRequest) -> Result<MacAddr, NoPath> {
 mod tests {
     use super::*;
 
+    fn station(n: u32) -> Station {
+        let [a, b, c, d] = n.to_be_bytes();
+        Station { ifindex: 1, src: MacAddr([2; 6]), dst: Some(MacAddr([2, 0, a, b, c, d])) }
+    }
+
     #[test]
     fn a_station_has_one_number() {
         let shared = Shared::new(SlotTable::with_scope("station").unwrap(), 4096);
-        let station = |n| Station { ifindex: 1, src: MacAddr([2; 6]), dst: MacAddr([n; 6]) };
-        assert_eq!([1, 2, 1].map(|n| shared.number_of(station(n)).unwrap()), [0, 1, 0]);
+        let number_of = |n| shared.state().number_of(station(n)).unwrap();
+        assert_eq!([1, 2, 1].map(number_of), [0, 1, 0]);
+        assert_eq!(shared.state().answer_number_of(station(2)), 1);
         let mut known = vec![station(1)];
         shared.copy_stations(&mut known);
         assert_eq!(known, [station(1), station(2)]);
         shared.copy_stations(&mut known);
         assert_eq!(known.len(), 2);
+    }
+
+    #[test]
+    fn answers_to_strangers_take_no_room_from_queue_pairs() {
+        let shared = Shared::new(SlotTable::with_scope("answers").unwrap(), 4096);
+        shared.state().number_of(station(0)).unwrap();
+        let frequent = shared.state().answer_number_of(station(1));
+        for n in 2..70_000 {
+            let number = shared.state().answer_number_of(station(n));
+            assert_eq!(shared.answered(number), Some(station(n)));
+            if n % 1000 == 0 {
+                // One that is asked for again keeps its number.
+                assert_eq!(shared.state().answer_number_of(station(1)), frequent);
+            }
+        }
+        assert_eq!(shared.state().answered.len(), MAX_ANSWERED);
+        assert_eq!(shared.state().number_of(station(70_000)), Ok(1));
+        assert_eq!(shared.answered(1), None, "the link has the stations of queue pairs");
     }
 }

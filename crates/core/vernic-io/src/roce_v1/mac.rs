@@ -5,9 +5,15 @@ use std::net::Ipv6Addr;
 use vernic_wire::Gid;
 use vernic_wire::net::MacAddr;
 
+/// Returns the address that frames to a GID go to, if it follows from the GID: that of a group, or
+/// one in a link-local GID.
+pub(crate) fn of_gid(gid: Gid) -> Option<MacAddr> {
+    if gid.is_multicast() { Some(of_group(gid)) } else { of_link_local(gid) }
+}
+
 /// Returns the address in a link-local GID that was made from one: the modified EUI-64 of RFC 4291,
 /// appendix A. `None` for any other GID: privacy extensions make link-local addresses as well.
-pub(crate) fn of_link_local(gid: Gid) -> Option<MacAddr> {
+fn of_link_local(gid: Gid) -> Option<MacAddr> {
     let is_link_local = Ipv6Addr::from(gid.0).is_unicast_link_local();
     let [.., a, b, c, 0xFF, 0xFE, d, e, f] = gid.0 else { return None };
     is_link_local.then_some(MacAddr([a ^ 2, b, c, d, e, f]))
@@ -34,16 +40,16 @@ mod tests {
     #[test]
     fn a_link_local_gid_has_the_address_of_its_station() {
         let mac = MacAddr([0x02, 0x11, 0x22, 0x33, 0x44, 0x55]);
-        assert_eq!(of_link_local(gid("fe80::11:22ff:fe33:4455")), Some(mac));
+        assert_eq!(of_gid(gid("fe80::11:22ff:fe33:4455")), Some(mac));
         for other in ["fe80::1", "2001:db8::11:22ff:fe33:4455", "10.0.0.1", "fe80::11:22ff:ff33:1"]
         {
-            assert_eq!(of_link_local(gid(other)), None, "{other}");
+            assert_eq!(of_gid(gid(other)), None, "{other}");
         }
     }
 
     #[test]
     fn a_group_has_its_multicast_address() {
-        let of = |ip| of_group(gid(ip)).to_string();
+        let of = |ip| of_gid(gid(ip)).unwrap().to_string();
         assert_eq!(of("ff0e::4711:aabb:ccdd"), "33:33:aa:bb:cc:dd");
         assert_eq!(of("239.129.3.4"), "01:00:5e:01:03:04");
     }

@@ -8,7 +8,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 
 use vernic_sys::{self as sys, MAX_FRAME_HEAD, OutgoingFrame, OwnFd};
-use vernic_wire::net::EtherType;
+use vernic_wire::net::{EtherType, MacAddr};
 use vernic_wire::{FrameV1, Grh, icrc};
 
 use crate::batch::{ICRC_BYTES, TxBatch, TxRun};
@@ -16,6 +16,15 @@ use crate::buffer;
 use crate::link::{LinkCounters, SendReport};
 use crate::path::TxPath;
 use crate::roce_v1::control::{Shared, Station};
+use crate::roce_v1::mac;
+
+/// The netdev that frames leave by, and their Ethernet addresses.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    ifindex: u32,
+    src: MacAddr,
+    dst: MacAddr,
+}
 
 /// The sending half.
 #[derive(Debug)]
@@ -33,20 +42,28 @@ impl Transmit {
         Self { shared, socket_bytes, socket: None, stations: Vec::new() }
     }
 
-    /// Returns the station that a path leads to.
-    fn station(&mut self, path: &TxPath) -> Option<Station> {
-        let number = path.id().frames()? as usize;
-        if number >= self.stations.len() {
+    /// Returns the way of the frames of a path, once the stations are as of now.
+    fn way(&self, path: &TxPath) -> Option<Way> {
+        let number = path.id().frames()?;
+        let known = self.stations.get(number as usize).copied();
+        let station = known.or_else(|| self.shared.answered(number))?;
+        let dst = station.dst.or_else(|| mac::of_gid(path.remote()))?;
+        Some(Way { ifindex: station.ifindex, src: station.src, dst })
+    }
+
+    /// Whether a path has a station.
+    fn has_way(&mut self, path: &TxPath) -> bool {
+        if self.way(path).is_none() {
             self.shared.copy_stations(&mut self.stations);
         }
-        self.stations.get(number).copied()
+        self.way(path).is_some()
     }
 
     /// Sends the packets by RoCEv1 that are first in the batch, up to the first one by UDP.
     pub(crate) fn send(&mut self, batch: &mut TxBatch, counters: &mut LinkCounters) -> SendReport {
         let mut report = SendReport::default();
         while let Some(first) = batch.first_run().filter(|run| run.path.id().is_frames()) {
-            if self.station(first.path).is_none() || self.open().is_err() {
+            if !self.has_way(first.path) || self.open().is_err() {
                 fail(&first, libc::EHOSTUNREACH, &mut report);
                 batch.retire(1);
                 continue;
@@ -86,18 +103,13 @@ impl Transmit {
         counters: &mut LinkCounters,
     ) -> std::io::Result<usize> {
         let Some(socket) = &self.socket else { return Ok(0) };
-        let stations = &self.stations;
-        let known = |run: &TxRun<'_>| stations.get(run.path.id().frames()? as usize).copied();
-        let runs = batch.runs().map_while(|run| Some((known(&run)?, run)));
-        let frames = runs.flat_map(|(station, run)| {
+        let runs = batch.runs().map_while(|run| Some((self.way(run.path)?, run)));
+        let frames = runs.flat_map(|(way, run)| {
             run.packets().map(move |body| {
                 let mut head = [0; MAX_FRAME_HEAD];
-                head[..FrameV1::HEADER_LEN].copy_from_slice(&headers(
-                    &station,
-                    run.path,
-                    body.len(),
-                ));
-                let (ifindex, head_len) = (station.ifindex, FrameV1::HEADER_LEN);
+                let headers = headers(&way, run.path, body.len());
+                head[..FrameV1::HEADER_LEN].copy_from_slice(&headers);
+                let (ifindex, head_len) = (way.ifindex, FrameV1::HEADER_LEN);
                 OutgoingFrame { ifindex, head, head_len, body }
             })
         });
@@ -108,8 +120,8 @@ impl Transmit {
     }
 }
 
-fn headers(station: &Station, path: &TxPath, len: usize) -> [u8; FrameV1::HEADER_LEN] {
-    FrameV1::headers((station.src, station.dst), &grh(path, len))
+fn headers(way: &Way, path: &TxPath, len: usize) -> [u8; FrameV1::HEADER_LEN] {
+    FrameV1::headers((way.src, way.dst), &grh(path, len))
 }
 
 /// Returns the GRH of a packet of `len` bytes, ICRC included. Of the flow label, 16 bits are used.
