@@ -13,11 +13,20 @@ pub enum Address {
     RoceV1(Gid),
     /// A local identifier: packets of InfiniBand within a subnet.
     Lid(u16),
+    /// A local identifier of a port of this device. Its high bits are not part of the address: a
+    /// subnet manager may change them at any time.
+    OwnLid {
+        /// The number of the port.
+        port: u8,
+        /// The low bits, which are the port's own to choose.
+        path_bits: u8,
+    },
 }
 
 impl Address {
-    /// Returns the address as a GID. A LID, which has none, becomes `fe80::` and the LID, so that
-    /// settings and logs that only have GIDs can name it.
+    /// Returns the address as a GID. A LID, which has none, becomes `fe80::` and the LID, or
+    /// `fe80::`, the port and the path bits, so that settings and logs that only have GIDs can name
+    /// it.
     #[inline]
     pub fn gid(self) -> Gid {
         match self {
@@ -25,6 +34,9 @@ impl Address {
             Self::Lid(lid) => {
                 let [high, low] = lid.to_be_bytes();
                 Gid([0xFE, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, high, low])
+            }
+            Self::OwnLid { port, path_bits } => {
+                Gid([0xFE, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, port, 0, path_bits])
             }
         }
     }
@@ -45,6 +57,10 @@ impl PartialEq for Address {
                 u128::from_ne_bytes(own.0) == u128::from_ne_bytes(other.0)
             }
             (Self::Lid(own), Self::Lid(other)) => own == other,
+            (
+                Self::OwnLid { port: own_port, path_bits: own_bits },
+                Self::OwnLid { port, path_bits },
+            ) => (own_port, own_bits) == (port, path_bits),
             _ => false,
         }
     }
@@ -61,6 +77,9 @@ impl std::fmt::Display for Address {
         match self {
             Self::Gid(gid) | Self::RoceV1(gid) => write!(f, "{}", gid.to_ip()),
             Self::Lid(lid) => write!(f, "LID {lid}"),
+            Self::OwnLid { port, path_bits } => {
+                write!(f, "the LID of port {port}, path bits {path_bits}")
+            }
         }
     }
 }

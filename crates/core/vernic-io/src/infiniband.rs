@@ -122,6 +122,7 @@ impl LinkFactory for InfinibandFactory {
             slots_generation: generation,
             poll_generation: 0,
             ports,
+            lids_changed: false,
             shared,
             outbox: PacketBatch::new(),
             again: Nanos(0),
@@ -146,6 +147,9 @@ struct InfinibandLink {
     slots_generation: u64,
     poll_generation: u64,
     ports: Vec<LinkPort>,
+    /// Whether a port has another LID since the packets that wait in the batch were stamped: the
+    /// ICRC covers it.
+    lids_changed: bool,
     shared: Arc<SharedPorts>,
     /// Packets that the connection had no room for, and those that are being gathered.
     outbox: PacketBatch,
@@ -241,8 +245,8 @@ impl InfinibandLink {
     }
 
     /// Moves packets of a run to the outbox. Returns how many found room.
-    fn gather(outbox: &mut PacketBatch, run: &TxRun<'_>) -> usize {
-        let mut headers = Headers::of(run.path);
+    fn gather(outbox: &mut PacketBatch, ports: &[LinkPort], run: &TxRun<'_>) -> usize {
+        let mut headers = Headers::of(run.path, ports);
         let (port, start) = (route::port_of(run.path), headers.len());
         let mut count = 0;
         for packet in run.packets() {
@@ -278,7 +282,8 @@ impl InfinibandLink {
                 }
                 Ok(DataEvent::Port(port)) => {
                     if let Some(place) = ports.get_mut(usize::from(port.number.0).wrapping_sub(1)) {
-                        *place = ports::of_report(&port);
+                        let before = std::mem::replace(place, ports::of_report(&port));
+                        self.lids_changed |= (before.lid, before.lmc) != (place.lid, place.lmc);
                         self.shared.set(Some(self.ports.clone()));
                     }
                 }
@@ -295,20 +300,27 @@ impl InfinibandLink {
     }
 }
 
+/// Writes the ICRCs of packets of one path.
+fn stamp(path: &TxPath, ports: &[LinkPort], packets: &mut [u8], stride: usize) {
+    let mut headers = Headers::of(path, ports);
+    for packet in packets.chunks_mut(stride) {
+        if let Some((transport, icrc)) = packet.split_last_chunk_mut::<4>() {
+            *icrc = headers.icrc(transport).to_le_bytes();
+        }
+    }
+}
+
 impl Link for InfinibandLink {
     fn limits(&self) -> LinkLimits {
         LinkLimits { max_run_bytes: MAX_MESSAGE as u32, ..LinkLimits::default() }
     }
 
     fn stamp(&mut self, batch: &mut TxBatch) {
-        batch.stamp_with(|path, _, packets, stride| {
-            let mut headers = Headers::of(path);
-            for packet in packets.chunks_mut(stride) {
-                if let Some((transport, icrc)) = packet.split_last_chunk_mut::<4>() {
-                    *icrc = headers.icrc(transport).to_le_bytes();
-                }
-            }
-        });
+        let ports = &self.ports;
+        if std::mem::take(&mut self.lids_changed) {
+            batch.rewrite_stamped(|path, packets, stride| stamp(path, ports, packets, stride));
+        }
+        batch.stamp_with(|path, _, packets, stride| stamp(path, ports, packets, stride));
     }
 
     fn send(&mut self, now: Nanos, batch: &mut TxBatch) -> SendReport {
@@ -323,7 +335,7 @@ impl Link for InfinibandLink {
                 continue;
             }
             let (all, path) = (run.count(), *run.path);
-            let count = Self::gather(&mut self.outbox, &run);
+            let count = Self::gather(&mut self.outbox, &self.ports, &run);
             let bytes: usize = run.packets().take(count).map(<[u8]>::len).sum();
             report.packets += count;
             report.bytes += bytes;

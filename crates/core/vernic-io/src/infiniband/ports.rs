@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use vernic_attach::PortReport;
 use vernic_sys as sys;
-use vernic_wire::{Gid, Lid};
+use vernic_wire::Gid;
 
 use super::route;
 use crate::link::{NoPath, OpenPath, PathRequest, Paths};
@@ -91,8 +91,6 @@ impl Paths for SharedPorts {
         let ports = self.lock();
         let at = usize::from(to.port.value()).wrapping_sub(1);
         let port = ports.as_ref().and_then(|ports| ports.get(at)).ok_or(NoPath::UnknownGid)?;
-        let free = (1u16 << port.lmc.min(7)) - 1;
-        let slid = Lid(port.lid.value() | u16::from(to.path_bits) & free);
-        Ok(route::open(to, slid))
+        Ok(route::open(to, to.path_bits & route::own_bits(port)))
     }
 }

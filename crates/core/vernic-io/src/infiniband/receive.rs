@@ -8,6 +8,8 @@ use crate::batch::{Door, Icrc, RxMeta};
 use crate::link::LinkCounters;
 use crate::link_port::LinkPort;
 
+use super::route;
+
 /// The most packets of a message: the shortest has an LRH, a BTH and an ICRC.
 pub(super) const MAX_PACKETS: usize = vernic_attach::MAX_MESSAGE / (4 + Lrh::LEN + 12 + icrc::LEN);
 
@@ -20,7 +22,7 @@ pub(super) struct Arrival {
 
 /// Reads the headers of a packet, LRH to ICRC, and checks its ICRC. `None` for a packet that is
 /// none of the transport's, and `Some(Err)` if the ICRC is wrong.
-fn read(packet: &[u8], port: Option<&LinkPort>) -> Option<Result<Arrival, ()>> {
+fn read(packet: &[u8], number: PortNum, port: Option<&LinkPort>) -> Option<Result<Arrival, ()>> {
     let lrh = Lrh::parse(packet).ok()?;
     let (grh, start) = match lrh.next_header {
         Lrh::NEXT_BTH => (None, Lrh::LEN),
@@ -31,16 +33,15 @@ fn read(packet: &[u8], port: Option<&LinkPort>) -> Option<Result<Arrival, ()>> {
     if icrc::of_infiniband(&lrh, grh.as_ref(), transport) != u32::from_le_bytes(*stamped) {
         return Some(Err(()));
     }
-    let own_bits = port.map_or(0, |port| (1u8 << port.lmc.min(7)) - 1);
+    let is_to_group = Lid(lrh.dlid).is_multicast();
+    let path_bits = port.filter(|_| !is_to_group).map_or(0, route::own_bits) & lrh.dlid as u8;
     let [src, dst] = match &grh {
         Some(grh) => [grh.sgid, grh.dgid].map(Address::Gid),
-        None => [lrh.slid, lrh.dlid].map(Address::Lid),
+        None if is_to_group => [lrh.slid, lrh.dlid].map(Address::Lid),
+        // The adapter takes packets to LIDs of the port only.
+        None => [Address::Lid(lrh.slid), Address::OwnLid { port: number.value(), path_bits }],
     };
-    let route = LocalRoute {
-        slid: Lid(lrh.slid),
-        service_level: lrh.service_level,
-        path_bits: if Lid(lrh.dlid).is_multicast() { 0 } else { lrh.dlid as u8 & own_bits },
-    };
+    let route = LocalRoute { slid: Lid(lrh.slid), service_level: lrh.service_level, path_bits };
     let meta = RxMeta {
         src,
         dst,
@@ -65,9 +66,9 @@ pub(super) fn sort(
     counters: &mut LinkCounters,
     mut found: impl FnMut(usize, usize, RxMeta),
 ) {
-    for (PortNum(port), packet, at) in packets.with_offsets() {
-        let port = ports.get(usize::from(port).wrapping_sub(1));
-        match read(packet, port) {
+    for (number, packet, at) in packets.with_offsets() {
+        let port = ports.get(usize::from(number.value()).wrapping_sub(1));
+        match read(packet, number, port) {
             Some(Ok(Arrival { start, meta })) => found(at + start, packet.len() - start, meta),
             Some(Err(())) => counters.icrc_errors += 1,
             None => counters.rx_errors += 1,

@@ -1,19 +1,23 @@
 //! Paths of an InfiniBand link: the fields of LRH and GRH in a [`TxPath`].
 //!
 //! ```text
-//!  TxPath   id               door                                   flow
-//!         +------+------+  +------+--------------+-----+-----+----+  +-------------+
-//!         | SLID | DLID |  | port | label 19..16 |  0  | GRH | SL |  | label 15..0 |
-//!         +------+------+  +------+--------------+-----+-----+----+  +-------------+
-//!            16     16        4          4          3     1    4 bits
+//!  TxPath   id                    door                                   flow
+//!         +-----------+------+  +------+--------------+-----+-----+----+  +-------------+
+//!         | path bits | DLID |  | port | label 19..16 |  0  | GRH | SL |  | label 15..0 |
+//!         +-----------+------+  +------+--------------+-----+-----+----+  +-------------+
+//!              16        16        4          4          3     1    4 bits
 //! ```
+//!
+//! The source LID is made when a packet leaves, of the LID that the port has then and the path bits
+//! (IBTA 7.7.2): a subnet manager may give the port another LID at any time.
 //!
 //! GIDs, traffic class and hop limit are those of the path, and go into a GRH if there is one.
 
-use vernic_wire::{Gid, Grh, Lid, Lrh, PortNum};
+use vernic_wire::{Gid, Grh, Lrh, PortNum};
 
 use crate::address::Address;
 use crate::link::{OpenPath, PathRequest};
+use crate::link_port::LinkPort;
 use crate::path::{PathId, TxPath};
 
 /// The bit of a door that says that packets have a GRH.
@@ -29,10 +33,15 @@ pub(super) fn port_of(path: &TxPath) -> PortNum {
     PortNum((path.door() >> PORT_SHIFT) as u8)
 }
 
-/// Opens the path of a request whose packets leave with the LID `slid`.
-pub(super) fn open(to: &PathRequest, slid: Lid) -> OpenPath {
+/// Returns the bits of a LID that a port chooses itself.
+pub(super) fn own_bits(port: &LinkPort) -> u8 {
+    (1 << port.lmc.min(7)) - 1
+}
+
+/// Opens the path of a request. The path bits are some that the port has.
+pub(super) fn open(to: &PathRequest, path_bits: u8) -> OpenPath {
     let is_global = !to.remote.is_zero();
-    let id = PathId(u32::from(slid.value()) << 16 | u32::from(to.dlid.value()));
+    let id = PathId(u32::from(path_bits) << 16 | u32::from(to.dlid.value()));
     let label = if is_global { to.flow_label & 0xF_FFFF } else { 0 };
     let port = u16::from(to.port.value()) << PORT_SHIFT;
     let label_bits = (label >> 16 << LABEL_SHIFT) as u16;
@@ -51,7 +60,10 @@ pub(super) fn open(to: &PathRequest, slid: Lid) -> OpenPath {
         .with_hop_limit(hop_limit);
     let [remote, local] = match is_global {
         true => [Address::Gid(remote), Address::Gid(local)],
-        false => [Address::Lid(to.dlid.value()), Address::Lid(slid.value())],
+        false => {
+            let own = Address::OwnLid { port: to.port.value(), path_bits };
+            [Address::Lid(to.dlid.value()), own]
+        }
     };
     OpenPath { path, remote, local }
 }
@@ -63,15 +75,18 @@ pub(super) struct Headers {
 }
 
 impl Headers {
-    /// Returns the headers of a path, without lengths.
-    pub(super) fn of(path: &TxPath) -> Self {
+    /// Returns the headers of a path by one of the ports as they are now, without lengths.
+    pub(super) fn of(path: &TxPath, ports: &[LinkPort]) -> Self {
         let (id, door) = (path.id().0, path.door());
+        let port = ports.get(usize::from(port_of(path).value()).wrapping_sub(1));
+        let bits = (id >> 16) as u8;
+        let slid = port.map_or(0, |port| port.lid.value() | u16::from(bits & own_bits(port)));
         let is_global = door & GLOBAL != 0;
         let lrh = Lrh {
             service_level: (door & 0xF) as u8,
             next_header: if is_global { Lrh::NEXT_GRH } else { Lrh::NEXT_BTH },
             dlid: id as u16,
-            slid: (id >> 16) as u16,
+            slid,
             ..Lrh::default()
         };
         let grh = is_global.then(|| Grh {
@@ -118,6 +133,8 @@ impl Headers {
 
 #[cfg(test)]
 mod tests {
+    use vernic_wire::Lid;
+
     use super::*;
 
     fn request(remote: Gid) -> PathRequest {
@@ -137,11 +154,25 @@ mod tests {
         }
     }
 
+    fn ports(lid: u16, lmc: u8) -> [LinkPort; 1] {
+        [LinkPort { lid: Lid(lid), lmc, ..LinkPort::default() }]
+    }
+
+    #[test]
+    fn a_path_leaves_with_the_lid_that_the_port_has_then() {
+        let OpenPath { path, local, .. } = open(&request(Gid::default()), 3);
+        assert_eq!(local, Address::OwnLid { port: 1, path_bits: 3 });
+        let slid = |lid, lmc| Headers::of(&path, &ports(lid, lmc)).lrh.slid;
+        assert_eq!([slid(4, 2), slid(32, 2), slid(32, 1), slid(5, 0)], [7, 35, 33, 5]);
+        assert_eq!(Headers::of(&path, &[]).lrh.slid, 0);
+    }
+
     #[test]
     fn a_local_path_has_an_lrh_alone() {
-        let OpenPath { path, remote, local } = open(&request(Gid::default()), Lid(4));
-        assert_eq!((remote, local), (Address::Lid(9), Address::Lid(4)));
-        let mut headers = Headers::of(&path);
+        let OpenPath { path, remote, local } = open(&request(Gid::default()), 0);
+        let own = Address::OwnLid { port: 1, path_bits: 0 };
+        assert_eq!((remote, local), (Address::Lid(9), own));
+        let mut headers = Headers::of(&path, &ports(4, 0));
         let mut bytes = [0; 60];
         headers.emit(20, &mut bytes);
         let lrh = Lrh::parse(&bytes).unwrap();
@@ -151,9 +182,9 @@ mod tests {
 
     #[test]
     fn a_global_path_has_a_grh_with_all_that_was_asked_for() {
-        let OpenPath { path, remote, local } = open(&request(Gid([2; 16])), Lid(4));
+        let OpenPath { path, remote, local } = open(&request(Gid([2; 16])), 0);
         assert_eq!((remote, local), (Address::Gid(Gid([2; 16])), Address::Gid(Gid([1; 16]))));
-        let mut headers = Headers::of(&path);
+        let mut headers = Headers::of(&path, &ports(4, 0));
         let mut bytes = [0; 60];
         headers.emit(20, &mut bytes);
         let lrh = Lrh::parse(&bytes).unwrap();
