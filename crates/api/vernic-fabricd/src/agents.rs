@@ -12,7 +12,7 @@ use vernic_proto::mad::{
     self, Agents, AgentsConfig, Delivery, MadTransmit, Outcome, RegisterError,
 };
 use vernic_wire::mad::MgmtClass;
-use vernic_wire::{Gid, Grh, Lid, PortNum, Psn, Qpn, vcrc};
+use vernic_wire::{Gid, Grh, Lid, Pkey, PortNum, Psn, Qpn, vcrc};
 
 use crate::key::Key;
 
@@ -295,13 +295,21 @@ fn envelope_of(transmit: &MadTransmit, port: &PortAttributes) -> Option<Envelope
             dgid: grh.gid,
         }),
     };
+    let pkey = match is_management {
+        // Subnet management is of no partition (IBTA 10.9.9).
+        true => Pkey::DEFAULT,
+        false => {
+            let row = port.tables.pkeys.get(usize::from(address.pkey_index));
+            *row.filter(|pkey| port.has_pkey(**pkey))?
+        }
+    };
     Some(Envelope {
         is_management,
         service_level: address.sl.value(),
         slid: if is_permissive { Lid::PERMISSIVE.0 } else { own },
         dlid: address.lid.0,
         grh,
-        pkey: *port.tables.pkeys.get(usize::from(address.pkey_index))?,
+        pkey,
         source,
         destination: address.qpn,
         qkey: address.qkey,

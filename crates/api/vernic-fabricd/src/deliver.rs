@@ -7,18 +7,22 @@
 //! | QPN 2 to 0xFFFFFE | the program whose slot is in the QPN |
 //! | QPN 0xFFFFFF | each program that has joined the group |
 //! | anything else | nobody; counted |
+//!
+//! A packet of no partition of the port goes to nobody (IBTA 10.9.3). The port counts it, and tells
+//! the subnet manager.
 
 use vernic_attach::{Packets, QPN_INDEX_BITS};
 use vernic_fabric::Time;
-use vernic_fabric::subnet::NodeId;
+use vernic_fabric::subnet::{NodeId, Subnet};
 use vernic_wire::cm::{CmMessage, CommId};
 use vernic_wire::mad::{MAD_LEN, MgmtClass};
-use vernic_wire::{Bth, Deth, Gid, Grh, Lid, Lrh, PortNum, Qpn};
+use vernic_wire::smp::BadKey;
+use vernic_wire::{Bth, Deth, Gid, Grh, Lid, Lrh, Opcode, PortNum, Qpn, ServiceLevel};
 
 use crate::clients::{Client, Clients, Role};
 use crate::host::Host;
 use crate::key::Key;
-use crate::program::{Offer, is_allowed};
+use crate::program::{Offer, is_allowed, pkey, transport_at};
 use crate::world::World;
 
 /// Where a packet goes.
@@ -36,14 +40,40 @@ const COMM_ID_SHIFT: u32 = 32 - (24 - QPN_INDEX_BITS);
 /// packet.
 fn transport(packet: &[u8]) -> Option<(usize, Option<Gid>)> {
     let lrh = Lrh::parse(packet).ok()?;
-    match lrh.next_header {
-        Lrh::NEXT_BTH => Some((Lrh::LEN, None)),
-        Lrh::NEXT_GRH => {
-            let grh = Grh::parse(packet.get(Lrh::LEN..)?).ok()?;
-            Some((Lrh::LEN + Grh::LEN, Some(grh.dgid)))
-        }
-        _ => None,
-    }
+    let at = transport_at(&lrh)?;
+    Some((at, grh(&lrh, packet).map(|grh| grh.dgid)))
+}
+
+fn grh(lrh: &Lrh, packet: &[u8]) -> Option<Grh> {
+    let is_global = lrh.next_header == Lrh::NEXT_GRH;
+    packet.get(Lrh::LEN..).filter(|_| is_global).and_then(|bytes| Grh::parse(bytes).ok())
+}
+
+/// Whether a port takes the partition of a packet; of one without a transport, there is none.
+fn takes_partition(subnet: &Subnet, (node, port): (NodeId, PortNum), packet: &[u8]) -> bool {
+    let pkey = Lrh::parse(packet).ok().and_then(|lrh| pkey(&lrh, packet));
+    let takes = |pkey| subnet.port(node, port).is_some_and(|port| port.takes_pkey(pkey));
+    pkey.is_none_or(takes)
+}
+
+/// Returns what a trap says of a packet whose partition key is wrong.
+fn bad_key(packet: &[u8]) -> Option<BadKey> {
+    let lrh = Lrh::parse(packet).ok()?;
+    let transport = packet.get(transport_at(&lrh)?..)?;
+    let (bth, grh) = (Bth::parse(transport).ok()?, grh(&lrh, packet));
+    // Packets of connected services do not say where they are from.
+    let is_datagram = matches!(bth.opcode, Opcode::UD_SEND_ONLY | Opcode::UD_SEND_ONLY_IMM);
+    let deth = transport.get(Bth::LEN..).and_then(|bytes| Deth::parse(bytes).ok());
+    Some(BadKey {
+        from: Lid(lrh.slid),
+        to: Lid(lrh.dlid),
+        key: bth.pkey.value().into(),
+        service_level: ServiceLevel::new(lrh.service_level),
+        from_qp: deth.filter(|_| is_datagram).map_or(Qpn::new(0), |deth| deth.src_qpn),
+        to_qp: bth.dest_qpn,
+        from_gid: grh.map_or(Gid::ZERO, |grh| grh.sgid),
+        to_gid: grh.map_or(Gid::ZERO, |grh| grh.dgid),
+    })
 }
 
 fn target(packet: &[u8]) -> Target {
@@ -70,6 +100,13 @@ pub(crate) fn port(world: &mut World, clients: &mut Clients, end: (NodeId, PortN
     loop {
         let host = &mut world.hosts[at];
         let Some(packet) = world.subnet.peek_receive(end.0, end.1) else { break };
+        if !takes_partition(&world.subnet, end, packet) {
+            if let Some(bad) = bad_key(packet) {
+                world.subnet.handle_bad_pkey(end.0, end.1, &bad, now);
+            }
+            world.subnet.skip_receive(end.0, end.1);
+            continue;
+        }
         let offer = match target(packet) {
             Target::Slot(slot) => match host.program(slot) {
                 Some(key) => offer(clients, &mut world.dirty, key, end.1, packet, now),
@@ -160,7 +197,11 @@ pub(crate) fn to_own_members(
     for (port, packet) in packets {
         let host = &world.hosts[at];
         let Target::Group(lid, gid) = target(packet) else { continue };
-        if !host.has_members(port, lid) || !is_allowed(&world.subnet, host.node, port, packet) {
+        let end = (host.node, port);
+        if !host.has_members(port, lid)
+            || !is_allowed(&world.subnet, host.node, port, packet)
+            || !takes_partition(&world.subnet, end, packet)
+        {
             continue;
         }
         for slot in host.members(port, lid, gid) {

@@ -6,7 +6,7 @@ use vernic_fabric::Time;
 use vernic_fabric::link::SubmitError;
 use vernic_fabric::subnet::{NodeId, Subnet};
 use vernic_wire::cm::ServiceId;
-use vernic_wire::{Bth, Lid, Lrh, Opcode, PortNum, VirtualLane};
+use vernic_wire::{Bth, Grh, Lid, Lrh, Opcode, Pkey, PortNum, VirtualLane};
 
 use crate::host::Host;
 
@@ -30,8 +30,8 @@ pub(crate) struct ProgramCounts {
     pub(crate) received: u64,
     /// Packets for it that were dropped, because it took nothing for too long.
     pub(crate) not_taken: u64,
-    /// Packets that it wanted to send and must not: no packet, a foreign source, management. Joins
-    /// and services beyond the bound, too.
+    /// Packets that it wanted to send and must not: no packet, a foreign source, management, a
+    /// partition that the port is not in. Joins and services beyond the bound, too.
     pub(crate) refused: u64,
     /// Packets that its port did not carry: no link, no lane for the service level.
     pub(crate) discarded: u64,
@@ -225,19 +225,36 @@ impl Full {
     }
 }
 
-/// Whether a program may send a packet: it has headers, comes from a LID of the port, and is none
-/// of subnet management.
+/// Whether a program may send a packet: it has headers, comes from a LID of the port, is none of
+/// subnet management, and has a partition key of the port's table.
 pub(crate) fn is_allowed(subnet: &Subnet, node: NodeId, port: PortNum, packet: &[u8]) -> bool {
     let Ok(lrh) = Lrh::parse(packet) else { return false };
     let Some(port) = subnet.port(node, port) else { return false };
     let is_own = port.lid.is_unicast() && lrh.slid >> port.lmc == port.lid.0 >> port.lmc;
     let is_management = VirtualLane::new(lrh.virtual_lane).is_management();
-    is_own && !is_management && !is_from_smi(&lrh, packet) && Lid(lrh.dlid) != Lid::RESERVED
+    let is_in_table = pkey(&lrh, packet).is_none_or(|pkey| port.has_pkey(pkey));
+    let is_to_port = Lid(lrh.dlid) != Lid::RESERVED;
+    is_own && !is_management && !is_from_smi(&lrh, packet) && is_to_port && is_in_table
+}
+
+/// Returns the partition key of a packet; `None` for one without a transport.
+pub(crate) fn pkey(lrh: &Lrh, packet: &[u8]) -> Option<Pkey> {
+    let at = transport_at(lrh)?;
+    packet.get(at..).and_then(|bytes| Bth::parse(bytes).ok()).map(|bth| bth.pkey)
+}
+
+/// Returns where the transport of a packet begins; `None` for a raw packet.
+pub(crate) const fn transport_at(lrh: &Lrh) -> Option<usize> {
+    match lrh.next_header {
+        Lrh::NEXT_BTH => Some(Lrh::LEN),
+        Lrh::NEXT_GRH => Some(Lrh::LEN + Grh::LEN),
+        _ => None,
+    }
 }
 
 /// Whether a datagram says that it is from queue pair 0.
 fn is_from_smi(lrh: &Lrh, packet: &[u8]) -> bool {
-    let at = Lrh::LEN + if lrh.next_header == Lrh::NEXT_GRH { vernic_wire::Grh::LEN } else { 0 };
+    let at = transport_at(lrh).unwrap_or(Lrh::LEN);
     let is_datagram = [Opcode::UD_SEND_ONLY, Opcode::UD_SEND_ONLY_IMM]
         .iter()
         .any(|op| packet.get(at) == Some(&op.0));

@@ -4,7 +4,9 @@ mod common;
 
 use std::io;
 
-use common::{Fabric, Manager, ONE, eventually, packet, port_news, receive_batch, request, send};
+use common::{
+    Fabric, Manager, ONE, eventually, packet, port_news, receive_batch, request, restamp, send,
+};
 use vernic_attach::data::Membership;
 use vernic_attach::hello::Purpose;
 use vernic_attach::{
@@ -132,6 +134,69 @@ fn members_of_a_group_get_its_packets_until_they_leave() {
     send(&c, &[packet(2, 0xC001, 0xFF_FFFF, b"late")]);
     assert_eq!(receive_batch(&c), [b"late"]);
     settle(&b, 1);
+    fabric.stop();
+}
+
+#[test]
+fn a_partition_that_was_taken_away_carries_nothing() {
+    let fabric = single(2);
+    let (a, _) = fabric.attach("h1");
+    let (b, _) = fabric.attach("h2");
+    let mut manager = Manager::bring_up(&fabric, 2);
+    port_news(&a, |port| port.state == 4);
+    port_news(&b, |port| port.state == 4);
+    // Gives a port the partitions of the first rows.
+    let set_keys = |manager: &mut Manager, path: &[u8], keys: [u16; 2]| {
+        let mut table = request(path, SmAttribute::PKEY_TABLE, 0);
+        for (room, key) in table.data.chunks_mut(2).zip(keys) {
+            room.copy_from_slice(&key.to_be_bytes());
+        }
+        manager.set(table);
+    };
+    let has_keys = |client: &DataClient, keys: [u16; 2]| {
+        port_news(client, |port| keys.iter().zip(&port.pkeys).all(|(own, row)| *own == row.0));
+    };
+    let of = |key: u16, text: &[u8]| {
+        let mut packet = packet(1, 2, qpn(&b, 5), text);
+        // In the BTH.
+        packet[10..12].copy_from_slice(&key.to_be_bytes());
+        restamp(packet)
+    };
+    set_keys(&mut manager, &[], [0xFFFF, 0x8001]);
+    set_keys(&mut manager, &[1, 2], [0xFFFF, 0x0001]);
+    has_keys(&a, [0xFFFF, 0x8001]);
+    has_keys(&b, [0xFFFF, 0x0001]);
+    send(&a, &[of(0x8001, b"one."), of(0xFFFF, b"all.")]);
+    let mut got = Vec::new();
+    while got.len() < 2 {
+        got.extend(receive_batch(&b));
+    }
+    assert_eq!(got, [b"one.", b"all."]);
+
+    // The receiver has it no more: its port drops the packet, and counts it.
+    set_keys(&mut manager, &[1, 2], [0xFFFF, 0]);
+    has_keys(&b, [0xFFFF, 0]);
+    send(&a, &[of(0x8001, b"two."), of(0xFFFF, b"all.")]);
+    assert_eq!(receive_batch(&b), [b"all."]);
+    let counter = |name: &str| {
+        let state = fabric.state();
+        let node = state.nodes.iter().find(|node| node.name == "h2").unwrap();
+        node.ports[0].counters.iter().find(|(counter, _)| counter == name).map(|(_, count)| *count)
+    };
+    assert_eq!(counter("PKeyViolations"), Some(1));
+
+    // Nor has the sender, and it has never been in the other two: nothing leaves.
+    set_keys(&mut manager, &[], [0xFFFF, 0]);
+    has_keys(&a, [0xFFFF, 0]);
+    let keys = [0x8001, 0x7FFF, 0x8000, 0];
+    let packets = keys.map(|key| of(key, b"none"));
+    send(&a, &packets);
+    send(&a, &[of(0xFFFF, b"last")]);
+    assert_eq!(receive_batch(&b), [b"last"]);
+    let state = fabric.state();
+    let sender = &state.nodes.iter().find(|node| node.name == "h1").unwrap().programs[0];
+    assert_eq!((sender.sent, sender.refused), (5, 4));
+    assert_eq!(counter("PKeyViolations"), Some(1));
     fabric.stop();
 }
 

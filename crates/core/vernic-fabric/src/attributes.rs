@@ -167,6 +167,23 @@ pub struct PortAttributes {
     pub counters: PortCounters,
 }
 
+impl PortAttributes {
+    /// Whether a packet with this partition key may come in: an entry of the table is of the same
+    /// partition, and not both are of limited members (IBTA 10.9.3).
+    pub fn takes_pkey(&self, pkey: Pkey) -> bool {
+        is_partition(pkey) && self.tables.pkeys.iter().any(|entry| entry.matches(pkey))
+    }
+    /// Whether the port's own packets may have this partition key: it is in the table.
+    pub fn has_pkey(&self, pkey: Pkey) -> bool {
+        is_partition(pkey) && self.tables.pkeys.contains(&pkey)
+    }
+}
+
+/// Whether a partition key is one of a partition: the number 0 is of none (IBTA 10.9.1.2).
+const fn is_partition(pkey: Pkey) -> bool {
+    pkey.value() & 0x7FFF != 0
+}
+
 /// One entry of a table of arbitration: the lane, and how many units of 64 bytes it may send.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct ArbitrationEntry {

@@ -237,6 +237,14 @@ pub fn packet(slid: u16, dlid: u16, qpn: u32, payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
+/// Makes the ICRC of a packet, LRH to ICRC, anew.
+pub fn restamp(mut packet: Vec<u8>) -> Vec<u8> {
+    packet.extend([0; vcrc::LEN]);
+    link_packet::finish(&mut packet).unwrap();
+    packet.truncate(packet.len() - vcrc::LEN);
+    packet
+}
+
 /// Returns the payload of a datagram, once its ICRC was checked.
 pub fn payload(packet: &[u8]) -> Vec<u8> {
     let mut bytes = packet.to_vec();

@@ -12,7 +12,7 @@ use vernic_local::LocalPeers;
 use vernic_mem::Memory;
 use vernic_proto::congestion::Congestion;
 use vernic_proto::{AttrMask, QpAttr, QpState, QpType, Time};
-use vernic_wire::{Gid, Lid, PortNum, Qpn, Srqn};
+use vernic_wire::{Gid, Lid, Pkey, PortNum, Qpn, Srqn};
 
 use crate::device::opened::Device;
 use crate::device::port::Port;
@@ -81,18 +81,17 @@ impl LaneState {
     }
 
     /// Gives the queue pairs of a port the partitions that the port's P_Key table has now. A queue
-    /// pair whose row is empty keeps its partition, in which nothing can be sent.
+    /// pair whose row is empty is of no partition: the adapter sends nothing for it (IBTA 10.9.2).
     pub(crate) fn renew_pkeys(&mut self, port: &Port) {
         for qp in self.table.iter() {
             let mut core = lock(&qp.core);
             let attr = *core.machine.attr();
-            let pkey = port.pkey(attr.pkey_index).filter(|pkey| pkey.value() != 0);
-            if let Some(pkey) = pkey.filter(|_| attr.port == port.number()) {
-                core.machine.set_pkey(pkey);
+            let row = |index| port.pkey(index).unwrap_or(Pkey(0));
+            if attr.port == port.number() {
+                core.machine.set_pkey(row(attr.pkey_index));
             }
-            let pkey = port.pkey(attr.alt_pkey_index).filter(|pkey| pkey.value() != 0);
-            if let Some(pkey) = pkey.filter(|_| attr.alt_port == port.number()) {
-                core.machine.set_alternate_pkey(pkey);
+            if attr.alt_port == port.number() {
+                core.machine.set_alternate_pkey(row(attr.alt_pkey_index));
             }
         }
     }

@@ -372,7 +372,7 @@ impl Node {
     fn check_key(&mut self, port: PortNum, envelope: &Envelope) -> bool {
         let home = self.home(port);
         let Some(port) = self.state.ports.get_mut(usize::from(home.0)) else { return false };
-        let is_member = port.tables.pkeys.iter().any(|entry| entry.matches(envelope.pkey));
+        let is_member = port.takes_pkey(envelope.pkey);
         if !is_member {
             port.p_key_violations = port.p_key_violations.saturating_add(1);
         } else if envelope.qkey != GSI_QKEY {

@@ -36,7 +36,6 @@ pub(crate) fn lane_of(
 /// Returns whether a port lets a packet pass by its partition (IBTA 18.2.4.2). Packets without a
 /// partition pass, and so does subnet management.
 pub(crate) fn is_member(attributes: &PortAttributes, header: &Header) -> bool {
-    let Some(pkey) = header.pkey.filter(|_| !header.lane.is_management()) else { return true };
-    let mut table = attributes.tables.pkeys.iter();
-    table.any(|entry| entry.value() & 0x7FFF != 0 && entry.matches(pkey))
+    let pkey = header.pkey.filter(|_| !header.lane.is_management());
+    pkey.is_none_or(|pkey| attributes.takes_pkey(pkey))
 }
