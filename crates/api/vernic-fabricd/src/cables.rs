@@ -24,6 +24,8 @@ use vernic_fabric::subnet::{NodeId, OutsideFrame, Subnet};
 use vernic_sys::{self as sys, EpollOp, OwnFd};
 use vernic_wire::{FlowControl, LinkPacket, PortNum};
 
+use crate::door::is_exhausted;
+
 /// The key of the first cable in the list of descriptors; keys of the server are below.
 const FIRST_KEY: u64 = 1024;
 
@@ -72,6 +74,8 @@ struct Cable {
     stage: Stage,
     /// The socket that listens, while a connection of it carries frames.
     door: Option<OwnFd>,
+    /// Whether the socket that listens is not looked at for a while, for want of descriptors.
+    door_rests: bool,
     inbox: Vec<u8>,
     outbox: VecDeque<u8>,
     /// Whether the system was told to say when there is room.
@@ -129,10 +133,20 @@ impl Cables {
             .map_err(|error| error.to_string())?;
         let stage = if listens { Stage::Listens(socket) } else { Stage::Connects(socket) };
         let (inbox, outbox) = (Vec::new(), VecDeque::new());
-        let (door, wants_room) = (None, false);
+        let (door, door_rests, wants_room) = (None, false, false);
         let hello_until = now;
-        let cable =
-            Cable { node, port, address, stage, door, inbox, outbox, wants_room, hello_until };
+        let cable = Cable {
+            node,
+            port,
+            address,
+            stage,
+            door,
+            door_rests,
+            inbox,
+            outbox,
+            wants_room,
+            hello_until,
+        };
         match place {
             Some(at) => self.0[at] = cable,
             None => self.0.push(cable),
@@ -156,6 +170,17 @@ impl Cables {
         let Some(cable) = at.and_then(|at| self.0.get_mut(at)) else { return };
         if let Err(End(reason)) = cable.handle(subnet, epoll, key, events, now) {
             cable.end(subnet, epoll, key, reason, now);
+        }
+    }
+    /// Looks again at doors that were left alone for want of descriptors.
+    pub(crate) fn look_at_doors(&mut self, epoll: BorrowedFd<'_>) {
+        for (key, cable) in (FIRST_KEY..).zip(&mut self.0) {
+            if std::mem::take(&mut cable.door_rests)
+                && let Stage::Listens(door) = &cable.stage
+            {
+                // An error would be one of arguments: the door is in the list.
+                let _ = watch(epoll, EpollOp::Change, door, key, libc::EPOLLIN as u32);
+            }
         }
     }
     /// Sends the frames that leave the subnet.
@@ -227,7 +252,11 @@ impl Cable {
                     watch(epoll, EpollOp::Add, &socket, key, libc::EPOLLIN as u32)?;
                     self.greet(socket, now)
                 }
-                Err(_) => {
+                Err(error) => {
+                    if is_exhausted(&error) {
+                        watch(epoll, EpollOp::Change, &door, key, 0)?;
+                        self.door_rests = true;
+                    }
                     self.stage = Stage::Listens(door);
                     Ok(())
                 }

@@ -156,6 +156,12 @@ impl Clients {
     pub(crate) fn watch(&self, fd: BorrowedFd<'_>, key: u64) -> io::Result<()> {
         sys::epoll_watch(self.epoll.as_fd(), EpollOp::Add, fd, key, libc::EPOLLIN as u32)
     }
+    /// Looks at such a descriptor again, or not any more.
+    pub(crate) fn set_watched(&self, fd: BorrowedFd<'_>, key: u64, is_watched: bool) {
+        let events = if is_watched { libc::EPOLLIN as u32 } else { 0 };
+        // An error would be one of arguments: the descriptor is in the list.
+        let _ = sys::epoll_watch(self.epoll.as_fd(), EpollOp::Change, fd, key, events);
+    }
     /// Returns the descriptor that is readable when one of the connections is ready.
     pub(crate) fn epoll(&self) -> &OwnFd {
         &self.epoll

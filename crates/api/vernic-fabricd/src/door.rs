@@ -13,6 +13,13 @@ use crate::error::FabricError;
 /// Connections that wait to be accepted, at most.
 const BACKLOG: i32 = 1024;
 
+/// Whether a connection is not accepted because no descriptor or memory is left for it. It stays in
+/// the list then, and the socket that listens is ready on and on: leave that alone for a while.
+pub(crate) fn is_exhausted(error: &io::Error) -> bool {
+    let code = error.raw_os_error();
+    [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM].iter().any(|of| code == Some(*of))
+}
+
 /// A socket that listens, at a path. The path goes with it.
 #[derive(Debug)]
 pub(crate) struct Door {

@@ -19,7 +19,7 @@ use crate::capture::Capture;
 use crate::clients::{Client, Clients, Role};
 use crate::commands::Desk;
 use crate::deliver;
-use crate::door::Door;
+use crate::door::{Door, is_exhausted};
 use crate::error::FabricError;
 use crate::issm::IssmFiles;
 use crate::key::Key;
@@ -110,6 +110,8 @@ pub struct Server {
     world: World,
     clients: Clients,
     door: Door,
+    /// Whether the door is not looked at until the next tick, for want of descriptors.
+    door_rests: bool,
     issm: IssmFiles,
     signals: Option<OwnFd>,
     start: Instant,
@@ -156,6 +158,7 @@ impl Server {
             world,
             clients,
             door,
+            door_rests: false,
             issm,
             signals: None,
             start: Instant::now(),
@@ -211,6 +214,7 @@ impl Server {
             if now >= self.next_tick {
                 self.next_tick = now + TICK_NS;
                 each(&self.summary(now));
+                self.look_at_doors();
             }
             self.sleep()?;
         }
@@ -263,10 +267,23 @@ impl Server {
                     let _ = self.clients.add(Connection::new(socket), Role::New, pid);
                 }
                 Ok(None) => {}
-                // Nothing is there, or no descriptor is left for it.
-                Err(_) => return,
+                Err(error) => {
+                    if is_exhausted(&error) {
+                        tracing::warn!(%error, "connections of programs wait");
+                        self.clients.set_watched(self.door.as_fd(), DOOR, false);
+                        self.door_rests = true;
+                    }
+                    return;
+                }
             }
         }
+    }
+    /// Looks again at doors that were left alone for want of descriptors.
+    fn look_at_doors(&mut self) {
+        if std::mem::take(&mut self.door_rests) {
+            self.clients.set_watched(self.door.as_fd(), DOOR, true);
+        }
+        self.cables.look_at_doors(self.clients.epoll().as_fd());
     }
     /// Handles what a connection is ready for.
     fn handle_ready(&mut self, key: Key, events: u32, now: Time) -> Result<(), End> {
