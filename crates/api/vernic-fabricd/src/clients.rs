@@ -43,6 +43,9 @@ pub(crate) enum Role {
     },
     /// Requests of `vernic fabric`.
     Control,
+    /// The connection was refused. Its other end closes it, once it has read why: if this end did,
+    /// the system would report a reset in place of the reason.
+    Refused,
 }
 
 /// A port that was opened for management.
@@ -166,19 +169,24 @@ impl Clients {
     pub(crate) fn epoll(&self) -> &OwnFd {
         &self.epoll
     }
+    /// Checks that one more connection may be added.
+    ///
+    /// # Errors
+    /// There are as many as can be.
+    pub(crate) fn check_room(&self) -> io::Result<()> {
+        let has_room = !self.free.is_empty() || self.slots.len() < MAX_CLIENTS;
+        has_room.then_some(()).ok_or_else(|| io::ErrorKind::QuotaExceeded.into())
+    }
     /// Adds a connection.
     ///
     /// # Errors
     /// There are as many as can be; errors of the system.
     pub(crate) fn add(&mut self, socket: Connection, role: Role, pid: u32) -> io::Result<Key> {
-        let index = match self.free.pop() {
-            Some(index) => index,
-            None if self.slots.len() < MAX_CLIENTS => {
-                self.slots.push((0, None));
-                self.slots.len() - 1
-            }
-            None => return Err(io::ErrorKind::QuotaExceeded.into()),
-        };
+        self.check_room()?;
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.slots.push((0, None));
+            self.slots.len() - 1
+        });
         let generation = self.slots[index].0 + 1;
         let key = Key::new(index, generation);
         let mut client = Client::new(socket, role, pid);

@@ -12,7 +12,7 @@ use vernic_sys as sys;
 use vernic_wire::PortNum;
 
 use crate::agents::PortAgents;
-use crate::clients::{Clients, OpenPort, Role};
+use crate::clients::{Clients, MAX_CLIENTS, OpenPort, Role};
 use crate::deliver;
 use crate::key::Key;
 use crate::program::{MAX_JOINS, MAX_SERVICES, Program};
@@ -38,7 +38,7 @@ pub(crate) fn hello(clients: &mut Clients, key: Key, message: &[u8]) -> Result<(
         Hello::For(Purpose::Control) => Role::Control,
         Hello::Version(theirs) => {
             client.send(Hello::version_refused(theirs).emit())?;
-            return Err(End);
+            Role::Refused
         }
     };
     Ok(())
@@ -68,8 +68,8 @@ pub(crate) fn attach(
         }
         Err(refusal) => {
             client.send(refusal.emit())?;
-            client.role = Role::New;
-            Err(End)
+            client.role = Role::Refused;
+            Ok(())
         }
     }
 }
@@ -230,9 +230,22 @@ fn open_port(
     port: PortNum,
     subnet_management: bool,
 ) -> Result<(), End> {
-    let (ours, theirs) = sys::packet_pair()?;
-    let pid = clients.get(key).ok_or(End)?.pid;
-    let datagrams = clients.add(Connection::new(ours), Role::New, pid)?;
+    let client = clients.get(key).ok_or(End)?;
+    if client.wants_room {
+        // What waits for the program is older than the answer, which does not wait.
+        return Err(End);
+    }
+    let pid = client.pid;
+    let added = sys::packet_pair().and_then(|(ours, theirs)| {
+        Ok((clients.add(Connection::new(ours), Role::New, pid)?, theirs))
+    });
+    let (datagrams, theirs) = match added {
+        Ok(added) => added,
+        Err(error) => {
+            let refusal = no_room(&error);
+            return Ok(clients.get(key).ok_or(End)?.send(refusal.emit())?);
+        }
+    };
     let open = OpenPort { host, port, subnet_management, is_sm: false, datagrams };
     let role = Role::Datagrams { requests: key, port: open, assembler: Default::default() };
     clients.get(datagrams).ok_or(End)?.role = role;
@@ -253,6 +266,17 @@ fn of<'w, 'o>(
     let port = world.hosts[open.host].port(open.port);
     let agents = port.and_then(|port| port.agents.as_deref_mut());
     Ok((agents.ok_or_else(not_open)?, open))
+}
+
+/// Returns the refusal of a connection for which there is no room.
+pub(crate) fn no_room(error: &io::Error) -> Refusal {
+    let text = match error.kind() {
+        io::ErrorKind::QuotaExceeded => {
+            format!("the fabric process has {MAX_CLIENTS} connections, as many as can be")
+        }
+        _ => format!("the fabric process has no room for one more connection: {error}"),
+    };
+    Refusal::new(RefusalKind::TooMany, text)
 }
 
 fn not_open() -> Refusal {

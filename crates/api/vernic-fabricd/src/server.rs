@@ -263,8 +263,12 @@ impl Server {
         for _ in 0..ACCEPTS_PER_TURN {
             match self.door.accept() {
                 Ok(Some((socket, pid))) => {
-                    // Without room for it, the connection closes.
-                    let _ = self.clients.add(Connection::new(socket), Role::New, pid);
+                    let socket = Connection::new(socket);
+                    // Without room for it, the connection closes behind the reason.
+                    match self.clients.check_room() {
+                        Ok(()) => drop(self.clients.add(socket, Role::New, pid)),
+                        Err(error) => drop(socket.send(&requests::no_room(&error).emit())),
+                    }
                 }
                 Ok(None) => {}
                 Err(error) => {
@@ -336,6 +340,7 @@ impl Server {
             Role::Program(_) => requests::program(world, clients, key, message, now),
             Role::Mad(_) => requests::mad(world, clients, key, message, now),
             Role::Datagrams { .. } => requests::datagram(world, clients, key, message),
+            Role::Refused => Ok(()),
             Role::Control => {
                 let request = messages::parse_request(message).ok_or(End)?;
                 let (load, capture, stops) = (&self.load, &mut self.capture, &mut self.stops);
@@ -360,7 +365,7 @@ impl Server {
                 self.clients.remove(open.datagrams);
             }
             Role::Datagrams { requests, .. } => self.end(requests, now),
-            Role::New | Role::DataHello | Role::Mad(None) | Role::Control => {}
+            Role::New | Role::DataHello | Role::Mad(None) | Role::Control | Role::Refused => {}
         }
     }
     /// Moves what can move: packets into the fabric, through it, and out of it.

@@ -3,17 +3,20 @@
 mod common;
 
 use std::io;
+use std::os::fd::AsFd as _;
 
 use common::{
     Fabric, Manager, ONE, eventually, packet, port_news, receive_batch, request, restamp, send,
 };
 use vernic_attach::data::Membership;
-use vernic_attach::hello::Purpose;
+use vernic_attach::hello::{Hello, Purpose};
 use vernic_attach::{
-    AttachError, DataClient, MAX_MESSAGE, PacketBatch, QPN_INDEX_BITS, RefusalKind,
+    AttachError, Connection, DataClient, MAX_MESSAGE, PacketBatch, QPN_INDEX_BITS, Refusal,
+    RefusalKind,
 };
 use vernic_fabric::topology::Topology;
 use vernic_fabricd::control::{Answer, LinkChange, Request};
+use vernic_sys as sys;
 use vernic_wire::smp::SmAttribute;
 use vernic_wire::{Gid, Lid, PortNum};
 
@@ -293,6 +296,31 @@ fn whoever_breaks_the_protocol_loses_the_connection_and_nothing_else_does() {
         }
     };
     assert_eq!(left, io::ErrorKind::WouldBlock, "the connection is there");
+    fabric.stop();
+}
+
+#[test]
+fn a_program_of_another_version_is_told_so() {
+    let fabric = single(1);
+    let socket = sys::socket(libc::AF_UNIX, libc::SOCK_SEQPACKET, 0).unwrap();
+    sys::connect_path(socket.as_fd(), &fabric.socket).unwrap();
+    // All that such a program may say before it waits for an answer.
+    let mut hello = Hello::emit(Purpose::Data);
+    hello[8] += 1;
+    let attach = vernic_attach::data::DataRequest::attach(None, "h1");
+    for message in [hello.as_slice(), &attach, &attach] {
+        sys::send(socket.as_fd(), message).unwrap();
+    }
+    let connection = Connection::new(socket);
+    let mut buf = vec![0; MAX_MESSAGE];
+    // Versions that know nothing of a reset get the reason as well: the connection stays open.
+    let refusal = eventually("the refusal comes", || match connection.recv(&mut buf) {
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
+        message => Some(Refusal::parse(message.unwrap()).unwrap()),
+    });
+    assert_eq!(refusal.kind, RefusalKind::Version);
+    assert_eq!(fabric.programs("h1"), 0);
+    assert_eq!(connection.recv(&mut buf).unwrap_err().kind(), io::ErrorKind::WouldBlock);
     fabric.stop();
 }
 

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use vernic_sys::{self as sys, OwnFd, PollFd};
@@ -15,15 +16,23 @@ use crate::{MAX_MESSAGE, path};
 /// nodes answers within milliseconds; ten seconds are a machine that swaps.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Messages that are looked at for a refusal once the connection has ended: it is the last one of
+/// the few answers that can be under way.
+const MAX_LAST_WORDS: usize = 64;
+
 /// A connection that keeps the boundaries of messages. Never blocks, except in the methods that say
 /// they wait.
 #[derive(Debug)]
-pub struct Connection(OwnFd);
+pub struct Connection {
+    socket: OwnFd,
+    /// Answers that were waited for in vain. They may come yet, before those to later requests.
+    late: AtomicU32,
+}
 
 impl Connection {
     /// Takes over a socket.
     pub const fn new(socket: OwnFd) -> Self {
-        Self(socket)
+        Self { socket, late: AtomicU32::new(0) }
     }
     /// Connects to the fabric called `name`.
     ///
@@ -53,8 +62,8 @@ impl Connection {
             io::ErrorKind::WouldBlock => AttachError::Silent { seconds: 0 },
             _ => AttachError::io("connecting to the fabric")(error),
         })?;
-        let connection = Self(socket);
-        connection.send_waiting(&Hello::emit(purpose))?;
+        let connection = Self::new(socket);
+        connection.request(&Hello::emit(purpose))?;
         Ok(connection)
     }
     /// Sends a message.
@@ -63,7 +72,7 @@ impl Connection {
     /// `WouldBlock` if there is no room; other errors mean the end of the connection.
     #[inline]
     pub fn send(&self, message: &[u8]) -> io::Result<()> {
-        sys::send(self.0.as_fd(), message).map(drop)
+        sys::send(self.socket.as_fd(), message).map(drop)
     }
     /// Sends a message, and waits for room.
     ///
@@ -74,11 +83,28 @@ impl Connection {
         loop {
             match self.send(message) {
                 Err(error) if sys::is_for_later(&error) => {
-                    self.wait(PollFd::writable(self.0.as_raw_fd()), end)?;
+                    self.wait(PollFd::writable(self.socket.as_raw_fd()), end)?;
                 }
                 other => return other.map_err(AttachError::io("sending to the fabric")),
             }
         }
+    }
+    /// Sends a message that is answered, and waits for room.
+    ///
+    /// # Errors
+    /// [`AttachError::Refused`] with the reason why the connection was closed, if it was told;
+    /// [`AttachError::Silent`], [`AttachError::Ended`].
+    pub(crate) fn request(&self, message: &[u8]) -> Result<(), AttachError> {
+        self.send_waiting(message).map_err(|error| match error {
+            AttachError::Ended => self.last_words().map_or(error, AttachError::Refused),
+            error => error,
+        })
+    }
+    /// Returns the refusal among what came in before the connection was closed.
+    fn last_words(&self) -> Option<Refusal> {
+        let mut buf = vec![0; MAX_MESSAGE];
+        // The first call may yield the reset, and what came in before it only the next one.
+        (0..MAX_LAST_WORDS).find_map(|_| Refusal::parse(self.recv(&mut buf).ok()?))
     }
     /// Receives a message into `buf`, and returns its bytes.
     ///
@@ -87,28 +113,31 @@ impl Connection {
     /// the message is longer than `buf`.
     #[inline]
     pub fn recv<'a>(&self, buf: &'a mut [u8]) -> io::Result<&'a [u8]> {
-        match sys::recv_message(self.0.as_fd(), buf) {
+        match sys::recv_message(self.socket.as_fd(), buf) {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             Ok(len) => buf.get(..len).ok_or_else(|| io::ErrorKind::InvalidData.into()),
             Err(error) => Err(error),
         }
     }
-    /// Waits for an answer, for ten seconds at most.
+    /// Waits for an answer of one message, for ten seconds at most. Passes over answers to earlier
+    /// requests that come too late.
     ///
     /// # Errors
     /// [`AttachError::Refused`], [`AttachError::Silent`], [`AttachError::Ended`].
     pub fn answer(&self) -> Result<Vec<u8>, AttachError> {
+        self.answer_part(|_| true)
+    }
+    /// Waits for the next message of an answer, as [`answer`](Self::answer) does; `is_last` says
+    /// whether a message is the last one of its answer.
+    ///
+    /// # Errors
+    /// As [`answer`](Self::answer).
+    pub(crate) fn answer_part(&self, is_last: fn(&[u8]) -> bool) -> Result<Vec<u8>, AttachError> {
         let mut buf = vec![0; MAX_MESSAGE];
-        let end = Instant::now() + PATIENCE;
-        let len = loop {
-            match self.recv(&mut buf) {
-                Ok(message) => break message.len(),
-                Err(error) if sys::is_for_later(&error) => {
-                    self.wait(PollFd::readable(self.0.as_raw_fd()), end)?;
-                }
-                Err(error) => return Err(AttachError::io("an answer of the fabric")(error)),
-            }
-        };
+        let len = self.await_answer(|| {
+            let message = self.recv(&mut buf)?;
+            Ok((is_last(message) || Refusal::parse(message).is_some(), message.len()))
+        })?;
         buf.truncate(len);
         match Refusal::parse(&buf) {
             Some(refusal) => Err(AttachError::Refused(refusal)),
@@ -120,18 +149,11 @@ impl Connection {
     /// # Errors
     /// As [`answer`](Self::answer).
     pub(crate) fn answer_with_connection(&self) -> Result<(Vec<u8>, Option<Self>), AttachError> {
-        let end = Instant::now() + PATIENCE;
         let mut buf = vec![0; MAX_MESSAGE];
-        let mut packet = loop {
-            match sys::recv_packet(self.0.as_fd(), &mut buf) {
-                Ok(packet) if packet.len == 0 => return Err(AttachError::Ended),
-                Ok(packet) => break packet,
-                Err(error) if sys::is_for_later(&error) => {
-                    self.wait(PollFd::readable(self.0.as_raw_fd()), end)?;
-                }
-                Err(error) => return Err(AttachError::io("an answer of the fabric")(error)),
-            }
-        };
+        let mut packet = self.await_answer(|| match sys::recv_packet(self.as_fd(), &mut buf)? {
+            packet if packet.len == 0 => Err(io::ErrorKind::UnexpectedEof.into()),
+            packet => Ok((true, packet)),
+        })?;
         if packet.lost_files {
             let source = io::Error::from_raw_os_error(libc::EMFILE);
             return Err(AttachError::Io { doing: "one more connection to the fabric", source });
@@ -139,7 +161,35 @@ impl Connection {
         buf.truncate(packet.len);
         match Refusal::parse(&buf) {
             Some(refusal) => Err(AttachError::Refused(refusal)),
-            None => Ok((buf, packet.files.pop().map(Self))),
+            None => Ok((buf, packet.files.pop().map(Self::new))),
+        }
+    }
+    /// Waits until `take` has a message of the answer to the last request. `take` receives one, and
+    /// says whether it is the last one of its answer.
+    fn await_answer<T>(
+        &self,
+        mut take: impl FnMut() -> io::Result<(bool, T)>,
+    ) -> Result<T, AttachError> {
+        let (end, mut was_reset) = (Instant::now() + PATIENCE, false);
+        loop {
+            match take() {
+                Ok((is_last, _)) if self.late.load(Ordering::Relaxed) != 0 => {
+                    self.late.fetch_sub(u32::from(is_last), Ordering::Relaxed);
+                }
+                Ok((_, message)) => return Ok(message),
+                Err(error) if sys::is_for_later(&error) => {
+                    let waited = self.wait(PollFd::readable(self.socket.as_raw_fd()), end);
+                    if let Err(AttachError::Silent { .. }) = waited {
+                        self.late.fetch_add(1, Ordering::Relaxed);
+                    }
+                    waited?;
+                }
+                // The system says so once, before it yields what came in before.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset && !was_reset => {
+                    was_reset = true;
+                }
+                Err(error) => return Err(AttachError::io("an answer of the fabric")(error)),
+            }
         }
     }
     /// Waits until there is a message, or the connection has ended, or `timeout` is over (`None`:
@@ -148,7 +198,7 @@ impl Connection {
     /// # Errors
     /// Errors of the system.
     pub fn wait_readable(&self, timeout: Option<Duration>) -> io::Result<bool> {
-        sys::poll(&mut [PollFd::readable(self.0.as_raw_fd())], timeout).map(|ready| ready > 0)
+        sys::poll(&mut [PollFd::readable(self.socket.as_raw_fd())], timeout).map(|ready| ready > 0)
     }
     fn wait(&self, what: PollFd, end: Instant) -> Result<(), AttachError> {
         let left = end.saturating_duration_since(Instant::now());
@@ -162,7 +212,7 @@ impl Connection {
 
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.socket.as_fd()
     }
 }
 
@@ -182,13 +232,14 @@ mod tests {
     use crate::mad::{MadAnswer, MadRequest};
     use crate::report::tests::some_adapter;
     use crate::{
-        AgentId, DataClient, DataEvent, MadClient, MadPort, PacketBatch, RefusalKind, UserMad,
+        AgentId, ControlClient, DataClient, DataEvent, MadClient, MadPort, PacketBatch,
+        RefusalKind, UserMad, control,
     };
     use vernic_wire::PortNum;
 
     fn pair() -> (Connection, Connection) {
         let (one, other) = sys::packet_pair().unwrap();
-        (Connection(one), Connection(other))
+        (Connection::new(one), Connection::new(other))
     }
 
     #[test]
@@ -259,6 +310,47 @@ mod tests {
     }
 
     #[test]
+    fn the_reason_of_a_refusal_outlives_the_connection() {
+        // The other end has read nothing, so that the system reports a reset, before the request
+        // was sent or after.
+        for sends_before in [true, false] {
+            let (ours, fabric) = pair();
+            let refusal = Hello::version_refused(7);
+            ours.send(&Hello::emit(Purpose::Data)).unwrap();
+            if sends_before {
+                ours.send(&DataRequest::attach(None, "h1")).unwrap();
+            }
+            fabric.send(&refusal.emit()).unwrap();
+            drop(fabric);
+            let error = match sends_before {
+                true => ours.answer().unwrap_err(),
+                false => DataClient::attach_over(ours, "h1", None).unwrap_err(),
+            };
+            assert!(matches!(error, AttachError::Refused(told) if told == refusal));
+        }
+    }
+
+    #[test]
+    fn an_answer_that_comes_too_late_is_not_taken_for_the_next_one() {
+        let (ours, fabric) = pair();
+        // As if two answers had been waited for in vain, one of them in parts.
+        ours.late.store(2, Ordering::Relaxed);
+        let parts = control::answer(&"late".repeat(MAX_MESSAGE / 2));
+        assert!(parts.len() > 1);
+        parts.iter().for_each(|part| fabric.send(part).unwrap());
+        fabric.send(&Refusal::new(RefusalKind::Other, "late").emit()).unwrap();
+        control::answer("in time").iter().for_each(|part| fabric.send(part).unwrap());
+        let client = ControlClient::over(ours);
+        assert_eq!(client.ask("a request").unwrap(), "in time");
+
+        let (ours, fabric) = pair();
+        ours.late.store(1, Ordering::Relaxed);
+        fabric.send(&MadAnswer::Registered(AgentId(1)).emit()).unwrap();
+        fabric.send(&MadAnswer::Hosts { total: 0, names: Vec::new() }.emit()).unwrap();
+        assert_eq!(MadClient::over(ours).hosts().unwrap(), [""; 0]);
+    }
+
+    #[test]
     fn datagrams_have_a_connection_of_their_own() {
         let (ours, fabric) = pair();
         let serve = thread::spawn(move || {
@@ -284,7 +376,7 @@ mod tests {
                 }
             }
             drop(theirs);
-            (requests, Connection(mine))
+            (requests, Connection::new(mine))
         });
         let client = MadClient::over(ours);
         assert_eq!(client.hosts().unwrap(), ["h1"], "an empty answer ends the list");

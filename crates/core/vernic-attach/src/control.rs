@@ -56,6 +56,10 @@ pub fn parse_answer(message: &[u8]) -> Option<(&[u8], bool)> {
     Some((body.rest(), is_last))
 }
 
+fn is_last(message: &[u8]) -> bool {
+    parse_answer(message).is_none_or(|(_, is_last)| is_last)
+}
+
 /// A connection that asks for the state of a fabric and changes it.
 #[derive(Debug)]
 pub struct ControlClient(Connection);
@@ -77,10 +81,10 @@ impl ControlClient {
     /// # Errors
     /// [`AttachError`].
     pub fn ask(&self, request: &str) -> Result<String, AttachError> {
-        self.0.send_waiting(&emit_request(request))?;
+        self.0.request(&emit_request(request))?;
         let mut bytes = Vec::new();
         loop {
-            let message = self.0.answer()?;
+            let message = self.0.answer_part(is_last)?;
             let malformed = AttachError::Malformed { what: "an answer to a request" };
             let Some((part, is_last)) = parse_answer(&message) else { return Err(malformed) };
             bytes.extend_from_slice(part);

@@ -54,7 +54,7 @@ impl DataClient {
         host: &str,
         slot: Option<u16>,
     ) -> Result<(Self, AdapterReport), AttachError> {
-        connection.send_waiting(&DataRequest::attach(slot, host))?;
+        connection.request(&DataRequest::attach(slot, host))?;
         let answer = connection.answer()?;
         match DataReport::parse(&answer) {
             Some(DataReport::Attached { slot, adapter }) => {

@@ -75,7 +75,7 @@ impl MadClient {
         port: PortNum,
         subnet_management: bool,
     ) -> Result<MadPort, AttachError> {
-        self.0.send_waiting(&MadRequest::Open { host, port, subnet_management }.emit())?;
+        self.0.request(&MadRequest::Open { host, port, subnet_management }.emit())?;
         let (answer, datagrams) = self.0.answer_with_connection()?;
         match (MadAnswer::parse(&answer), datagrams) {
             (Some(MadAnswer::Done), Some(datagrams)) => {
@@ -86,7 +86,7 @@ impl MadClient {
         }
     }
     fn ask(&self, request: &MadRequest<'_>) -> Result<MadAnswer, AttachError> {
-        self.0.send_waiting(&request.emit())?;
+        self.0.request(&request.emit())?;
         MadAnswer::parse(&self.0.answer()?).ok_or(unexpected("an answer"))
     }
     fn expect_done(&self, request: &MadRequest<'_>) -> Result<(), AttachError> {
