@@ -190,9 +190,12 @@ static int check_transfer(int asks, int serves)
     EXPECT(umad_recv(asks, buffer, &length, SECONDS), -ENOSPC);
     EXPECT(length, BYTES);
     EXPECT(umad_poll(asks, 0), 0);
+    struct pollfd readable = {.fd = umad_get_fd(asks), .events = POLLIN};
+    EXPECT(poll(&readable, 1, 0), 1);
     length = sizeof buffer - 64;
     EXPECT(umad_recv(asks, buffer, &length, 0), client);
     EXPECT(length, BYTES);
+    EXPECT(poll(&readable, 1, 0), 0);
     EXPECT(((struct ib_user_mad *)buffer)->length, 64 + BYTES);
     EXPECT(mad[3], TABLE | RESP);
     for (int at = HEADERS; at < BYTES; at++)

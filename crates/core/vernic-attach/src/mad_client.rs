@@ -2,10 +2,11 @@
 //! connection.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Mutex, PoisonError};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use vernic_sys::{self as sys, EpollOp, OwnFd, PollFd};
 use vernic_wire::PortNum;
 
 use crate::MAX_MESSAGE;
@@ -79,8 +80,7 @@ impl MadClient {
         let (answer, datagrams) = self.0.answer_with_connection()?;
         match (MadAnswer::parse(&answer), datagrams) {
             (Some(MadAnswer::Done), Some(datagrams)) => {
-                let incoming = (Assembler::default(), vec![0; MAX_MESSAGE]);
-                Ok(MadPort { requests: self, datagrams, incoming: Mutex::new(incoming) })
+                MadPort::new(self, datagrams).map_err(AttachError::io("opening a port"))
             }
             _ => Err(unexpected("an answer to the opening of a port")),
         }
@@ -105,11 +105,33 @@ impl MadClient {
 pub struct MadPort {
     pub(crate) requests: MadClient,
     pub(crate) datagrams: Connection,
-    /// The datagram of which not all messages have come, and the place of the next one.
-    incoming: Mutex<(Assembler, Vec<u8>)>,
+    /// Readable when there is a datagram: in the connection, or one that was put back.
+    ready: OwnFd,
+    /// Readable when a datagram was put back.
+    bell: OwnFd,
+    incoming: Mutex<Incoming>,
+}
+
+#[derive(Debug)]
+struct Incoming {
+    /// The datagram of which not all messages have come.
+    assembler: Assembler,
+    /// The place of the next message.
+    buf: Vec<u8>,
+    /// A datagram that was put back.
+    held: Option<UserMad>,
 }
 
 impl MadPort {
+    fn new(requests: MadClient, datagrams: Connection) -> io::Result<Self> {
+        let (ready, bell) = (sys::epoll()?, sys::eventfd()?);
+        for fd in [datagrams.as_fd(), bell.as_fd()] {
+            sys::epoll_watch(ready.as_fd(), EpollOp::Add, fd, 0, libc::EPOLLIN as u32)?;
+        }
+        let (assembler, buf) = (Assembler::default(), vec![0; MAX_MESSAGE]);
+        let incoming = Mutex::new(Incoming { assembler, buf, held: None });
+        Ok(Self { requests, datagrams, ready, bell, incoming })
+    }
     /// Registers an agent.
     ///
     /// # Errors
@@ -155,8 +177,13 @@ impl MadPort {
     /// `WouldBlock` if there is none, or if it is not complete yet. Others mean the end of the
     /// connection.
     pub fn recv(&self) -> io::Result<UserMad> {
-        let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
-        let (assembler, buf) = &mut *incoming;
+        let mut incoming = self.incoming();
+        let Incoming { assembler, buf, held } = &mut *incoming;
+        if let Some(mad) = held.take() {
+            // It was raised once, and is readable until it is read.
+            let _ = sys::read(self.bell.as_fd(), &mut [0; 8]);
+            return Ok(mad);
+        }
         // Each round takes a message, and a datagram has a bounded number of them.
         loop {
             let message = self.datagrams.recv(buf)?;
@@ -167,20 +194,29 @@ impl MadPort {
             }
         }
     }
+    /// Puts back the datagram that was received last: it is received again.
+    pub fn put_back(&self, mad: UserMad) {
+        self.incoming().held = Some(mad);
+        // The one error possible is a counter at its limit.
+        let _ = sys::write(self.bell.as_fd(), &1_u64.to_ne_bytes());
+    }
+    fn incoming(&self) -> MutexGuard<'_, Incoming> {
+        self.incoming.lock().unwrap_or_else(PoisonError::into_inner)
+    }
     /// Waits until there is something to receive, or the connection has ended, or `timeout` is over
     /// (`None`: no limit). Returns whether there is something.
     ///
     /// # Errors
     /// Errors of the system.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<bool> {
-        self.datagrams.wait_readable(timeout)
+        sys::poll(&mut [PollFd::readable(self.ready.as_raw_fd())], timeout).map(|ready| ready > 0)
     }
 }
 
 /// The descriptor that is readable when there is a datagram.
 impl AsFd for MadPort {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.datagrams.as_fd()
+        self.ready.as_fd()
     }
 }
 

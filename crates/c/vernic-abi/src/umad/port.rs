@@ -31,8 +31,6 @@ pub(super) struct OpenPort {
     agents: Mutex<[Option<AgentId>; MAX_AGENTS]>,
     /// One datagram leaves in several messages.
     sending: Mutex<()>,
-    /// A datagram that did not fit the place that the program had for it.
-    held: Mutex<Option<UserMad>>,
     /// The program was told that the fabric process has ended.
     told: AtomicBool,
 }
@@ -84,21 +82,15 @@ impl OpenPort {
 
     /// Returns the next datagram, with the program's number of its agent; `None` if there is none.
     pub(super) fn receive(&self) -> Result<Option<(usize, UserMad)>, Failure> {
-        let mut held = lock(&self.held);
         // Each round takes a datagram: those of agents that are gone are for nobody.
         loop {
-            let mad = match held.take() {
-                Some(mad) => mad,
-                None => match self.port.recv() {
-                    Ok(mad) => mad,
-                    Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {
-                        return Ok(None);
-                    }
-                    Err(error) => {
-                        let why = format!("the fabric is gone: {error}");
-                        return Err(Failure::new(libc::EIO, why));
-                    }
-                },
+            let mad = match self.port.recv() {
+                Ok(mad) => mad,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => {
+                    let why = format!("the fabric is gone: {error}");
+                    return Err(Failure::new(libc::EIO, why));
+                }
             };
             let number = lock(&self.agents).iter().position(|agent| *agent == Some(mad.agent));
             if let Some(number) = number {
@@ -109,7 +101,7 @@ impl OpenPort {
 
     /// Puts back a datagram that did not fit: the next [`receive`](Self::receive) has it.
     pub(super) fn put_back(&self, mad: UserMad) {
-        *lock(&self.held) = Some(mad);
+        self.port.put_back(mad);
     }
 
     /// Returns whether the program was told before that the fabric process has ended. Programs that
@@ -119,9 +111,6 @@ impl OpenPort {
     }
 
     fn has_datagram(&self) -> Result<bool, Failure> {
-        if lock(&self.held).is_some() {
-            return Ok(true);
-        }
         Ok(self.port.wait(Some(std::time::Duration::ZERO))?)
     }
 
@@ -153,7 +142,6 @@ pub(crate) extern "C" fn umad_open_port(ca: Text, number: c_int) -> c_int {
             process: std::process::id(),
             agents: Mutex::default(),
             sending: Mutex::new(()),
-            held: Mutex::new(None),
             told: AtomicBool::new(false),
         };
         lock(&PORTS).insert(fd, Arc::new(open));
