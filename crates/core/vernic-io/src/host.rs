@@ -22,5 +22,6 @@ pub use handoff::HandoverResult;
 pub use receiver_page::ReceiverPage;
 pub use slot::Slot;
 pub use slots::{
-    Lookup, MAX_NAMES, NameError, PeerProcess, ServiceName, ServiceScope, SlotError, SlotTable,
+    Lookup, MAX_NAMES, NameError, PeerProcess, ServiceName, ServiceScope, SlotError, SlotKeeper,
+    SlotTable,
 };

@@ -18,16 +18,16 @@
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use vernic_attach::data::Membership;
-use vernic_attach::{DataClient, DataEvent, MAX_MESSAGE, MadClient, PacketBatch};
+use vernic_attach::{AdapterReport, DataClient, DataEvent, MAX_MESSAGE, MadClient, PacketBatch};
 use vernic_wire::{Gid, Guid, Lid, PortNum};
 
 use crate::address::LocalAddr;
 use crate::batch::{Icrc, LinkLimits, RxBatch, RxMeta, RxPacket, TxBatch, TxRun};
 use crate::factory::{LinkFactory, LinkSetup};
-use crate::host::{Slot, SlotTable};
+use crate::host::{Slot, SlotError, SlotKeeper, SlotTable};
 use crate::link::{Departure, Link, LinkCounters, LinkError, Nanos, Paths, SendReport};
 use crate::link_port::{LinkPort, PortWatch};
 use crate::path::TxPath;
@@ -44,9 +44,6 @@ const MESSAGES_PER_CALL: usize = 16;
 /// How soon a full connection is tried again, in nanoseconds: the fabric process takes a message of
 /// 64 KiB in about so long, and programs that poll would try in each call.
 const AGAIN_NANOS: u64 = 10_000;
-/// Slots that are tried until the fabric process takes one. Another program of the host may have a
-/// slot that is free in this network namespace.
-const SLOT_TRIES: usize = 16;
 
 /// A host of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,27 +92,19 @@ impl InfinibandFactory {
 impl LinkFactory for InfinibandFactory {
     fn open(&self, setup: &LinkSetup) -> io::Result<Box<dyn Link>> {
         let slots = setup.slots.clone();
-        let mut tries = Vec::new();
-        let (client, report) = loop {
-            let slot = slots.claim().map_err(io::Error::other)?;
-            match DataClient::attach(&self.0.fabric, &self.0.host, Some(slot.value())) {
-                Ok(attached) => {
-                    slots.reserve(slot);
-                    break attached;
-                }
-                Err(error) if tries.len() < SLOT_TRIES && error.errno() == EBUSY => {
-                    // Kept, so that another slot is tried.
-                    tries.push(slot);
-                }
-                Err(error) => return Err(io::Error::other(error)),
-            }
-        };
-        tries.into_iter().for_each(|slot| slots.release(slot));
+        let attacher = Arc::new(Attacher::new(self.0.clone()));
+        slots.set_keeper(attacher.clone());
+        slots.prepare().map_err(|error| match error {
+            SlotError::Keeper(error) => error,
+            error => io::Error::other(error),
+        })?;
+        let attached = attacher.take_fresh().pop();
+        let (client, report) = attached.ok_or(io::ErrorKind::NotConnected)?;
         let ports: Vec<_> = report.ports.iter().map(ports::of_report).collect();
         let shared = Arc::new(SharedPorts::new(ports.clone())?);
         let generation = slots.generation();
         Ok(Box::new(InfinibandLink {
-            host: self.0.clone(),
+            attacher,
             fds: vec![client.as_fd().as_raw_fd()],
             clients: vec![client],
             slots,
@@ -133,12 +122,43 @@ impl LinkFactory for InfinibandFactory {
     }
 }
 
-/// The error of a slot that another program has.
-const EBUSY: i32 = libc::EBUSY;
+/// Attaches process slots to the fabric process before queue pairs have numbers in them. So a slot
+/// that the fabric process refuses is a queue pair that is not made. Another program of the host may
+/// have a slot that is free in this network namespace.
+#[derive(Debug)]
+struct Attacher {
+    host: FabricHost,
+    /// Connections that the link has not taken yet.
+    fresh: Mutex<Vec<(DataClient, AdapterReport)>>,
+}
+
+impl Attacher {
+    fn new(host: FabricHost) -> Self {
+        Self { host, fresh: Mutex::default() }
+    }
+
+    fn take_fresh(&self) -> Vec<(DataClient, AdapterReport)> {
+        std::mem::take(&mut *self.fresh.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl SlotKeeper for Attacher {
+    fn take(&self, slot: Slot) -> io::Result<bool> {
+        let FabricHost { fabric, host } = &self.host;
+        match DataClient::attach(fabric, host, Some(slot.value())) {
+            Ok(attached) => {
+                self.fresh.lock().unwrap_or_else(PoisonError::into_inner).push(attached);
+                Ok(true)
+            }
+            Err(error) if error.errno() == libc::EBUSY => Ok(false),
+            Err(error) => Err(io::Error::other(error)),
+        }
+    }
+}
 
 /// The link; see the head of this module.
 struct InfinibandLink {
-    host: FabricHost,
+    attacher: Arc<Attacher>,
     /// A connection for each process slot. None is left once the fabric process has ended.
     clients: Vec<DataClient>,
     fds: Vec<RawFd>,
@@ -164,43 +184,29 @@ struct InfinibandLink {
 
 impl std::fmt::Debug for InfinibandLink {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "InfinibandLink({:?})", self.host)
+        write!(f, "InfinibandLink({:?})", self.attacher.host)
     }
 }
 
 impl InfinibandLink {
-    /// Attaches the process slots that were taken since the last call.
+    /// Takes the connections of the process slots that were taken since the last call.
     #[inline]
     fn follow_slots(&mut self) {
         let generation = self.slots.generation();
         if generation != self.slots_generation {
             self.slots_generation = generation;
-            self.attach_slots();
+            self.take_clients();
         }
     }
 
     #[cold]
-    fn attach_slots(&mut self) {
-        if self.clients.is_empty() {
-            return;
+    fn take_clients(&mut self) {
+        let fresh = self.attacher.take_fresh();
+        // None is of use once the fabric process has ended.
+        if !self.clients.is_empty() && !fresh.is_empty() {
+            self.clients.extend(fresh.into_iter().map(|(client, _)| client));
+            self.renew_fds();
         }
-        let has = |clients: &[DataClient], slot: Slot| {
-            clients.iter().any(|client| client.slot() == slot.value())
-        };
-        for slot in self.slots.own_slots() {
-            if has(&self.clients, slot) {
-                continue;
-            }
-            let FabricHost { fabric, host } = &self.host;
-            match DataClient::attach(fabric, host, Some(slot.value())) {
-                Ok((client, _)) => self.clients.push(client),
-                Err(error) => {
-                    tracing::error!(%fabric, %host, slot = slot.value(), %error,
-                        "the fabric brings no packets to the queue pairs of this slot");
-                }
-            }
-        }
-        self.renew_fds();
     }
 
     fn renew_fds(&mut self) {
@@ -211,7 +217,7 @@ impl InfinibandLink {
     /// Notes that the fabric process has ended.
     #[cold]
     fn end(&mut self, error: &io::Error) {
-        tracing::debug!(host = ?self.host, %error, "the fabric is gone");
+        tracing::debug!(host = ?self.attacher.host, %error, "the fabric is gone");
         self.clients.clear();
         self.renew_fds();
         self.counters.tx_errors += self.outbox.len() as u64;

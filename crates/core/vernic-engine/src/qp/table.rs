@@ -86,6 +86,11 @@ impl QpTable {
         self.pages.len()
     }
 
+    /// Whether the next queue pair needs another process slot.
+    pub(crate) fn is_full(&self) -> bool {
+        self.pages.iter().all(|page| page.qps.len() == page.places.len() && page.freed.is_empty())
+    }
+
     #[inline]
     pub(crate) fn find(&self, qpn: Qpn) -> Option<&Arc<QpInner>> {
         let page = usize::from(self.by_slot[usize::from(Slot::of(qpn).value())]).checked_sub(1)?;
@@ -171,6 +176,18 @@ mod tests {
 
     fn page() -> Page {
         Page::new(Slot::FIRST)
+    }
+
+    #[test]
+    fn a_table_is_full_until_a_slot_or_a_number_is_free() {
+        let mut table = QpTable::new();
+        assert!(table.is_full(), "it has no slot");
+        table.pages.push(page());
+        assert!(!table.is_full());
+        while table.pages[0].take_index().is_some() {}
+        assert!(table.is_full());
+        table.pages[0].freed.push_back(5);
+        assert!(!table.is_full());
     }
 
     #[test]

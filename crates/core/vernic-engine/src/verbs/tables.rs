@@ -19,6 +19,9 @@ impl Engine {
         &self,
         make: impl FnOnce(Qpn, &dyn WireProtocol) -> Arc<QpInner>,
     ) -> Result<Arc<QpInner>, CreateError> {
+        if self.rules().has_lids() {
+            self.prepare_slot()?;
+        }
         let (qp, new_slot) = self.with_lane(|lane| -> Result<_, CreateError> {
             // `close` sets this flag before it takes the lane, so no queue pair is added after
             // that.
@@ -43,6 +46,16 @@ impl Engine {
             self.waker().wake();
         }
         Ok(qp)
+    }
+
+    /// Takes another process slot if the next queue pair needs one. The fabric process is asked for
+    /// it, and nobody is to wait for the lane meanwhile.
+    fn prepare_slot(&self) -> Result<(), CreateError> {
+        let (is_full, open) = self.with_lane(|lane| (lane.table().is_full(), lane.table().len()));
+        match is_full {
+            true => self.slots().prepare().map_err(|source| CreateError::NoQpn { open, source }),
+            false => Ok(()),
+        }
     }
 
     /// Removes a queue pair from the table, and from all multicast groups.

@@ -84,6 +84,20 @@ pub enum SlotError {
     /// The operating system refused.
     #[error("cannot open the socket of a slot: {0}")]
     Os(#[from] io::Error),
+    /// The [`SlotKeeper`] refused.
+    #[error("the link has no place for more queue pairs: {0}")]
+    Keeper(io::Error),
+}
+
+/// What must know of a slot before queue pairs have numbers in it: a fabric process, which brings
+/// packets by slot.
+pub trait SlotKeeper: Send + Sync + fmt::Debug {
+    /// Takes a slot that no other process of this network namespace has. Returns false if somebody
+    /// outside has it. May wait.
+    ///
+    /// # Errors
+    /// No slot can be taken.
+    fn take(&self, slot: Slot) -> io::Result<bool>;
 }
 
 /// Longest name of an abstract socket.
@@ -131,6 +145,7 @@ struct State {
     claims: Vec<Claim>,
     /// A claimed slot that nobody was given yet.
     reserved: Option<Slot>,
+    keeper: Option<Arc<dyn SlotKeeper>>,
     served: Vec<(LocalAddr, u16)>,
     lookups: Vec<Remembered>,
     names: Vec<Named>,
@@ -402,10 +417,31 @@ impl SlotTable {
         self.claim_from(random() % u64::from(Slot::LAST.value()))
     }
 
-    /// Lets the next [`claim`](Self::claim) return this slot, which was claimed already: a link
-    /// whose fabric process knows the slots of programs tells it before the first queue pair.
-    pub fn reserve(&self, slot: Slot) {
-        self.state().reserved = Some(slot);
+    /// Claims a slot that the next [`claim`](Self::claim) returns, unless there is one already. For
+    /// those who hold a lock when they claim: a [`SlotKeeper`] may wait.
+    ///
+    /// # Errors
+    /// As [`claim`](Self::claim).
+    pub fn prepare(&self) -> Result<(), SlotError> {
+        if self.state().reserved.is_some() {
+            return Ok(());
+        }
+        let slot = self.claim_from(random() % u64::from(Slot::LAST.value()))?;
+        let surplus = {
+            let reserved = &mut self.state().reserved;
+            let surplus = reserved.is_some().then_some(slot);
+            reserved.get_or_insert(slot);
+            surplus
+        };
+        if let Some(slot) = surplus {
+            self.release(slot);
+        }
+        Ok(())
+    }
+
+    /// Has all slots from now on taken by `keeper` as well.
+    pub fn set_keeper(&self, keeper: Arc<dyn SlotKeeper>) {
+        self.state().keeper = Some(keeper);
     }
 
     /// Takes the first free slot of its class, counted from `start`, or else the first free one.
@@ -415,9 +451,14 @@ impl SlotTable {
             .filter_map(|i| Slot::new(Slot::FIRST.value() + ((start + i) % count) as u16));
         let is_alike = |slot: &Slot| slot.class() == self.class;
         let others = all.clone().filter(|slot| !is_alike(slot));
+        let keeper = self.state().keeper.clone();
         for slot in all.filter(is_alike).chain(others) {
             match self.open(slot) {
                 Ok(claim) => {
+                    let kept = keeper.as_ref().map_or(Ok(true), |keeper| keeper.take(slot));
+                    if !kept.map_err(SlotError::Keeper)? {
+                        continue;
+                    }
                     let mut state = self.state();
                     self.check_open()?;
                     state.claims.push(claim);

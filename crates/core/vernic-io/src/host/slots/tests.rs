@@ -35,6 +35,45 @@ fn claimed_slots_are_distinct_and_free_again_after_release() {
     new_socket(name.as_bytes()).expect("the name of a released slot is free");
 }
 
+/// Takes one slot in three, until it is full.
+#[derive(Debug, Default)]
+struct Picky(Mutex<Vec<Slot>>);
+
+impl SlotKeeper for Picky {
+    fn take(&self, slot: Slot) -> io::Result<bool> {
+        let mut taken = self.0.lock().unwrap();
+        if taken.len() == 3 {
+            return Err(io::Error::other("full"));
+        }
+        let takes = slot.value() % 3 == 0;
+        taken.extend(takes.then_some(slot));
+        Ok(takes)
+    }
+}
+
+#[test]
+fn a_slot_that_the_keeper_refuses_is_nobodys() {
+    let table = SlotTable::with_scope(&scope("keeper")).unwrap();
+    let keeper = Arc::new(Picky::default());
+    table.set_keeper(keeper.clone());
+    // What is prepared is claimed next, and is prepared once.
+    table.prepare().unwrap();
+    table.prepare().unwrap();
+    let prepared = table.own_slots();
+    let claimed = [(); 3].map(|()| table.claim().unwrap());
+    assert_eq!(prepared, claimed[..1]);
+    assert_eq!((table.own_slots(), &*keeper.0.lock().unwrap()), (claimed.into(), &claimed.into()));
+    for refused in [table.claim().map(drop), table.prepare()] {
+        let text = refused.unwrap_err().to_string();
+        assert_eq!(text, "the link has no place for more queue pairs: full");
+    }
+    let other = SlotTable::with_scope(&scope("keeper")).unwrap();
+    let last = Slot::LAST.value();
+    let all = (Slot::FIRST.value()..=last).filter_map(Slot::new);
+    let taken: Vec<_> = all.filter(|slot| other.is_taken(*slot).unwrap()).collect();
+    assert_eq!(taken.len(), 3, "the others are free");
+}
+
 #[test]
 fn a_closed_table_has_given_everything_back_and_takes_nothing_more() {
     let table = SlotTable::with_scope(&scope("close")).unwrap();
