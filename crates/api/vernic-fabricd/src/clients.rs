@@ -10,6 +10,7 @@ use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 
 use vernic_attach::Connection;
+use vernic_fabric::Time;
 use vernic_sys::{self as sys, EpollOp, OwnFd};
 
 use crate::key::Key;
@@ -76,8 +77,10 @@ pub(crate) struct Client {
     pub(crate) reads: bool,
     /// Whether the connection waits until it can be written to.
     pub(crate) wants_room: bool,
-    /// The events that the system was told.
-    told: u32,
+    /// When the other end closed the connection, whose messages cannot be read yet.
+    pub(crate) hung_up: Option<Time>,
+    /// The events that the system was told; `None` of a connection that it does not look at.
+    told: Option<u32>,
 }
 
 impl Client {
@@ -90,7 +93,8 @@ impl Client {
             waiting_bytes: 0,
             reads: true,
             wants_room: false,
-            told: 0,
+            hung_up: None,
+            told: None,
         }
     }
     /// Sends a message, now or when there is room.
@@ -134,9 +138,14 @@ impl Client {
             _ => None,
         }
     }
-    fn events(&self) -> u32 {
+    /// Returns the events that the connection waits for. The end of a connection is always among
+    /// them, so one that has ended and is not read yet waits for none.
+    fn events(&self) -> Option<u32> {
+        if self.hung_up.is_some() && !self.reads {
+            return None;
+        }
         let event = |is_wanted: bool, event: i32| if is_wanted { event as u32 } else { 0 };
-        event(self.reads, libc::EPOLLIN) | event(self.wants_room, libc::EPOLLOUT)
+        Some(event(self.reads, libc::EPOLLIN) | event(self.wants_room, libc::EPOLLOUT))
     }
 }
 
@@ -196,7 +205,7 @@ impl Clients {
             EpollOp::Add,
             client.socket.as_fd(),
             key.bits(),
-            client.told,
+            client.told.unwrap_or(0),
         );
         if let Err(error) = added {
             self.free.push(index);
@@ -229,10 +238,16 @@ impl Clients {
             let Some(client) = found.and_then(|(_, client)| client.as_mut()) else { continue };
             let events = client.events();
             if events != client.told {
+                let op = match (client.told, events) {
+                    (_, None) => EpollOp::Remove,
+                    (None, Some(_)) => EpollOp::Add,
+                    (Some(_), Some(_)) => EpollOp::Change,
+                };
                 client.told = events;
+                let events = events.unwrap_or(0);
                 let (epoll, fd) = (self.epoll.as_fd(), client.socket.as_fd());
                 // An error would be one of arguments; the connection then ends by its next use.
-                let _ = sys::epoll_watch(epoll, EpollOp::Change, fd, key.bits(), events);
+                let _ = sys::epoll_watch(epoll, op, fd, key.bits(), events);
             }
         }
     }

@@ -45,6 +45,9 @@ const TICK_NS: u64 = 250_000_000;
 /// Nanoseconds after which a port is looked at again whose next packet waits for a program.
 const WAIT_NS: u64 = 5_000_000;
 
+/// Nanoseconds for which the last packets of a program that has ended wait for room at its port.
+const LAST_PACKETS_NS: u64 = 1_000_000_000;
+
 /// How a fabric process is set up.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -293,7 +296,8 @@ impl Server {
     fn handle_ready(&mut self, key: Key, events: u32, now: Time) -> Result<(), End> {
         let has = |event: i32| events & event as u32 != 0;
         let client = self.clients.change(key).ok_or(End)?;
-        if has(libc::EPOLLOUT) {
+        // What waits for a program that has gone must not keep its last messages from being read.
+        if has(libc::EPOLLOUT) && !has(libc::EPOLLHUP) {
             client.flush()?;
             let Client { socket, role, wants_room, .. } = client;
             if let Role::Program(program) = role
@@ -306,7 +310,11 @@ impl Server {
         let client = self.clients.get(key).ok_or(End)?;
         match client.reads {
             true if has(libc::EPOLLIN | libc::EPOLLHUP | libc::EPOLLERR) => self.read(key, now),
-            false if has(libc::EPOLLHUP | libc::EPOLLERR) => Err(End),
+            false if has(libc::EPOLLHUP | libc::EPOLLERR) => {
+                // Its last packets wait for room at the port.
+                client.hung_up.get_or_insert(now);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }
@@ -319,6 +327,9 @@ impl Server {
             let message = match client.socket.recv(&mut inbox) {
                 Ok(message) => message,
                 Err(error) if sys::is_for_later(&error) => break,
+                // The program has gone with packets that it did not read. The system says so once,
+                // before it yields what the program has sent.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionReset => continue,
                 Err(_) => {
                     result = Err(End);
                     break;
@@ -395,7 +406,7 @@ impl Server {
     fn retry_held(&mut self, now: Time) {
         let (world, clients) = (&mut self.world, &mut self.clients);
         let mut held = std::mem::take(&mut world.held);
-        let mut any = false;
+        let (mut any, mut gone) = (false, Vec::new());
         held.retain(|key| {
             let Some(client) = clients.change(*key) else { return false };
             let Some(program) = client.program() else { return false };
@@ -403,11 +414,17 @@ impl Server {
             any = true;
             let is_done = program.retry(&mut world.subnet, &world.hosts[at], now);
             client.reads = is_done;
+            if !is_done && client.hung_up.is_some_and(|since| now.since(since) >= LAST_PACKETS_NS) {
+                gone.push(*key);
+            }
             !is_done
         });
         world.held = held;
         if any {
             world.subnet.run(now);
+        }
+        for key in gone {
+            self.end(key, now);
         }
     }
     /// Looks again at ports whose next packet waits for a program.

@@ -4,6 +4,7 @@ mod common;
 
 use std::io;
 use std::os::fd::AsFd as _;
+use std::time::Duration;
 
 use common::{
     Fabric, Manager, ONE, eventually, packet, port_news, receive_batch, request, restamp, send,
@@ -296,6 +297,46 @@ fn whoever_breaks_the_protocol_loses_the_connection_and_nothing_else_does() {
         }
     };
     assert_eq!(left, io::ErrorKind::WouldBlock, "the connection is there");
+    fabric.stop();
+}
+
+#[test]
+fn the_last_packets_of_a_program_are_sent_though_it_has_ended() {
+    let fabric = single(2);
+    let (b, _) = fabric.attach("h2");
+    let _manager = Manager::bring_up(&fabric, 2);
+    port_news(&b, |port| port.state == 4 && port.lid == Lid(2));
+    // So that a port is full for a while.
+    let change = LinkChange::Rate(Some("1g".to_owned()));
+    let slow = Request::Link { node: "h2".to_owned(), port: 1, change };
+    assert_eq!(fabric.ask(&slow), Answer::Done);
+    for round in 0..20_u32 {
+        let (a, _) = fabric.attach("h1");
+        // It leaves something unread, and more than the port has room for at a time.
+        send(&b, &[packet(2, 1, qpn(&a, 1), b"none")]);
+        eventually("it has arrived", || a.wait(Duration::ZERO).unwrap().then_some(()));
+        let numbers = round * 180..(round + 1) * 180;
+        let batch = |numbers: Vec<u32>| {
+            let of = |number: u32| packet(1, 2, qpn(&b, 5), &number.to_be_bytes().repeat(1000));
+            numbers.into_iter().map(of).collect::<Vec<_>>()
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let mut numbers = numbers;
+                for _ in 0..12 {
+                    send(&a, &batch(numbers.by_ref().take(15).collect()));
+                }
+            });
+            let mut next = round * 180;
+            while next < (round + 1) * 180 {
+                for payload in receive_batch(&b) {
+                    assert_eq!(payload[..4], next.to_be_bytes(), "round {round}");
+                    next += 1;
+                }
+            }
+        });
+    }
+    eventually("all are gone", || (fabric.programs("h1") == 0).then_some(()));
     fabric.stop();
 }
 

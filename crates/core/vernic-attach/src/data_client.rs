@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use vernic_wire::cm::ServiceId;
 
@@ -89,6 +90,14 @@ impl DataClient {
             Some(DataReport::Port(port)) => Ok(DataEvent::Port(Box::new(port))),
             Some(DataReport::Attached { .. }) | None => Err(io::ErrorKind::InvalidData.into()),
         }
+    }
+    /// Waits until there is something to receive, or the connection has ended, or `timeout` is
+    /// over. Returns whether there is something.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    pub fn wait(&self, timeout: Duration) -> io::Result<bool> {
+        self.connection.wait_readable(Some(timeout))
     }
     /// Takes packets of a group from now on, in addition to what the program takes already. The
     /// fabric routes packets of the group here when a subnet manager was asked to as well.

@@ -19,6 +19,7 @@ use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use vernic_attach::data::Membership;
 use vernic_attach::{AdapterReport, DataClient, DataEvent, MAX_MESSAGE, MadClient, PacketBatch};
@@ -44,6 +45,12 @@ const MESSAGES_PER_CALL: usize = 16;
 /// How soon a full connection is tried again, in nanoseconds: the fabric process takes a message of
 /// 64 KiB in about so long, and programs that poll would try in each call.
 const AGAIN_NANOS: u64 = 10_000;
+
+/// How long packets that the connection has no room for are kept when the link ends. A fabric
+/// process that is not stopped takes them in much less.
+const FLUSH_PATIENCE: Duration = Duration::from_millis(100);
+/// How soon is tried again meanwhile: a message takes about so long.
+const FLUSH_REST: Duration = Duration::from_micros(50);
 
 /// A host of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,8 +130,8 @@ impl LinkFactory for InfinibandFactory {
 }
 
 /// Attaches process slots to the fabric process before queue pairs have numbers in them. So a slot
-/// that the fabric process refuses is a queue pair that is not made. Another program of the host may
-/// have a slot that is free in this network namespace.
+/// that the fabric process refuses is a queue pair that is not made. Another program of the host
+/// may have a slot that is free in this network namespace.
 #[derive(Debug)]
 struct Attacher {
     host: FabricHost,
@@ -363,6 +370,17 @@ impl Link for InfinibandLink {
         }
         report.blocked = !self.flush_outbox(now);
         report
+    }
+
+    fn flush(&mut self) {
+        let until = Instant::now() + FLUSH_PATIENCE;
+        while !self.flush_outbox(self.again) {
+            if Instant::now() >= until {
+                self.counters.tx_errors += self.outbox.len() as u64;
+                return self.outbox.clear();
+            }
+            std::thread::sleep(FLUSH_REST);
+        }
     }
 
     fn recv(&mut self, now: Nanos, batch: &mut RxBatch) -> usize {

@@ -296,8 +296,8 @@ pub trait Link: Send {
         None
     }
 
-    /// Writes out what is kept to be written with more: the process is about to end, and nothing
-    /// may be dropped any more.
+    /// Writes out what is kept to be written with more, or what there was no room for: the process
+    /// or the link is about to end. Waits for 100 ms at most.
     fn flush(&mut self) {}
 
     /// Leaves the ports that other processes share: the process or the link is about to end. Other

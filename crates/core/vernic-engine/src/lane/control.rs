@@ -254,10 +254,11 @@ impl LaneState {
     }
 
     /// Gives up everything that the lane shares with other processes, and the packets that the
-    /// sockets had no room for. Returns the objects that the caller must drop.
+    /// sockets and the link had no room for. Returns the objects that the caller must drop.
     pub(crate) fn release(
         &mut self,
     ) -> (Box<dyn Link>, UdpBackpressure, Option<Arc<ReceiverPage>>) {
+        self.link.flush();
         self.tx.clear();
         self.groups.forget_homes();
         let closed: Box<dyn Link> = Box::new(ClosedLink::after(self.link.as_ref()));

@@ -18,6 +18,10 @@ use crate::qp::state::{QpCore, QpInner};
 use crate::sched::Event;
 use crate::streams::LingeringConnection;
 
+/// Batches that are sent at most when the process ends: as many as a full link may have kept from
+/// being sent.
+const LAST_FLUSHES: usize = 8;
+
 /// What a lane keeps for RoCE beside the state of its queue pairs: received packets, and what it
 /// last saw or reported.
 pub(crate) struct Packets {
@@ -101,9 +105,16 @@ impl WireProtocol for Packets {
         true
     }
 
-    /// Packets that a capture keeps go to its file.
-    fn leave(&mut self, lane: &mut LaneState, _device: &Device) -> Vec<LingeringConnection> {
-        lane.link.flush();
+    /// Packets that a capture keeps go to its file, and those that a link keeps are sent, with what
+    /// waits behind them.
+    fn leave(&mut self, lane: &mut LaneState, device: &Device) -> Vec<LingeringConnection> {
+        for _ in 0..LAST_FLUSHES {
+            lane.link.flush();
+            if lane.tx.is_empty() {
+                break;
+            }
+            self.send(lane, device, device.now());
+        }
         Vec::new()
     }
 }

@@ -80,7 +80,7 @@ impl Packets {
 
     /// Hands the batch to the link; true if all of it left and more may follow.
     #[inline]
-    fn send(&mut self, lane: &mut LaneState, engine: &Device, now: Time) -> bool {
+    pub(super) fn send(&mut self, lane: &mut LaneState, engine: &Device, now: Time) -> bool {
         if lane.tx.is_empty() && !lane.tx.is_any_blocked() {
             return false;
         }
