@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use vernic_attach::user_mad::MAX_MAD;
 use vernic_attach::{AgentId, MadAddress, MadGrh, Refusal, RefusalKind, Registration, UserMad};
 use vernic_fabric::Time;
 use vernic_fabric::attributes::PortAttributes;
@@ -35,7 +36,8 @@ pub(crate) struct PortAgents {
 impl PortAgents {
     pub(crate) fn new() -> Self {
         Self {
-            agents: Agents::new(AgentsConfig::default()),
+            // A longer message would not reach its program: the sender is told instead.
+            agents: Agents::new(AgentsConfig { max_bytes: MAX_MAD, ..AgentsConfig::default() }),
             owners: BTreeMap::new(),
             held: None,
             psn: Psn::new(0),

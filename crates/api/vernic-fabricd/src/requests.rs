@@ -325,7 +325,7 @@ pub(crate) fn datagram(
 /// Brings a datagram to a program.
 pub(crate) fn deliver(clients: &mut Clients, key: Key, mad: &UserMad) -> Result<(), End> {
     let client = clients.change(key).ok_or(End)?;
-    for message in mad.messages() {
+    for message in mad.messages().map_err(|_| End)? {
         client.send(message)?;
     }
     Ok(())

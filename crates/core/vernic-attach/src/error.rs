@@ -78,6 +78,16 @@ pub enum AttachError {
         /// What it sent.
         what: &'static str,
     },
+    /// A datagram is too long for a fabric.
+    #[error(
+        "a datagram of {bytes} bytes: one has at most {}, as many as some 250,000 records of subnet \
+         administration",
+        crate::user_mad::MAX_MAD
+    )]
+    TooLong {
+        /// Its length.
+        bytes: usize,
+    },
     /// A system call failed.
     #[error("{doing}: {source}")]
     Io {
@@ -109,6 +119,7 @@ impl AttachError {
             Self::Silent { .. } => libc::ETIMEDOUT,
             Self::Ended => libc::ENODEV,
             Self::Malformed { .. } => libc::EPROTO,
+            Self::TooLong { .. } => libc::EMSGSIZE,
             Self::Io { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }
     }

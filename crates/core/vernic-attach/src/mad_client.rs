@@ -167,9 +167,9 @@ impl MadPort {
     /// Sends a datagram; waits for room in the connection.
     ///
     /// # Errors
-    /// [`AttachError::Silent`], [`AttachError::Ended`].
+    /// [`AttachError::Silent`], [`AttachError::Ended`], [`AttachError::TooLong`].
     pub fn send(&self, mad: &UserMad) -> Result<(), AttachError> {
-        mad.messages().try_for_each(|message| self.datagrams.send_waiting(&message))
+        mad.messages()?.try_for_each(|message| self.datagrams.send_waiting(&message))
     }
     /// Receives the next datagram; never waits.
     ///

@@ -16,6 +16,7 @@
 use vernic_wire::{Gid, Lid, Qkey, Qpn, ServiceLevel};
 
 use crate::bytes::{Reader, Writer};
+use crate::error::AttachError;
 use crate::mad::AgentId;
 use crate::{HEAD, MAX_MESSAGE};
 
@@ -78,15 +79,20 @@ pub struct UserMad {
 }
 
 impl UserMad {
-    /// Returns the messages that carry the datagram, in their order. Bytes beyond [`MAX_MAD`] are
-    /// cut.
-    pub fn messages(&self) -> impl Iterator<Item = Vec<u8>> + '_ {
-        let mad = &self.mad[..self.mad.len().min(MAX_MAD)];
+    /// Returns the messages that carry the datagram, in their order.
+    ///
+    /// # Errors
+    /// [`AttachError::TooLong`] if it has more than [`MAX_MAD`] bytes.
+    pub fn messages(&self) -> Result<impl Iterator<Item = Vec<u8>> + '_, AttachError> {
+        let mad = self.mad.as_slice();
+        if mad.len() > MAX_MAD {
+            return Err(AttachError::TooLong { bytes: mad.len() });
+        }
         let first = self.write_head(mad.len());
         let here = mad.len().min(MAX_MESSAGE - first.len());
         let first = [first.as_slice(), &mad[..here]].concat();
         let more = mad[here..].chunks(MAX_MESSAGE - HEAD);
-        std::iter::once(first).chain(more.map(|part| Writer::new(MORE).bytes(part).done()))
+        Ok(std::iter::once(first).chain(more.map(|part| Writer::new(MORE).bytes(part).done())))
     }
     fn write_head(&self, total: usize) -> Vec<u8> {
         let to = Writer::new(FIRST).u32(total as u32).u32(self.agent.0).u32(self.status);
@@ -205,7 +211,7 @@ mod tests {
         for (len, parts) in [(0, 1), (256, 1), (65_000, 1), (MAX_MESSAGE, 2), (300_000, 5)] {
             for grh in [false, true] {
                 let mad = some(len, grh);
-                let messages: Vec<_> = mad.messages().collect();
+                let messages: Vec<_> = mad.messages().unwrap().collect();
                 assert_eq!(messages.len(), parts);
                 for (i, message) in messages.iter().enumerate() {
                     assert!(message.len() <= MAX_MESSAGE);
@@ -217,8 +223,18 @@ mod tests {
     }
 
     #[test]
+    fn a_datagram_that_is_too_long_is_refused_whole() {
+        let mut mad = some(MAX_MAD, false);
+        assert!(mad.messages().is_ok());
+        mad.mad.push(0);
+        let error = mad.messages().map(drop).unwrap_err();
+        assert_eq!(error.errno(), libc::EMSGSIZE);
+        assert!(error.to_string().contains("33554433 bytes"), "{error}");
+    }
+
+    #[test]
     fn parts_that_do_not_fit_are_refused() {
-        let messages: Vec<_> = some(100_000, false).messages().collect();
+        let messages: Vec<_> = some(100_000, false).messages().unwrap().collect();
         let [first, more] = messages.as_slice() else { panic!("two parts") };
         let after = |before: &[&[u8]], last: &[u8]| {
             let mut assembler = Assembler::default();
