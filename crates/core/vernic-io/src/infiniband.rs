@@ -36,6 +36,8 @@ use crate::path::TxPath;
 mod ports;
 mod receive;
 mod route;
+#[cfg(test)]
+mod tests;
 
 use ports::SharedPorts;
 use route::Headers;
@@ -106,26 +108,8 @@ impl LinkFactory for InfinibandFactory {
             error => io::Error::other(error),
         })?;
         let attached = attacher.take_fresh().pop();
-        let (client, report) = attached.ok_or(io::ErrorKind::NotConnected)?;
-        let ports: Vec<_> = report.ports.iter().map(ports::of_report).collect();
-        let shared = Arc::new(SharedPorts::new(ports.clone())?);
-        let generation = slots.generation();
-        Ok(Box::new(InfinibandLink {
-            attacher,
-            fds: vec![client.as_fd().as_raw_fd()],
-            clients: vec![client],
-            slots,
-            slots_generation: generation,
-            poll_generation: 0,
-            ports,
-            lids_changed: false,
-            shared,
-            outbox: PacketBatch::new(),
-            again: Nanos(0),
-            next: 0,
-            found: Vec::with_capacity(receive::MAX_PACKETS),
-            counters: LinkCounters::default(),
-        }))
+        let attached = attached.ok_or(io::ErrorKind::NotConnected)?;
+        Ok(Box::new(InfinibandLink::new(attacher, attached, slots)?))
     }
 }
 
@@ -177,6 +161,9 @@ struct InfinibandLink {
     /// Whether a port has another LID since the packets that wait in the batch were stamped: the
     /// ICRC covers it.
     lids_changed: bool,
+    /// Groups that were joined, each with the address that it was joined by: a subnet manager may
+    /// take the address away before the group is left.
+    joins: Vec<(LocalAddr, Membership)>,
     shared: Arc<SharedPorts>,
     /// Packets that the connection had no room for, and those that are being gathered.
     outbox: PacketBatch,
@@ -196,6 +183,33 @@ impl std::fmt::Debug for InfinibandLink {
 }
 
 impl InfinibandLink {
+    fn new(
+        attacher: Arc<Attacher>,
+        (client, report): (DataClient, AdapterReport),
+        slots: Arc<SlotTable>,
+    ) -> io::Result<Self> {
+        let ports: Vec<_> = report.ports.iter().map(ports::of_report).collect();
+        let shared = Arc::new(SharedPorts::new(ports.clone())?);
+        let generation = slots.generation();
+        Ok(Self {
+            attacher,
+            fds: vec![client.as_fd().as_raw_fd()],
+            clients: vec![client],
+            slots,
+            slots_generation: generation,
+            poll_generation: 0,
+            ports,
+            lids_changed: false,
+            joins: Vec::new(),
+            shared,
+            outbox: PacketBatch::new(),
+            again: Nanos(0),
+            next: 0,
+            found: Vec::with_capacity(receive::MAX_PACKETS),
+            counters: LinkCounters::default(),
+        })
+    }
+
     /// Takes the connections of the process slots that were taken since the last call.
     #[inline]
     fn follow_slots(&mut self) {
@@ -303,6 +317,14 @@ impl InfinibandLink {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
                 Err(error) => return self.end(&error),
             }
+        }
+    }
+
+    fn leave_group(&self, membership: Membership) {
+        if let Some(client) = self.clients.first()
+            && let Err(error) = client.leave(membership)
+        {
+            tracing::debug!(group = %membership.mgid, %error, "multicast group not left");
         }
     }
 
@@ -426,7 +448,11 @@ impl Link for InfinibandLink {
         if is_own { Ok(()) } else { Err(LinkError::NoSuchAddress { addr }) }
     }
 
-    fn deactivate(&mut self, _local: LocalAddr) {}
+    /// Leaves the groups that were joined by the address, as a socket does that is closed.
+    fn deactivate(&mut self, local: LocalAddr) {
+        let lost = self.joins.extract_if(.., |(by, _)| *by == local).collect::<Vec<_>>();
+        lost.iter().for_each(|(_, membership)| self.leave_group(*membership));
+    }
 
     fn join(&mut self, local: LocalAddr, group: IpAddr, lid: Lid) -> Result<(), LinkError> {
         let membership =
@@ -438,15 +464,19 @@ impl Link for InfinibandLink {
             what: "join a multicast group",
             addr: local,
             source: io::Error::other(error),
-        })
+        })?;
+        self.joins.push((local, membership));
+        Ok(())
     }
 
     fn leave(&mut self, local: LocalAddr, group: IpAddr, lid: Lid) {
-        if let Some(membership) = self.membership(local, group, lid)
-            && let Some(client) = self.clients.first()
-            && let Err(error) = client.leave(membership)
-        {
-            tracing::debug!(%group, %error, "multicast group not left");
+        let mgid = Gid::from_ip(group);
+        let is_it = |(by, joined): &(LocalAddr, Membership)| {
+            (*by, joined.mgid, joined.mlid) == (local, mgid, lid)
+        };
+        if let Some(at) = self.joins.iter().position(is_it) {
+            let (_, membership) = self.joins.swap_remove(at);
+            self.leave_group(membership);
         }
     }
 
