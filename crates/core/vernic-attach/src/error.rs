@@ -85,7 +85,7 @@ pub enum AttachError {
         crate::user_mad::MAX_MAD
     )]
     TooLong {
-        /// Its length.
+        /// The bytes of the datagram.
         bytes: usize,
     },
     /// A system call failed.

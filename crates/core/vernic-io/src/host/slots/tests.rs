@@ -45,7 +45,7 @@ impl SlotKeeper for Picky {
         if taken.len() == 3 {
             return Err(io::Error::other("full"));
         }
-        let takes = slot.value() % 3 == 0;
+        let takes = slot.value().is_multiple_of(3);
         taken.extend(takes.then_some(slot));
         Ok(takes)
     }
