@@ -55,7 +55,9 @@ pub(crate) trait TransportRules: Sync {
 
     /// Whether GIDs say where packets go: in address vectors of queue pairs and address handles,
     /// and in multicast groups. If not, each queue pair has a TCP connection.
-    fn uses_gids(&self) -> bool;
+    fn uses_gids(&self) -> bool {
+        true
+    }
 
     /// Whether LIDs say where packets go within the subnet, and a subnet manager sets up ports. No
     /// peer is then reached but by the link, not even one of the same host.
@@ -80,13 +82,21 @@ pub(crate) trait TransportRules: Sync {
         node_guid: u64,
         ifindex: u32,
         by_address: &dyn Fn() -> Vec<GidEntry>,
-    ) -> Vec<GidEntry>;
+    ) -> Vec<GidEntry> {
+        let _ = (node_guid, ifindex);
+        by_address()
+    }
 
     /// Returns the number of rows of a port's GID table, empty ones included.
-    fn gid_table_len(&self) -> usize;
+    fn gid_table_len(&self) -> usize {
+        MAX_GIDS
+    }
 
     /// Whether there are queue pairs of this type.
-    fn has_qps(&self, qp_type: QpType) -> bool;
+    fn has_qps(&self, qp_type: QpType) -> bool {
+        let _ = qp_type;
+        true
+    }
 
     /// Returns the attributes of a device, without those of objects that there are not.
     fn device_attr(&self, attr: DeviceAttr) -> DeviceAttr {
@@ -117,27 +127,6 @@ impl TransportRules for Roce {
     fn uverbs(&self, number: u32) -> u32 {
         number
     }
-
-    fn uses_gids(&self) -> bool {
-        true
-    }
-
-    fn gids(
-        &self,
-        _node_guid: u64,
-        _ifindex: u32,
-        by_address: &dyn Fn() -> Vec<GidEntry>,
-    ) -> Vec<GidEntry> {
-        by_address()
-    }
-
-    fn gid_table_len(&self) -> usize {
-        MAX_GIDS
-    }
-
-    fn has_qps(&self, _qp_type: QpType) -> bool {
-        true
-    }
 }
 
 /// InfiniBand links (IBTA chapter 7).
@@ -161,10 +150,6 @@ impl TransportRules for InfiniBand {
         }
     }
 
-    fn uses_gids(&self) -> bool {
-        true
-    }
-
     fn has_lids(&self) -> bool {
         true
     }
@@ -177,21 +162,8 @@ impl TransportRules for InfiniBand {
         MAX_INFINIBAND_PKEYS
     }
 
-    fn gids(
-        &self,
-        _node_guid: u64,
-        _ifindex: u32,
-        by_address: &dyn Fn() -> Vec<GidEntry>,
-    ) -> Vec<GidEntry> {
-        by_address()
-    }
-
     fn gid_table_len(&self) -> usize {
         MAX_INFINIBAND_GIDS
-    }
-
-    fn has_qps(&self, _qp_type: QpType) -> bool {
-        true
     }
 
     fn device_attr(&self, attr: DeviceAttr) -> DeviceAttr {
