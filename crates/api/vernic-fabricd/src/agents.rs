@@ -100,10 +100,20 @@ impl PortAgents {
     }
     /// Sends a datagram of a program. One that cannot be sent comes back with an error, as the
     /// kernel's interface has no other way to say so once it was written.
-    pub(crate) fn send(&mut self, owner: Key, mad: UserMad) -> Option<UserMad> {
+    pub(crate) fn send(
+        &mut self,
+        owner: Key,
+        mad: UserMad,
+        port: &PortAttributes,
+    ) -> Option<UserMad> {
         let id = mad::AgentId(mad.agent.0);
         let address = address_of(&mad.address);
-        let sent = if self.owners.get(&id) == Some(&owner) {
+        let class = mad.mad.get(1).map(|class| MgmtClass(*class));
+        let qpn = if class.is_some_and(is_subnet_management) { Qpn::SMI } else { Qpn::GSI };
+        let sent = if envelope_of(qpn, &address, port).is_none() {
+            // The port has no such GID or partition key.
+            return Some(UserMad { status: libc::EINVAL as u32, ..mad });
+        } else if self.owners.get(&id) == Some(&owner) {
             self.agents.send(id, address, &mad.mad, mad.timeout_ms, mad.retries)
         } else {
             Err(mad::SendError::NoAgent(id))
@@ -169,8 +179,8 @@ impl PortAgents {
             }
         }
     }
-    /// Makes the packet of a datagram; `None` if the port has no GID or partition key of the index
-    /// that the datagram names.
+    /// Makes the packet of a datagram; `None` if the port has no longer the GID or partition key of
+    /// the index that the datagram names. Who waits for an answer is told by the lack of it.
     fn packet(
         &mut self,
         subnet: &Subnet,
@@ -178,7 +188,7 @@ impl PortAgents {
         transmit: &MadTransmit,
     ) -> Option<Vec<u8>> {
         let attributes = subnet.port(node, port)?;
-        let envelope = envelope_of(transmit, attributes)?;
+        let envelope = envelope_of(transmit.qpn, &transmit.address, attributes)?;
         self.psn = self.psn.next();
         let mut packet = Vec::new();
         envelope.seal(self.psn, &transmit.mad, &mut packet);
@@ -278,8 +288,7 @@ fn source_of(envelope: &Envelope, port: &PortAttributes) -> mad::MadAddress {
 }
 
 /// Returns what surrounds a datagram of a port.
-fn envelope_of(transmit: &MadTransmit, port: &PortAttributes) -> Option<Envelope> {
-    let (address, source) = (&transmit.address, transmit.qpn);
+fn envelope_of(source: Qpn, address: &mad::MadAddress, port: &PortAttributes) -> Option<Envelope> {
     let is_management = source == Qpn::SMI;
     let path = (1_u16 << port.lmc.min(7)) - 1;
     let is_permissive = is_management && address.lid == Lid::PERMISSIVE;

@@ -96,13 +96,13 @@ pub struct NodeState {
     pub guid: String,
     /// Programs of a host.
     pub programs: Vec<ProgramState>,
-    /// Packets that ended at a host and at no program of it, by reason.
+    /// Packets that ended at the node and at no program of it, by reason.
     pub undelivered: Undelivered,
     /// The ports, from port 0 on at a switch, and from port 1 on at an adapter.
     pub ports: Vec<PortState>,
 }
 
-/// Packets that ended at a host and at no program of it.
+/// Packets that ended at a node and at no program of it. Those of a switch are for management.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Undelivered {
     /// For a queue pair of no program.
@@ -115,6 +115,10 @@ pub struct Undelivered {
     pub no_connection: u64,
     /// Datagrams that no agent took.
     pub no_agent: u64,
+    /// Packets for queue pairs of management that were no datagrams.
+    pub no_datagram: u64,
+    /// Packets to LIDs of other ports, which the tables of switches have led here.
+    pub misdirected: u64,
 }
 
 /// A program.

@@ -314,9 +314,12 @@ pub(crate) fn datagram(
     let client = clients.get(key).ok_or(End)?;
     let Role::Datagrams { port, assembler, .. } = &mut client.role else { return Err(End) };
     let Some(mad) = assembler.handle(message).map_err(|_| End)? else { return Ok(()) };
-    let place = world.hosts[port.host].port(port.port);
+    let host = &mut world.hosts[port.host];
+    let node = host.node;
+    let place = host.port(port.port);
     let agents = place.and_then(|place| place.agents.as_mut()).ok_or(End)?;
-    if let Some(returned) = agents.send(key, mad) {
+    let attributes = world.subnet.port(node, port.port).ok_or(End)?;
+    if let Some(returned) = agents.send(key, mad, attributes) {
         deliver(clients, key, &returned)?;
     }
     Ok(())

@@ -58,14 +58,18 @@ fn node(world: &World, clients: &mut Clients, outside: &Cables, id: NodeId) -> O
         kind: if is_switch { "switch" } else { "adapter" }.to_owned(),
         guid: attributes.guid.to_string(),
         programs: host.map(|host| programs(host, clients)).unwrap_or_default(),
-        undelivered: host.map(undelivered).unwrap_or_default(),
+        undelivered: undelivered(world, host, id),
         ports: ports.filter_map(|number| port(world, host, outside, (id, number))).collect(),
     })
 }
 
-fn undelivered(host: &Host) -> Undelivered {
-    let counts = host.counts;
+fn undelivered(world: &World, host: Option<&Host>, node: NodeId) -> Undelivered {
+    let counts = host.map(|host| host.counts).unwrap_or_default();
+    let ports = host.map_or(0, |host| host.ports.len());
+    let views = (1..=ports).filter_map(|port| world.subnet.port_view(node, PortNum(port as u8)));
     Undelivered {
+        no_datagram: world.subnet.bad_datagrams(node),
+        misdirected: views.map(|view| view.misdirected).sum(),
         no_program: counts.no_program,
         no_member: counts.no_member,
         raw: counts.raw,

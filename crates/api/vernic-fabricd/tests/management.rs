@@ -10,7 +10,8 @@ use std::time::Duration;
 use common::{Fabric, Manager, ONE, eventually, receive, request};
 use vernic_attach::hello::Purpose;
 use vernic_attach::{
-    AgentId, AttachError, MadAddress, MadClient, MadPort, RefusalKind, Registration, UserMad, path,
+    AgentId, AttachError, MadAddress, MadClient, MadGrh, MadPort, RefusalKind, Registration,
+    UserMad, path,
 };
 use vernic_fabric::topology::Topology;
 use vernic_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
@@ -142,6 +143,14 @@ fn agents_of_two_hosts_talk_and_each_method_has_one_agent_of_a_port() {
     answers.send(&got).unwrap();
     let answer = receive(&mut asks);
     assert_eq!((answer.agent, answer.status, &answer.mad[40..45]), (asker, 0, &b"world"[..]));
+
+    // With a partition or a GID that the port has not, a datagram comes back at once.
+    let nowhere = MadGrh { gid_index: 1, ..MadGrh::default() };
+    for (pkey_index, grh) in [(1, None), (200, None), (0, Some(nowhere))] {
+        let address = MadAddress { pkey_index, grh, ..got.address };
+        answers.send(&UserMad { address, ..got.clone() }).unwrap();
+        assert_eq!(receive(&mut answers).status, libc::EINVAL as u32);
+    }
 
     // An agent of nobody: the datagram comes back at once.
     let mad = UserMad { agent: AgentId(77), mad: vec![0; MAD_LEN], ..UserMad::default() };

@@ -100,6 +100,26 @@ fn packets_go_from_program_to_program_and_only_to_the_slot_that_is_named() {
 }
 
 #[test]
+fn packets_that_a_wrong_table_has_led_to_a_host_are_counted_there() {
+    let fabric = single(2);
+    let (a, _) = fabric.attach("h1");
+    let mut manager = Manager::bring_up(&fabric, 2);
+    port_news(&a, |port| port.state == 4);
+    let mut table = request(&[1], SmAttribute::LINEAR_FORWARDING, 0);
+    table.data.fill(255);
+    table.data[1..=5].copy_from_slice(&[1, 2, 255, 255, 2]);
+    manager.set(table);
+    // To queue pair 1, but no datagram of management.
+    send(&a, &[packet(1, 5, qpn(&a, 1), b"lost"), packet(1, 2, 1, b"none")]);
+    eventually("both are counted", || {
+        let state = fabric.state();
+        let counts = state.nodes.iter().find(|node| node.name == "h2").unwrap().undelivered;
+        ((counts.misdirected, counts.no_datagram) == (1, 1)).then_some(())
+    });
+    fabric.stop();
+}
+
+#[test]
 fn members_of_a_group_get_its_packets_until_they_leave() {
     let fabric = single(2);
     let (a, _) = fabric.attach("h1");

@@ -185,7 +185,7 @@ fn details(node: &NodeState, text: &mut String) {
     let lost = node.undelivered;
     text.push_str(&format!(
         "  {} {} {}; undelivered: {} no program, {} no member, {} raw, {} no connection, {} no \
-         agent\n",
+         agent, {} no datagram, {} misdirected\n",
         node.kind,
         node.name,
         node.guid,
@@ -193,7 +193,9 @@ fn details(node: &NodeState, text: &mut String) {
         lost.no_member,
         lost.raw,
         lost.no_connection,
-        lost.no_agent
+        lost.no_agent,
+        lost.no_datagram,
+        lost.misdirected
     ));
     for port in &node.ports {
         for lane in &port.lanes {

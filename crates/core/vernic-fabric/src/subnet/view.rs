@@ -53,6 +53,11 @@ pub(super) fn bytes_per_s(rate: Rate) -> Option<NonZeroU64> {
 }
 
 impl Subnet {
+    /// Returns how many packets for queue pairs 0 and 1 of a node were no datagrams, or datagrams
+    /// that the agent of a switch does not take.
+    pub fn bad_datagrams(&self, node: NodeId) -> u64 {
+        self.nodes.get(node.at()).map_or(0, |node| node.bad_datagrams)
+    }
     /// Returns what of a port from 1 on is no attribute.
     pub fn port_view(&self, node: NodeId, port: PortNum) -> Option<PortView> {
         let attributes = self.port(node, port).filter(|_| port != PortNum(0))?;
