@@ -69,6 +69,24 @@ struct Machine {
 }
 
 impl Machine {
+    /// Starts an interface whose subnet is there.
+    fn start(mode: Mode) -> Self {
+        let mut config = Config::new(gid_of(0), lid_of(0), qpn_of(0));
+        config.mode = mode;
+        config.max_neighbors = LIMIT;
+        config.max_groups = LIMIT;
+        config.max_connections = LIMIT;
+        config.max_waiting = LIMIT;
+        let interface = Interface::new(config);
+        let mut machine = Self { interface, now: Time(SECOND), requests: Vec::new() };
+        machine.interface.set_addresses(&[
+            Address { ip: v4(0), prefix_len: 24 },
+            Address { ip: v6(0), prefix_len: 64 },
+        ]);
+        machine.take(Step::Port { is_active: true, lid: 1 });
+        machine.take(Step::Answer { is_good: true });
+        machine
+    }
     fn take(&mut self, step: Step) {
         let now = self.now;
         let source = Source { slid: Lid(9), qpn: Qpn::new(9) };
@@ -183,23 +201,38 @@ proptest! {
         steps in vec(step(), 1..200),
         is_connected in any::<bool>(),
     ) {
-        let mut config = Config::new(gid_of(0), lid_of(0), qpn_of(0));
-        config.mode = if is_connected { Mode::Connected } else { Mode::Datagram };
-        config.max_neighbors = LIMIT;
-        config.max_groups = LIMIT;
-        config.max_connections = LIMIT;
-        config.max_waiting = LIMIT;
-        let interface = Interface::new(config);
-        let mut machine = Machine { interface, now: Time(SECOND), requests: Vec::new() };
-        machine.interface.set_addresses(&[
-            Address { ip: v4(0), prefix_len: 24 },
-            Address { ip: v6(0), prefix_len: 64 },
-        ]);
-        machine.take(Step::Port { is_active: true, lid: 1 });
-        machine.take(Step::Answer { is_good: true });
+        let mode = if is_connected { Mode::Connected } else { Mode::Datagram };
+        let mut machine = Machine::start(mode);
         for step in steps {
             machine.take(step);
         }
         machine.wait(1000 * SECOND);
     }
+}
+
+#[test]
+fn strangers_with_gids_of_nobody_do_not_push_out_the_path_to_a_peer() {
+    let mut machine = Machine::start(Mode::Datagram);
+    let asks = |from| Step::Arp { from, for_us: true, operation: ArpOperation::REQUEST.0 };
+    // Answers what was asked of the SA, and returns the GIDs.
+    let answer = |machine: &mut Machine, is_there: bool| {
+        let mut asked = Vec::new();
+        for request in std::mem::take(&mut machine.requests) {
+            if let Request::Path { dgid, .. } = request {
+                let path = PathRecord { dgid, dlid: Lid(7), ..PathRecord::default() };
+                machine.interface.handle_path(machine.now, dgid, is_there.then_some(path));
+                asked.push(dgid);
+            }
+        }
+        machine.fetch();
+        asked
+    };
+    machine.take(asks(1));
+    assert_eq!(answer(&mut machine, true), [gid_of(1)]);
+    for stranger in 2..40 {
+        machine.take(asks(stranger));
+        assert_eq!(answer(&mut machine, false), [gid_of(stranger)], "it is asked for");
+    }
+    machine.take(asks(1));
+    assert_eq!(answer(&mut machine, true), []);
 }

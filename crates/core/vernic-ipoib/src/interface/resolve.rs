@@ -83,11 +83,7 @@ impl Interface {
             Some(Path::Absent) => Err(DropReason::NoPath),
             None => {
                 if self.paths.len() >= self.config.max_neighbors {
-                    let is_known = |path: &Path| matches!(path, Path::Known { .. });
-                    let known = self.paths.iter().find(|(_, path)| is_known(path));
-                    let Some(gid) = known.map(|(gid, _)| *gid) else {
-                        return Err(DropReason::NoRoom);
-                    };
+                    let gid = self.least_path().ok_or(DropReason::NoRoom)?;
                     self.forget_path(gid);
                 }
                 self.paths.insert(dgid, Path::Asked);
@@ -95,6 +91,18 @@ impl Interface {
                 Ok(None)
             }
         }
+    }
+
+    /// Returns the GID whose path is missed least. Anybody can ask with a GID of nobody, so those
+    /// without a path go first. An answer that is under way is waited for.
+    fn least_path(&self) -> Option<Gid> {
+        let worth = |path: &Path| match path {
+            Path::Asked => None,
+            Path::Absent => Some(0),
+            Path::Known { is_used, .. } => Some(1 + u8::from(*is_used)),
+        };
+        let all = self.paths.iter().filter_map(|(gid, path)| Some((worth(path)?, *gid)));
+        all.min_by_key(|(worth, _)| *worth).map(|(_, gid)| gid)
     }
 
     /// Forgets the path to a GID, which may have moved: the next packet asks for it again.
