@@ -168,6 +168,43 @@ pub struct PortAttributes {
 }
 
 impl PortAttributes {
+    /// Returns the attributes of a port before a link and a manager have changed them: down, without
+    /// LID and keys, of so many data lanes, all of them in operation.
+    pub fn new(guid: Guid, mtu: Mtu, lanes: u8, tables: PortTables) -> Self {
+        Self {
+            guid,
+            state: PortState::Down,
+            physical: PhysicalState::Polling,
+            link_down_default: PhysicalState::Polling,
+            lid: Lid(0),
+            lmc: 0,
+            sm_lid: Lid(0),
+            sm_service_level: ServiceLevel::new(0),
+            gid_prefix: 0,
+            capabilities: 0,
+            m_key: 0,
+            m_key_protection: 0,
+            m_key_lease_s: 0,
+            response_time: 0,
+            subnet_timeout: 0,
+            mtu_capability: mtu,
+            neighbor_mtu: mtu,
+            lanes_supported: lanes,
+            operational_lanes: lanes,
+            width: LinkWidth::default(),
+            speed: LinkSpeed::default(),
+            head_of_queue_life: 20,
+            stall_count: 0,
+            enforces_inbound: false,
+            enforces_outbound: false,
+            client_reregister: false,
+            m_key_violations: 0,
+            p_key_violations: 0,
+            q_key_violations: 0,
+            tables,
+            counters: PortCounters::default(),
+        }
+    }
     /// Whether a packet with this partition key may come in: an entry of the table is of the same
     /// partition, and not both are of limited members (IBTA 10.9.3).
     pub fn takes_pkey(&self, pkey: Pkey) -> bool {

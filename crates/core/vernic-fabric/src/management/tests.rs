@@ -18,7 +18,7 @@ use super::{Agent, Ingress, ManagedNode, PortChange, Route};
 use crate::Time;
 use crate::attributes::{
     ArbitrationEntry, Forwarding, LinkSpeed, LinkWidth, NodeAttributes, NodeKind, PhysicalState,
-    PortAttributes, PortCounters, PortState, PortTables,
+    PortAttributes, PortState, PortTables,
 };
 
 /// A node whose links do what they are told.
@@ -61,44 +61,27 @@ impl ManagedNode for Node {
 
 fn port(guid: u64, inputs: usize) -> PortAttributes {
     let entry = |lane| ArbitrationEntry { lane: VirtualLane::new(lane), weight: 4 };
+    let tables = PortTables {
+        pkeys: [vec![Pkey::DEFAULT], vec![Pkey(0); 63]].concat(),
+        lanes: vec![[VirtualLane::new(0); ServiceLevel::COUNT]; inputs],
+        low: (0..8).map(entry).collect(),
+        high: (0..40).map(|at| entry(at % 8)).collect(),
+        high_limit: 0,
+    };
     PortAttributes {
-        guid: Guid(guid),
         state: PortState::Init,
         physical: PhysicalState::LinkUp,
-        link_down_default: PhysicalState::Polling,
-        lid: Lid(0),
-        lmc: 0,
-        sm_lid: Lid(0),
-        sm_service_level: ServiceLevel::new(0),
         gid_prefix: 0xFE80_0000_0000_0000,
         capabilities: Agent::CAPABILITIES,
-        m_key: 0,
-        m_key_protection: 0,
-        m_key_lease_s: 0,
         response_time: 16,
         subnet_timeout: 18,
-        mtu_capability: Mtu::B4096,
         neighbor_mtu: Mtu::B2048,
-        lanes_supported: 8,
         operational_lanes: 4,
         width: LinkWidth::X4,
         speed: LinkSpeed::Qdr,
         head_of_queue_life: 16,
         stall_count: 7,
-        enforces_inbound: false,
-        enforces_outbound: false,
-        client_reregister: false,
-        m_key_violations: 0,
-        p_key_violations: 0,
-        q_key_violations: 0,
-        tables: PortTables {
-            pkeys: [vec![Pkey::DEFAULT], vec![Pkey(0); 63]].concat(),
-            lanes: vec![[VirtualLane::new(0); ServiceLevel::COUNT]; inputs],
-            low: (0..8).map(entry).collect(),
-            high: (0..40).map(|at| entry(at % 8)).collect(),
-            high_limit: 0,
-        },
-        counters: PortCounters::default(),
+        ..PortAttributes::new(Guid(guid), Mtu::B4096, 8, tables)
     }
 }
 

@@ -1,12 +1,12 @@
 //! The attributes of a node, as its agents and its data plane share them.
 
 use vernic_wire::smp::PortInfo;
-use vernic_wire::{Guid, Lid, Pkey, PortNum, ServiceLevel, VirtualLane};
+use vernic_wire::{Guid, Lid, Pkey, PortNum, VirtualLane};
 
 use super::config::SubnetConfig;
 use crate::attributes::{
     ArbitrationEntry, Forwarding, LinkSpeed, NodeAttributes, NodeKind, PhysicalState,
-    PortAttributes, PortCounters, PortState, PortTables,
+    PortAttributes, PortState, PortTables,
 };
 use crate::management::{Agent, ManagedNode, PortChange};
 use crate::switch::View;
@@ -83,44 +83,19 @@ fn port(plan: &topology::Node, config: &SubnetConfig) -> PortAttributes {
     };
     let level_to_lane =
         std::array::from_fn(|level: usize| VirtualLane::new((level % usize::from(lanes)) as u8));
+    let tables = PortTables {
+        pkeys: [vec![Pkey::DEFAULT], vec![Pkey(0); PKEYS - 1]].concat(),
+        lanes: vec![level_to_lane; rows],
+        low: (0..ARBITRATION).map(entry).collect(),
+        high: (0..ARBITRATION).map(|at| ArbitrationEntry { weight: 0, ..entry(at) }).collect(),
+        high_limit: 0,
+    };
     PortAttributes {
-        guid: plan.guid,
-        state: PortState::Down,
-        physical: PhysicalState::Polling,
-        link_down_default: PhysicalState::Polling,
-        lid: Lid(0),
-        lmc: 0,
-        sm_lid: Lid(0),
-        sm_service_level: ServiceLevel::new(0),
         gid_prefix: DEFAULT_PREFIX,
         capabilities: Agent::CAPABILITIES,
-        m_key: 0,
-        m_key_protection: 0,
-        m_key_lease_s: 0,
         response_time: 16,
         subnet_timeout: 18,
-        mtu_capability: config.mtu,
-        neighbor_mtu: config.mtu,
-        lanes_supported: lanes,
-        operational_lanes: lanes,
-        width: Default::default(),
-        speed: Default::default(),
-        head_of_queue_life: 20,
-        stall_count: 0,
-        enforces_inbound: false,
-        enforces_outbound: false,
-        client_reregister: false,
-        m_key_violations: 0,
-        p_key_violations: 0,
-        q_key_violations: 0,
-        tables: PortTables {
-            pkeys: [vec![Pkey::DEFAULT], vec![Pkey(0); PKEYS - 1]].concat(),
-            lanes: vec![level_to_lane; rows],
-            low: (0..ARBITRATION).map(entry).collect(),
-            high: (0..ARBITRATION).map(|at| ArbitrationEntry { weight: 0, ..entry(at) }).collect(),
-            high_limit: 0,
-        },
-        counters: PortCounters::default(),
+        ..PortAttributes::new(plan.guid, config.mtu, lanes, tables)
     }
 }
 

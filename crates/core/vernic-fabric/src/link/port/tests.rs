@@ -1,51 +1,26 @@
 use vernic_wire::{Guid, Lid, Mtu, Pkey, ServiceLevel, VirtualLane, link_packet};
 
 use super::*;
-use crate::attributes::{ArbitrationEntry, LinkSpeed, LinkWidth, PortCounters, PortTables};
+use crate::attributes::{ArbitrationEntry, LinkSpeed, LinkWidth, PortTables};
 use crate::link::frame::tests::{header, packet};
 use crate::link::store::PacketId;
 
 /// Makes attributes of a port without a link: two data lanes of equal weight, 32 Gb/s.
 pub(crate) fn attributes() -> PortAttributes {
     let entry = |lane| ArbitrationEntry { lane: VirtualLane::new(lane), weight: 64 };
+    let tables = PortTables {
+        pkeys: vec![Pkey::DEFAULT],
+        lanes: vec![[VirtualLane::new(0); ServiceLevel::COUNT]; 8],
+        low: vec![entry(0), entry(1)],
+        high: Vec::new(),
+        high_limit: 0,
+    };
     PortAttributes {
-        guid: Guid(1),
-        state: PortState::Down,
-        physical: PhysicalState::Polling,
-        link_down_default: PhysicalState::Polling,
         lid: Lid(1),
-        lmc: 0,
-        sm_lid: Lid(0),
-        sm_service_level: ServiceLevel::new(0),
-        gid_prefix: 0,
-        capabilities: 0,
-        m_key: 0,
-        m_key_protection: 0,
-        m_key_lease_s: 0,
-        response_time: 0,
-        subnet_timeout: 0,
-        mtu_capability: Mtu::B4096,
-        neighbor_mtu: Mtu::B4096,
-        lanes_supported: 2,
-        operational_lanes: 2,
         width: LinkWidth::X4,
         speed: LinkSpeed::Qdr,
         head_of_queue_life: 31,
-        stall_count: 0,
-        enforces_inbound: false,
-        enforces_outbound: false,
-        client_reregister: false,
-        m_key_violations: 0,
-        p_key_violations: 0,
-        q_key_violations: 0,
-        tables: PortTables {
-            pkeys: vec![Pkey::DEFAULT],
-            lanes: vec![[VirtualLane::new(0); ServiceLevel::COUNT]; 8],
-            low: vec![entry(0), entry(1)],
-            high: Vec::new(),
-            high_limit: 0,
-        },
-        counters: PortCounters::default(),
+        ..PortAttributes::new(Guid(1), Mtu::B4096, 2, tables)
     }
 }
 
