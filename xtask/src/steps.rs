@@ -168,10 +168,12 @@ fn golden() -> Result {
     }
 }
 
-/// The simulator over this many seeds, release build; and over a tenth as many of iWARP, which take
-/// longer each.
+/// The simulator over this many seeds, release build; over a tenth as many of iWARP and a fiftieth
+/// of fabrics, which take longer each.
 pub(crate) fn simulator(seeds: u64, first: Option<u64>) -> Result {
-    for (which, seeds) in [("", seeds), ("--iwarp", seeds.div_ceil(10))] {
+    for (which, seeds) in
+        [("", seeds), ("--iwarp", seeds.div_ceil(10)), ("--fabric", seeds.div_ceil(50))]
+    {
         let mut sim = run(&format!("cargo run --release -p vernic-sim -- {which} --seeds"));
         sim = sim.arg(seeds.to_string());
         if let Some(first) = first {

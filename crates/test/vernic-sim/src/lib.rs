@@ -74,6 +74,7 @@ mod content;
 mod cover;
 mod ctx;
 mod erratic;
+pub mod fabric;
 mod flow;
 mod host;
 pub mod iwarp;

@@ -2,6 +2,8 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "its output is what it is for")]
 
+mod tree;
+
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
@@ -10,7 +12,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use clap::Parser;
-use vernic_sim::{Count, Cover, Plan, Report, iwarp, run};
+use vernic_sim::{Count, Cover, Plan, Report, fabric, iwarp, run};
+
+use crate::tree::{TreeArgs, run_tree};
 
 /// Deterministic simulation of the Vernic protocol core under every fault at once.
 #[derive(Debug, Parser)]
@@ -33,6 +37,11 @@ struct Args {
     /// Run iWARP over streams of bytes instead of queue pairs over packets.
     #[arg(long)]
     iwarp: bool,
+    /// Run small InfiniBand subnets: hosts, switches and a subnet manager.
+    #[arg(long, conflicts_with = "iwarp")]
+    fabric: bool,
+    #[command(flatten)]
+    tree: TreeArgs,
     /// Report all violations instead of stopping at the first.
     #[arg(long)]
     keep_going: bool,
@@ -40,6 +49,14 @@ struct Args {
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if let Some(shape) = args.tree.tree {
+        return run_tree(&args.tree, shape, args.seed.unwrap_or(args.first));
+    }
+    let kind = match (args.iwarp, args.fabric) {
+        (true, _) => Kind::Iwarp,
+        (_, true) => Kind::Fabric,
+        _ => Kind::Packets,
+    };
     let (first, seeds) = args.seed.map_or((args.first, args.seeds), |seed| (seed, 1));
     println!(
         "vernic-sim: seeds {first} to {} ({seeds})",
@@ -60,13 +77,13 @@ fn main() -> ExitCode {
                         break;
                     }
                     let seed = first.wrapping_add(step);
-                    let (ran, violation) = one(seed, args.trace, args.iwarp);
+                    let (ran, violation) = one(seed, args.trace, kind);
                     let mut totals = totals.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
                     totals.merge(&ran);
                     if let Some(what) = violation {
                         totals.violations += 1;
-                        let which = if args.iwarp { "--iwarp " } else { "" };
-                        println!("VIOLATION: cargo run --release -p vernic-sim -- {which}--seed {seed} --trace : {what}");
+                        let which = kind.option();
+                        println!("VIOLATION: cargo run --release -p vernic-sim -- {which} --seed {seed} --trace : {what}");
                         stop.store(!args.keep_going, Ordering::Relaxed);
                     }
                 }
@@ -74,17 +91,36 @@ fn main() -> ExitCode {
         }
     });
     let totals = totals.into_inner().unwrap_or_else(|poisoned| poisoned.into_inner());
-    let Totals { packets, streams, seeds, violations } = &totals;
+    let Totals { packets, streams, fabrics, seeds, violations } = &totals;
     let wall = started.elapsed();
     let rate = *seeds as f64 / wall.as_secs_f64();
     print!("totals: seeds={seeds} violations={violations} wall_s={:.1} ", wall.as_secs_f64());
-    if args.iwarp {
-        println!("seeds_per_s={rate:.0} {streams}");
-    } else {
-        let virtual_s = packets.of(Count::VirtualMs) as f64 / 1000.0;
-        println!("seeds_per_s={rate:.0} virtual_s={virtual_s:.1} {packets}");
+    let virtual_s = packets.of(Count::VirtualMs) as f64 / 1000.0;
+    match kind {
+        Kind::Packets => println!("seeds_per_s={rate:.0} virtual_s={virtual_s:.1} {packets}"),
+        Kind::Iwarp => println!("seeds_per_s={rate:.0} {streams}"),
+        Kind::Fabric => println!("seeds_per_s={rate:.0} {fabrics}"),
     }
     if *violations > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// What is run.
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Packets,
+    Iwarp,
+    Fabric,
+}
+
+impl Kind {
+    /// Returns the option that says so.
+    const fn option(self) -> &'static str {
+        match self {
+            Self::Packets => "",
+            Self::Iwarp => "--iwarp",
+            Self::Fabric => "--fabric",
+        }
+    }
 }
 
 /// What seeds exercised, one or many.
@@ -92,6 +128,7 @@ fn main() -> ExitCode {
 struct Totals {
     packets: Cover,
     streams: iwarp::Totals,
+    fabrics: fabric::Totals,
     seeds: u64,
     violations: u64,
 }
@@ -100,36 +137,42 @@ impl Totals {
     fn merge(&mut self, other: &Self) {
         self.packets.merge(&other.packets);
         self.streams.merge(&other.streams);
+        self.fabrics.merge(&other.fabrics);
         self.seeds += other.seeds;
     }
 }
 
 /// Runs one seed; a panic is a violation like any other.
-fn one(seed: u64, trace: bool, iwarp: bool) -> (Totals, Option<String>) {
-    let mut totals = Totals { seeds: 1, ..Totals::default() };
+fn one(seed: u64, trace: bool, kind: Kind) -> (Totals, Option<String>) {
     let ran = catch_unwind(AssertUnwindSafe(|| {
-        if iwarp {
-            let iwarp::Report { totals, violation, trace, .. } =
-                iwarp::run(iwarp::Plan::of_seed(seed), trace);
-            (Cover::default(), totals, violation, trace)
-        } else {
-            let Report { cover, violation, trace, .. } = run(Plan::of_seed(seed), trace);
-            (cover, iwarp::Totals::default(), violation, trace)
-        }
-    }));
-    match ran {
-        Ok((packets, streams, violation, trace)) => {
-            for line in trace {
-                println!("{line}");
+        let mut totals = Totals { seeds: 1, ..Totals::default() };
+        let (violation, lines) = match kind {
+            Kind::Packets => {
+                let Report { cover, violation, trace, .. } = run(Plan::of_seed(seed), trace);
+                totals.packets = cover;
+                (violation, trace)
             }
-            (totals.packets, totals.streams) = (packets, streams);
-            (totals, violation)
+            Kind::Iwarp => {
+                let report = iwarp::run(iwarp::Plan::of_seed(seed), trace);
+                totals.streams = report.totals;
+                (report.violation, report.trace)
+            }
+            Kind::Fabric => {
+                let plan = fabric::Plan::of_seed(seed);
+                let report = fabric::run(&plan, || ());
+                totals.fabrics = report.totals;
+                let lines = trace.then(|| vec![format!("{plan}: {:?}", plan.deeds)]);
+                (report.violation, lines.unwrap_or_default())
+            }
+        };
+        for line in lines {
+            println!("{line}");
         }
-        Err(panic) => {
-            let text = panic.downcast_ref::<String>().map(String::as_str);
-            let text =
-                text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
-            (totals, Some(format!("panic: {text}")))
-        }
-    }
+        (totals, violation)
+    }));
+    ran.unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message");
+        (Totals { seeds: 1, ..Totals::default() }, Some(format!("panic: {text}")))
+    })
 }
