@@ -27,6 +27,19 @@ impl LaneSet {
     pub(crate) fn insert(&mut self, lane: VirtualLane) {
         self.0 |= 1 << lane.value();
     }
+    /// Takes a lane out.
+    pub(crate) fn remove(&mut self, lane: VirtualLane) {
+        self.0 &= !(1 << lane.value());
+    }
+    /// Returns the lanes in order.
+    pub(crate) fn iter(self) -> impl Iterator<Item = VirtualLane> {
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            let lane = (rest != 0).then(|| VirtualLane::new(rest.trailing_zeros() as u8));
+            rest &= rest.wrapping_sub(1);
+            lane
+        })
+    }
     /// Returns whether a lane is among them.
     pub(crate) const fn contains(self, lane: VirtualLane) -> bool {
         self.0 >> lane.value() & 1 != 0

@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use vernic_wire::VirtualLane;
 
+use super::arbiter::LaneSet;
 use super::frame::Header;
 use super::store::PacketId;
 use crate::Time;
@@ -108,13 +109,14 @@ impl Lane {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queues {
     lanes: [Lane; VirtualLane::COUNT],
-    packets: usize,
+    /// The lanes that have packets: most have none, and are not looked at.
+    occupied: LaneSet,
 }
 
 impl Queues {
     /// Returns whether no packet waits.
     pub(crate) const fn is_empty(&self) -> bool {
-        self.packets == 0
+        self.occupied.is_empty()
     }
     /// Returns the blocks that wait in a lane.
     pub(crate) fn blocks(&self, lane: VirtualLane) -> u32 {
@@ -123,27 +125,29 @@ impl Queues {
     /// Appends a packet to the queue of its lane.
     pub(crate) fn push(&mut self, queued: Queued, now: Time) {
         self.lanes[usize::from(queued.header.lane.value())].push(queued, now);
-        self.packets += 1;
+        self.occupied.insert(queued.header.lane);
     }
     /// Returns the first packet of each lane that has one.
     pub(crate) fn heads(&self) -> impl Iterator<Item = &Queued> {
-        self.lanes.iter().filter_map(|lane| lane.packets.front())
+        self.occupied().filter_map(|lane| lane.packets.front())
     }
     /// Takes the first packet of a lane, which leaves.
     pub(crate) fn pop(&mut self, lane: VirtualLane, now: Time) -> Option<Queued> {
-        let lane = &mut self.lanes[usize::from(lane.value())];
-        lane.discards = 0;
-        let queued = lane.pop(now)?;
-        self.packets -= 1;
-        Some(queued)
+        let found = &mut self.lanes[usize::from(lane.value())];
+        found.discards = 0;
+        let queued = found.pop(now);
+        self.note(lane);
+        queued
     }
     /// Takes a packet that has waited too long.
     pub(crate) fn expire(&mut self, lifetimes: &Lifetimes, now: Time) -> Option<Queued> {
-        if self.is_empty() {
-            return None;
-        }
-        let queued = self.lanes.iter_mut().find_map(|lane| lane.expire(lifetimes, now))?;
-        self.packets -= 1;
+        let queued = self.occupied.iter().find_map(|lane| {
+            self.lanes[usize::from(lane.value())]
+                .expire(lifetimes, now)
+                .map(|queued| (lane, queued))
+        });
+        let (lane, queued) = queued?;
+        self.note(lane);
         Some(queued)
     }
     /// Takes a packet of a lane that must not send.
@@ -157,10 +161,16 @@ impl Queues {
     }
     /// Returns when the next packet has waited too long.
     pub(crate) fn expiry(&self, lifetimes: &Lifetimes) -> Option<Time> {
-        if self.is_empty() {
-            return None;
+        self.occupied().filter_map(|lane| lane.expiry(lifetimes)).min()
+    }
+    fn occupied(&self) -> impl Iterator<Item = &Lane> {
+        self.occupied.iter().map(|lane| &self.lanes[usize::from(lane.value())])
+    }
+    /// Notes that a lane may have no packet left.
+    fn note(&mut self, lane: VirtualLane) {
+        if self.lanes[usize::from(lane.value())].packets.is_empty() {
+            self.occupied.remove(lane);
         }
-        self.lanes.iter().filter_map(|lane| lane.expiry(lifetimes)).min()
     }
 }
 
