@@ -48,4 +48,5 @@ mod state;
 mod world;
 
 pub use error::FabricError;
+pub use manager::ManagerOptions;
 pub use server::{Options, Server, Summary};

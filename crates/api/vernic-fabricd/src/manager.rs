@@ -1,9 +1,27 @@
 //! The fabric's own subnet manager, as one more client of a host's agents.
 
 use vernic_fabric::Time;
-use vernic_fabric::manager::{Manager, ManagerConfig, ManagerView, Routing, Via};
+use vernic_fabric::manager::{Manager, ManagerConfig, ManagerView, Partition, Routing, Via};
 use vernic_proto::mad::{AgentId, Agents, Delivery, Outcome};
 use vernic_wire::{Guid, PortNum};
+
+/// What the own subnet manager is told.
+#[derive(Clone, Debug)]
+pub struct ManagerOptions {
+    /// How the manager leads packets.
+    pub routing: Routing,
+    /// Priority, 0 to 15: the manager with the highest one becomes the master.
+    pub priority: u8,
+    /// Partitions besides the default one, or the members of that.
+    pub partitions: Vec<Partition>,
+}
+
+impl ManagerOptions {
+    /// Returns the usual ones: priority 0, and all hosts in the default partition alone.
+    pub const fn new(routing: Routing) -> Self {
+        Self { routing, priority: 0, partitions: Vec::new() }
+    }
+}
 
 /// The manager with its agents.
 #[derive(Debug)]
@@ -21,13 +39,15 @@ impl OwnManager {
     pub(crate) fn start(
         host: usize,
         (port, guid): (PortNum, Guid),
-        routing: Routing,
+        options: ManagerOptions,
         agents: &mut Agents,
     ) -> Option<Self> {
-        let config = ManagerConfig { routing, ..ManagerConfig::new(guid) };
+        let ManagerOptions { routing, priority, partitions } = options;
+        let config = ManagerConfig { routing, priority, ..ManagerConfig::new(guid) };
         let register = |(via, registration)| Some((via, agents.register(&registration).ok()?));
         let agents = Manager::registrations().into_iter().map(register).collect::<Option<_>>()?;
-        Some(Self { manager: Manager::new(config), agents, host, port })
+        let manager = Manager::with_partitions(config, partitions);
+        Some(Self { manager, agents, host, port })
     }
     /// Takes what has been delivered, does what is due, and sends.
     pub(crate) fn serve(&mut self, agents: &mut Agents, now: Time) {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use vernic_attach::{Connection, MAX_MESSAGE, control as messages};
 use vernic_fabric::Time;
 use vernic_fabric::attributes::NodeKind;
-use vernic_fabric::manager::{ManagerView, Routing};
+use vernic_fabric::manager::ManagerView;
 use vernic_fabric::subnet::{NodeId, SubnetConfig};
 use vernic_fabric::topology::Topology;
 use vernic_sys::{self as sys, OwnFd, PollFd};
@@ -24,7 +24,7 @@ use crate::error::FabricError;
 use crate::issm::IssmFiles;
 use crate::key::Key;
 use crate::load::{self, Load};
-use crate::manager::OwnManager;
+use crate::manager::{ManagerOptions, OwnManager};
 use crate::requests::{self, End};
 use crate::world::World;
 
@@ -62,8 +62,8 @@ pub struct Options {
     pub spin: Duration,
     /// Sizes and times of the subnet.
     pub subnet: SubnetConfig,
-    /// How the own subnet manager leads packets; `None` for no own manager.
-    pub manager: Option<Routing>,
+    /// What the own subnet manager is told; `None` for no own manager.
+    pub manager: Option<ManagerOptions>,
 }
 
 impl Options {
@@ -144,8 +144,8 @@ impl Server {
         let watch = clients.watch(issm.as_fd(), ISSM);
         watch.map_err(FabricError::io("watch the files of subnet managers"))?;
         let mut world = World::new(&options.name, plan, options.subnet);
-        if let Some(routing) = options.manager
-            && !world.start_manager(routing, Time(0))
+        if let Some(manager) = options.manager
+            && !world.start_manager(manager, Time(0))
         {
             return Err(FabricError::NoHost);
         }

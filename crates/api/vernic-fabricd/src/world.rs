@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use vernic_attach::{Refusal, RefusalKind};
 use vernic_fabric::Time;
 use vernic_fabric::attributes::NodeKind;
-use vernic_fabric::manager::Routing;
 use vernic_fabric::subnet::{NodeId, Subnet, SubnetConfig};
 use vernic_fabric::topology::Topology;
 use vernic_wire::smp::PortInfo;
@@ -14,7 +13,7 @@ use vernic_wire::{Guid, PortNum};
 use crate::agents::PortAgents;
 use crate::host::Host;
 use crate::key::Key;
-use crate::manager::OwnManager;
+use crate::manager::{ManagerOptions, OwnManager};
 
 /// The fabric and its hosts.
 #[derive(Debug)]
@@ -131,14 +130,14 @@ impl World {
         self.managed.iter().filter_map(port).chain(manager).min()
     }
     /// Starts the own subnet manager, at the last host. Returns whether there is a host for it.
-    pub(crate) fn start_manager(&mut self, routing: Routing, now: Time) -> bool {
+    pub(crate) fn start_manager(&mut self, options: ManagerOptions, now: Time) -> bool {
         let Some(at) = self.hosts.len().checked_sub(1) else { return false };
         let (host, number) = (&mut self.hosts[at], PortNum(1));
         let node = host.node;
         let guid = self.subnet.port(node, number).map(|port| port.guid);
         let Some((port, guid)) = host.port(number).zip(guid) else { return false };
         let agents = port.agents.get_or_insert_with(|| Box::new(PortAgents::new()));
-        self.manager = OwnManager::start(at, (number, guid), routing, agents.own());
+        self.manager = OwnManager::start(at, (number, guid), options, agents.own());
         if self.manager.is_some() {
             port.managers += 1;
             self.managed.insert((at, number.0));

@@ -6,12 +6,13 @@ use common::{Fabric, eventually};
 use vernic_fabric::attributes::PortState;
 use vernic_fabric::manager::Routing;
 use vernic_fabric::topology::Topology;
-use vernic_fabricd::Options;
+use vernic_fabricd::{ManagerOptions, Options};
 
 fn managed(plan: Topology, routing: Routing) -> Fabric {
     let folder =
         std::env::temp_dir().join(format!("vernic-own-{}-{routing:?}", std::process::id()));
-    Fabric::start_with(plan, Options { folder, manager: Some(routing), ..Options::new("own") })
+    let manager = Some(ManagerOptions::new(routing));
+    Fabric::start_with(plan, Options { folder, manager, ..Options::new("own") })
 }
 
 #[test]

@@ -28,7 +28,7 @@ struct Fabric {
 impl Fabric {
     fn start() -> Self {
         let name = format!("ipoib-{}", std::process::id());
-        let manager = Some(Routing::default());
+        let manager = Some(vernic_fabricd::ManagerOptions::new(Routing::default()));
         let options = vernic_fabricd::Options { manager, ..vernic_fabricd::Options::new(&name) };
         let plan = Topology::single(&name, HOSTS).expect("a plan");
         let mut server = Server::new(plan, options).expect("the fabric starts");

@@ -15,21 +15,22 @@
 //! | `ask` | requests under way |
 //! | `sweep` | the phases of a sweep, and what each writes |
 //! | `routing` | forwarding tables |
+//! | `partitions` | who may talk to whom: tables of P_Keys |
 //! | `peers` | other managers: priorities and states |
 //! | `admin`, `paths`, `query` | answers of subnet administration |
 //! | `members`, `services`, `notices` | groups, services, subscriptions to notices |
 //!
 //! # What it does not do
 //!
-//! Partitions other than the default one, LMC, quality of service: one service level; keys of
-//! managers; records of links, switches and tables. OpenSM does. Both can be in a subnet: the one
-//! with the higher priority manages it.
+//! LMC, quality of service: one service level; keys of managers; records of links, switches and
+//! tables. OpenSM does. Both can be in a subnet: the one with the higher priority manages it.
 
 mod admin;
 mod ask;
 mod map;
 mod members;
 mod notices;
+mod partitions;
 mod paths;
 mod peers;
 mod query;
@@ -48,11 +49,13 @@ use self::ask::{Asks, Purpose};
 use self::map::{End, Map};
 use self::members::Members;
 use self::notices::Notices;
+use self::partitions::Partitions;
 use self::peers::Peer;
 use self::services::Services;
 use self::sweep::Phase;
 use crate::Time;
 
+pub use partitions::{BadPartition, Partition};
 pub use routing::Routing;
 
 /// What the owner decides about a manager.
@@ -201,11 +204,18 @@ pub struct Manager {
     members: Members,
     services: Services,
     notices: Notices,
+    partitions: Partitions,
 }
 
 impl Manager {
     /// Makes a manager, which begins to sweep at once.
     pub fn new(config: ManagerConfig) -> Self {
+        Self::with_partitions(config, Vec::new())
+    }
+    /// Makes a manager of a subnet with partitions, besides the default one. Those of the same
+    /// number are one; those beyond 128, which no table holds, are left out.
+    pub fn with_partitions(config: ManagerConfig, partitions: Vec<Partition>) -> Self {
+        let partitions = Partitions::new(partitions);
         Self {
             config,
             state: SmState::Discovering,
@@ -228,9 +238,10 @@ impl Manager {
             up_since: None,
             unanswered: 0,
             last_own_id: 1 << 31,
-            members: Members::new(),
+            members: Members::new(partitions.pkeys()),
             services: Services::default(),
             notices: Notices::default(),
+            partitions,
         }
     }
     /// Returns what the manager registers at its port.

@@ -8,6 +8,7 @@ use common::lab::Lab;
 use common::oracle::{Flow, packet};
 use vernic_fabric::Time;
 use vernic_fabric::attributes::PortState;
+use vernic_fabric::datagram::Envelope;
 use vernic_fabric::manager::{Manager, ManagerConfig, Routing, SmState, Via};
 use vernic_fabric::subnet::{NodeId, SubnetConfig};
 use vernic_fabric::topology::Topology;
@@ -19,7 +20,7 @@ use vernic_wire::sa::{
     ServiceComponents, ServiceRecord,
 };
 use vernic_wire::smp::{Notice, PortInfo};
-use vernic_wire::{Gid, Guid, Lid, Pkey, PortNum, Qkey, Qpn, Rmpp};
+use vernic_wire::{Gid, Guid, Lid, Pkey, PortNum, Psn, Qkey, Qpn, Rmpp};
 
 const ONE: PortNum = PortNum(1);
 const SECOND: u64 = 1_000_000_000;
@@ -403,6 +404,123 @@ fn members_of_a_group_get_its_packets_and_those_who_leave_do_not() {
     let all =
         request(Method::GET_TABLE, attribute, MemberComponents::MGID.bits(), |buf| first.emit(buf));
     assert_eq!(ask(&mut lab, nodes[0], &all).1.len(), 2 * 56);
+}
+
+/// Sends a datagram of a partition between two hosts. Returns whether it arrives.
+fn arrives(lab: &mut Lab, from: NodeId, to: NodeId, pkey: u16) -> bool {
+    let lid = |lab: &Lab, node| lab.subnet.port(node, ONE).unwrap().lid.0;
+    let envelope = Envelope {
+        is_management: false,
+        service_level: 0,
+        slid: lid(lab, from),
+        dlid: lid(lab, to),
+        grh: None,
+        pkey: Pkey(pkey),
+        source: Qpn::new(77),
+        destination: Qpn::new(78),
+        qkey: Qkey(1),
+    };
+    let mut packet = Vec::new();
+    envelope.seal(Psn::new(0), &[0; 256], &mut packet);
+    packet.truncate(packet.len() - 2);
+    lab.subnet.submit(from, ONE, &packet, lab.now).unwrap();
+    lab.pass(SECOND / 100);
+    lab.subnet.poll_receive(to, ONE, &mut packet)
+}
+
+#[test]
+fn partitions_are_in_all_tables_and_switches_and_administration_keep_to_them() {
+    let plan = Topology::tree("t", 2, 2, 4).unwrap();
+    let mut lab = Lab::new(&plan, SubnetConfig::MODELLED);
+    let texts = ["0x7fff=ALL", "0x8001=h1,h2", "0x8002=h2,h3:limited"];
+    let h4 = lab.manage_parted("h4", &texts, |_| {});
+    assert!(lab.until(20 * SECOND, |lab| is_up(lab, h4)));
+    let [h1, h2, h3] = ["h1", "h2", "h3"].map(|name| lab.add(name));
+    let rows = |lab: &Lab, node, port| -> Vec<u16> {
+        let port = lab.subnet.port(node, PortNum(port)).unwrap();
+        port.tables.pkeys.iter().map(|key| key.0).filter(|key| *key != 0).collect()
+    };
+    assert_eq!(rows(&lab, h1, 1), [0x7FFF, 0x8001]);
+    assert_eq!(rows(&lab, h2, 1), [0x7FFF, 0x8001, 0x8002]);
+    assert_eq!(rows(&lab, h3, 1), [0x7FFF, 0x0002]);
+    assert_eq!(rows(&lab, h4, 1), [0xFFFF]);
+    let leaf = lab.subnet.port_view(h3, ONE).unwrap().peer.unwrap();
+    assert_eq!(rows(&lab, leaf.0, leaf.1.0), [0xFFFF, 0x8002]);
+    assert!(lab.subnet.port(leaf.0, leaf.1).unwrap().enforces_inbound);
+
+    assert!(arrives(&mut lab, h1, h2, 0x8001) && arrives(&mut lab, h3, h2, 0x0002));
+    // The switch at the receiver drops it, and the one at a sender that is not in the partition.
+    assert!(!arrives(&mut lab, h1, h3, 0x8001) && !arrives(&mut lab, h3, h1, 0x8001));
+    let counters = lab.subnet.port(leaf.0, leaf.1).unwrap().counters;
+    assert_eq!((counters.xmit_constraint, counters.rcv_constraint), (1, 1));
+
+    let path = |lab: &mut Lab, from, to, pkey: Option<u16>| {
+        let mut mask = PathComponents::SGID | PathComponents::DGID;
+        let (sgid, dgid) = (gid(lab, from), gid(lab, to));
+        let mut wanted = PathRecord { sgid, dgid, ..Default::default() };
+        if let Some(pkey) = pkey {
+            mask |= PathComponents::PKEY;
+            wanted.pkey = Pkey(pkey);
+        }
+        let attribute = SaAttribute::PATH_RECORD;
+        let get = request(Method::GET, attribute, mask.bits(), |buf| wanted.emit(buf));
+        let (status, data) = ask(lab, from, &get);
+        (status == 0).then(|| PathRecord::parse(&data).unwrap().pkey.0)
+    };
+    assert_eq!(path(&mut lab, h1, h2, None), Some(0x8001));
+    assert_eq!(path(&mut lab, h3, h2, None), Some(0x0002));
+    assert_eq!(path(&mut lab, h1, h4, None), Some(0x7FFF));
+    assert_eq!(path(&mut lab, h1, h3, None), None);
+    assert_eq!(path(&mut lab, h1, h2, Some(0xFFFF)), None);
+
+    // Each partition has its broadcast group, and others do not get in.
+    let mut join = |node, pkey: u16| {
+        let [high, low] = pkey.to_be_bytes();
+        let mut mgid = [0; 16];
+        mgid[..6].copy_from_slice(&[0xFF, 0x12, 0x40, 0x1B, high, low]);
+        mgid[12..].fill(0xFF);
+        let mask =
+            MemberComponents::MGID | MemberComponents::PORT_GID | MemberComponents::JOIN_STATE;
+        let (mgid, port_gid) = (Gid(mgid), gid(&lab, node));
+        let join_state = JoinState::FULL_MEMBER;
+        let record = McMemberRecord { mgid, port_gid, join_state, ..Default::default() };
+        let attribute = SaAttribute::MC_MEMBER_RECORD;
+        let set = request(Method::SET, attribute, mask.bits(), |buf| record.emit(buf));
+        let (status, data) = ask(&mut lab, node, &set);
+        (status == 0).then(|| McMemberRecord::parse(&data).unwrap().pkey.0)
+    };
+    assert_eq!([join(h1, 0x8001), join(h2, 0x8002)], [Some(0x8001), Some(0x8002)]);
+    assert_eq!([join(h3, 0x8001), join(h1, 0x8002)], [None, None]);
+
+    // A limited member knows of the manager, of switches, and of those that it can talk to.
+    let all = request(Method::GET_TABLE, SaAttribute::NODE_RECORD, 0, |_| {});
+    assert_eq!(ask(&mut lab, h1, &all).1.len(), (1 + 1 + 1 + 4) * 112);
+    let h4_knows = ask(&mut lab, h4, &all).1.len();
+    assert_eq!(h4_knows, 8 * 112);
+}
+
+#[test]
+fn a_manager_that_takes_over_writes_its_own_partitions() {
+    let plan = Topology::tree("t", 2, 2, 4).unwrap();
+    let mut lab = Lab::new(&plan, SubnetConfig::MODELLED);
+    let h4 = lab.manage_parted("h4", &["0x7fff=ALL", "0x8001=h1,h2"], |config| {
+        config.priority = 3;
+    });
+    assert!(lab.until(20 * SECOND, |lab| is_up(lab, h4)));
+    let h3 = lab.manage("h3", |_| {});
+    lab.pass(5 * SECOND);
+    lab.kill(h4);
+    lab.pass(30 * SECOND);
+    assert_eq!(lab.manager(h3).view().state, SmState::Master);
+    let (h1, h2) = (lab.node("h1"), lab.node("h2"));
+    for node in [h1, h2, h3] {
+        let port = lab.subnet.port(node, ONE).unwrap();
+        assert_eq!(port.tables.pkeys.iter().filter(|key| key.0 != 0).count(), 1);
+        assert_eq!(port.tables.pkeys[0], Pkey::DEFAULT);
+        let leaf = lab.subnet.port_view(node, ONE).unwrap().peer.unwrap();
+        assert!(!lab.subnet.port(leaf.0, leaf.1).unwrap().enforces_inbound);
+    }
+    assert!(arrives(&mut lab, h1, h3, 0xFFFF));
 }
 
 #[test]

@@ -8,7 +8,7 @@ mod up;
 
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
-use vernic_fabric::manager::Routing;
+use vernic_fabric::manager::{Partition, Routing};
 
 use crate::failure::Outcome;
 
@@ -128,6 +128,20 @@ pub(crate) struct UpArguments {
         value_parser = plan::parse_routing
     )]
     sm: Option<Routing>,
+    /// Priority of the own subnet manager, 0 to 15
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        requires = "sm",
+        value_parser = clap::value_parser!(u8).range(..=15)
+    )]
+    sm_priority: u8,
+    /// Partition of the own subnet manager, such as 0x8001=h1,h2:limited; repeatable. Members are
+    /// names or GUIDs of hosts, or ALL: full ones if the P_Key has its top bit, else limited ones.
+    /// 0x7fff=ALL lets hosts talk in other partitions alone
+    #[arg(long, value_name = "P_KEY=HOST,...", requires = "sm")]
+    partition: Vec<Partition>,
 }
 
 /// The plan of a fabric: a file, or a shape.

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use vernic_fabric::manager::SmState;
 use vernic_fabric::subnet::SubnetConfig;
-use vernic_fabricd::{Options, Server, Summary};
+use vernic_fabricd::{ManagerOptions, Options, Server, Summary};
 
 use super::UpArguments;
 use super::plan;
@@ -21,7 +21,11 @@ pub(super) fn up(arguments: &UpArguments) -> Outcome<()> {
     let base = if arguments.paced { SubnetConfig::MODELLED } else { SubnetConfig::UNPACED };
     let mtu = vernic::Mtu::from_bytes(arguments.mtu).unwrap_or(base.mtu);
     options.subnet = SubnetConfig { data_lanes: arguments.lanes, mtu, ..base };
-    options.manager = arguments.sm;
+    options.manager = arguments.sm.map(|routing| ManagerOptions {
+        routing,
+        priority: arguments.sm_priority,
+        partitions: arguments.partition.clone(),
+    });
     let failed = |error: vernic_fabricd::FabricError| Failure::new(error.to_string());
     let mut server = Server::new(plan, options).map_err(failed)?;
     server.end_on_signals().map_err(failed)?;

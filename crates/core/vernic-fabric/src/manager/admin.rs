@@ -8,9 +8,9 @@ use vernic_wire::sa::{
     PathRecord, PortInfoComponents, PortInfoRecord, SaAttribute, SaMad, SaStatus,
     ServiceComponents, ServiceRecord,
 };
-use vernic_wire::{Lid, PortNum};
+use vernic_wire::{Guid, PortNum};
 
-use super::map::{gid, guid_of};
+use super::map::{Port, gid, guid_of};
 use super::notices::{GROUP_ENDED, GROUP_MADE};
 use super::query::{self, Records};
 use super::{Manager, Via, services};
@@ -40,15 +40,19 @@ impl Manager {
         let reads = matches!(asked.mad.method, Method::GET | Method::GET_TABLE);
         match (SaAttribute(asked.mad.attribute_id), asked.mad.method) {
             (SaAttribute::CLASS_PORT_INFO, Method::GET) => class_port_info(asked),
-            (SaAttribute::NODE_RECORD, _) if reads => self.find_nodes(asked).answer(asked),
-            (SaAttribute::PORT_INFO_RECORD, _) if reads => self.find_ports(asked).answer(asked),
+            (SaAttribute::NODE_RECORD, _) if reads => self.find_nodes(asked, from).answer(asked),
+            (SaAttribute::PORT_INFO_RECORD, _) if reads => {
+                self.find_ports(asked, from).answer(asked)
+            }
             (SaAttribute::PATH_RECORD, method) if reads => {
                 let Ok(record) = PathRecord::parse(&asked.data) else { return invalid(asked) };
                 let mask = PathComponents::from_bits_truncate(asked.sa.component_mask);
                 let table = method == Method::GET_TABLE;
                 self.find_paths(&record, mask, from.lid, table).answer(asked)
             }
-            (SaAttribute::MC_MEMBER_RECORD, _) if reads => self.find_members(asked).answer(asked),
+            (SaAttribute::MC_MEMBER_RECORD, _) if reads => {
+                self.find_members(asked, from).answer(asked)
+            }
             (SaAttribute::MC_MEMBER_RECORD, method @ (Method::SET | Method::DELETE)) => {
                 self.change_member(asked, from, method == Method::SET)
             }
@@ -73,11 +77,23 @@ impl Manager {
             }
         }
     }
-    fn find_nodes(&self, asked: &SaMad) -> Records {
+    /// Returns whether a port is to know of another one: they can talk to each other (IBTA
+    /// 15.4.1.2).
+    fn may_know(&self, sender: Option<Guid>, port: &Port) -> bool {
+        sender.is_some_and(|sender| {
+            sender == port.guid || self.partitions.common(sender, port.guid, None).is_some()
+        })
+    }
+    fn sender(&self, from: MadAddress) -> Option<Guid> {
+        self.subnet.by_lid(from.lid).map(|(_, port)| port.guid)
+    }
+    fn find_nodes(&self, asked: &SaMad, from: MadAddress) -> Records {
+        let sender = self.sender(from);
         let mut records = Records::of(NodeRecord::LEN);
         let Ok(wanted) = NodeRecord::parse(&asked.data) else { return records };
         let mask = NodeComponents::from_bits_truncate(asked.sa.component_mask);
-        for ((at, number), port) in self.subnet.end_ports() {
+        let ends = self.subnet.end_ports().filter(|(_, port)| self.may_know(sender, port));
+        for ((at, number), port) in ends {
             let node = &self.subnet.nodes[at];
             let mut info = node.info;
             (info.port_guid, info.local_port) = (port.guid, PortNum(number));
@@ -109,7 +125,8 @@ impl Manager {
         }
         records
     }
-    fn find_ports(&self, asked: &SaMad) -> Records {
+    fn find_ports(&self, asked: &SaMad, from: MadAddress) -> Records {
+        let sender = self.sender(from);
         let mut records = Records::of(PortInfoRecord::LEN);
         let Ok(wanted) = PortInfoRecord::parse(&asked.data) else { return records };
         let mask = PortInfoComponents::from_bits_truncate(asked.sa.component_mask);
@@ -118,7 +135,8 @@ impl Manager {
         for (at, node) in self.subnet.nodes.iter().enumerate() {
             for (number, port) in &node.ports {
                 let home = self.subnet.port(self.subnet.home((at, *number)));
-                let lid = home.map_or(Lid(0), |home| home.info.lid);
+                let home = home.filter(|home| self.may_know(sender, home));
+                let Some(lid) = home.map(|home| home.info.lid) else { continue };
                 let is_wanted = (!has(PortInfoComponents::LID) || wanted.lid == lid)
                     && (!has(PortInfoComponents::PORT_NUM) || wanted.port.0 == *number)
                     && (!has(PortInfoComponents::BASE_LID) || wanted_info.lid == port.info.lid)
@@ -138,7 +156,11 @@ impl Manager {
         }
         records
     }
-    fn find_members(&self, asked: &SaMad) -> Records {
+    fn find_members(&self, asked: &SaMad, from: MadAddress) -> Records {
+        let sender = self.sender(from);
+        let may_know = |record: &McMemberRecord| {
+            sender.is_some_and(|sender| self.partitions.is_member(sender, record.pkey))
+        };
         let mut records = Records::of(McMemberRecord::LEN);
         let Ok(wanted) = McMemberRecord::parse(&asked.data) else { return records };
         let mask = MemberComponents::from_bits_truncate(asked.sa.component_mask);
@@ -146,12 +168,13 @@ impl Manager {
         if asked.mad.method == Method::GET {
             // One record stands for the group.
             let group = self.members.group(wanted.mgid).filter(|_| has(MemberComponents::MGID));
+            let group = group.filter(|group| may_know(group));
             if let Some(group) = group.filter(|_| !has(MemberComponents::PORT_GID)) {
                 records.push(|buf| group.emit(buf));
                 return records;
             }
         }
-        for record in self.members.records(self.config.prefix) {
+        for record in self.members.records(self.config.prefix).filter(|record| may_know(record)) {
             let is_wanted = (!has(MemberComponents::MGID) || wanted.mgid == record.mgid)
                 && (!has(MemberComponents::PORT_GID) || wanted.port_gid == record.port_gid)
                 && (!has(MemberComponents::MLID) || wanted.mlid == record.mlid)
@@ -181,7 +204,15 @@ impl Manager {
         let guid = port.guid;
         let record = McMemberRecord { port_gid: gid(self.config.prefix, guid), ..record };
         let done = match joins {
-            true => self.members.join(&record, mask, guid),
+            true => {
+                let sender = self.sender(from);
+                let partitions = &self.partitions;
+                let is_member = |pkey| {
+                    let mut ports = [Some(guid), sender].into_iter().flatten();
+                    ports.all(|port| partitions.is_member(port, pkey))
+                };
+                self.members.join(&record, mask, guid, is_member)
+            }
             false => self.members.leave(&record, mask, guid),
         };
         let done = match done {

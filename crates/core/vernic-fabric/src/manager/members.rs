@@ -11,10 +11,12 @@ use crate::attributes::Forwarding;
 
 /// Members of a group at most.
 const MOST_MEMBERS: usize = 1 << 16;
-/// The broadcast group of IPoIB in the default partition (RFC 4391, 4), which always exists.
-const BROADCAST: Gid =
-    Gid([0xFF, 0x12, 0x40, 0x1B, 0xFF, 0xFF, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF]);
-/// The Q_Key of that group (RFC 4391, 4, leaves the choice; all use this one).
+/// Returns the broadcast group of IPoIB in a partition (RFC 4391, 4), which always exists.
+const fn broadcast(pkey: Pkey) -> Gid {
+    let [high, low] = pkey.0.to_be_bytes();
+    Gid([0xFF, 0x12, 0x40, 0x1B, high, low, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 0xFF, 0xFF])
+}
+/// The Q_Key of these groups (RFC 4391, 4, leaves the choice; all use this one).
 const BROADCAST_QKEY: Qkey = Qkey(0x0B1B);
 /// Codes of 2,048 bytes, of 10 Gb/s, and of 1 s.
 const GROUP_MTU: u8 = Mtu::B2048 as u8;
@@ -57,20 +59,23 @@ pub(super) struct Done {
 }
 
 impl Members {
-    pub(super) fn new() -> Self {
-        let record = McMemberRecord {
-            mgid: BROADCAST,
-            qkey: BROADCAST_QKEY,
-            mlid: Lid::FIRST_MULTICAST,
-            mtu: Selected::exactly(GROUP_MTU),
-            pkey: Pkey::DEFAULT,
-            rate: Selected::exactly(GROUP_RATE),
-            life_time: Selected::exactly(GROUP_LIFE),
-            scope: 2,
-            ..McMemberRecord::default()
-        };
-        let group = Group { record, members: BTreeMap::new(), is_kept: true };
-        Self { groups: BTreeMap::from([(BROADCAST, group)]), made: 0, blocks_written: 0 }
+    /// Makes the broadcast groups of partitions, by the P_Keys of full members.
+    pub(super) fn new(pkeys: impl Iterator<Item = Pkey>) -> Self {
+        let groups = (Lid::FIRST_MULTICAST.0..).zip(pkeys).map(|(mlid, pkey)| {
+            let record = McMemberRecord {
+                mgid: broadcast(pkey),
+                qkey: BROADCAST_QKEY,
+                mlid: Lid(mlid),
+                mtu: Selected::exactly(GROUP_MTU),
+                pkey,
+                rate: Selected::exactly(GROUP_RATE),
+                life_time: Selected::exactly(GROUP_LIFE),
+                scope: 2,
+                ..McMemberRecord::default()
+            };
+            (record.mgid, Group { record, members: BTreeMap::new(), is_kept: true })
+        });
+        Self { groups: groups.collect(), made: 0, blocks_written: 0 }
     }
     pub(super) fn len(&self) -> usize {
         self.groups.len()
@@ -91,7 +96,8 @@ impl Members {
             group.members.iter().map(of).chain(alone)
         })
     }
-    /// Lets a port take part in a group, which is made if it does not exist.
+    /// Lets a port take part in a group, which is made if it does not exist. `is_member` says
+    /// whether the port, and the one that asks, are members of a partition (IBTA 15.2.5.17.2).
     ///
     /// # Errors
     /// Why not.
@@ -100,6 +106,7 @@ impl Members {
         asked: &McMemberRecord,
         mask: MemberComponents,
         guid: Guid,
+        is_member: impl Fn(Pkey) -> bool,
     ) -> Result<Done, SaStatus> {
         if asked.join_state.is_empty() || !mask.contains(MemberComponents::JOIN_STATE) {
             return Err(SaStatus::INSUFFICIENT_COMPONENTS);
@@ -113,7 +120,13 @@ impl Members {
             true => {
                 let group = self.groups.get(&asked.mgid).ok_or(SaStatus::REQUEST_INVALID)?;
                 agrees(asked, mask, &group.record)?;
+                if !is_member(group.record.pkey) {
+                    return Err(SaStatus::REQUEST_INVALID);
+                }
                 asked.mgid
+            }
+            false if mask.contains(NEEDED) && !is_member(asked.pkey) => {
+                return Err(SaStatus::REQUEST_INVALID);
             }
             false => self.make(asked, mask, has_mgid)?,
         };
@@ -199,10 +212,10 @@ impl Members {
         }
         Ok(Done { record, made: false, ended })
     }
-    /// Ends the membership of ports that are gone.
-    pub(super) fn retain(&mut self, is_there: impl Fn(Guid) -> bool) {
+    /// Ends the membership of ports that are gone, or no members of the group's partition any more.
+    pub(super) fn retain(&mut self, may_stay: impl Fn(Guid, Pkey) -> bool) {
         self.groups.retain(|_, group| {
-            group.members.retain(|guid, _| is_there(*guid));
+            group.members.retain(|guid, _| may_stay(*guid, group.record.pkey));
             group.is_kept || !group.members.is_empty()
         });
     }

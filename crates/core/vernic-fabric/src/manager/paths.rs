@@ -107,8 +107,13 @@ impl Manager {
         &self,
         from: (End, &Port),
         to: (End, &Port),
+        asked: Option<Pkey>,
         known: &mut BTreeMap<(usize, End), Option<Limits>>,
     ) -> Option<PathRecord> {
+        let pkey = self.partitions.common(from.1.guid, to.1.guid, asked);
+        // A port talks to itself whatever its partitions are.
+        let itself = (from.0 == to.0).then_some(Pkey::DEFAULT).filter(|_| asked.is_none());
+        let pkey = pkey.or(itself)?;
         let (slid, dlid) = (from.1.info.lid, to.1.info.lid);
         let own = limits(from.1);
         let limits = if from.0 == to.0 {
@@ -124,7 +129,7 @@ impl Manager {
             dlid,
             slid,
             reversible: true,
-            pkey: Pkey::DEFAULT,
+            pkey,
             service_level: ServiceLevel::new(0),
             mtu: Selected::exactly(limits.mtu),
             rate: Selected::exactly(limits.rate),
@@ -145,7 +150,7 @@ impl Manager {
             Some(mgid) => group.mgid == mgid,
             None => group.mlid == asked.dlid,
         });
-        let group = groups.next()?;
+        let group = groups.find(|group| self.partitions.is_member(from.guid, group.pkey))?;
         Some(PathRecord {
             dgid: group.mgid,
             sgid: gid(self.config.prefix, from.guid),
@@ -213,7 +218,8 @@ impl Manager {
         let targets = targets.unwrap_or_else(|| self.subnet.end_ports().collect());
         let pairs = sources.iter().flat_map(|from| targets.iter().map(move |to| (*from, *to)));
         let mut known = BTreeMap::new();
-        let paths = pairs.filter_map(|(from, to)| self.path(from, to, &mut known));
+        let pkey = has(PathComponents::PKEY).then_some(asked.pkey);
+        let paths = pairs.filter_map(|(from, to)| self.path(from, to, pkey, &mut known));
         for path in paths.filter(|path| is_wanted(asked, mask, path)) {
             if !records.push(|buf| path.emit(buf)) {
                 break;

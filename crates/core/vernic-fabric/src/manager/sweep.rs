@@ -170,6 +170,7 @@ impl Manager {
                     self.phase = Phase::Idle;
                     if self.decide(now) {
                         self.phase = Phase::Ports;
+                        self.write_partitions();
                         self.write_ports();
                     }
                 }
@@ -206,7 +207,8 @@ impl Manager {
         self.map.complete();
         let before = ports(&std::mem::replace(&mut self.subnet, self.map.clone()));
         let after = ports(&self.subnet);
-        self.members.retain(|guid| after.contains(&guid));
+        let (members, partitions) = (&mut self.members, &self.partitions);
+        members.retain(|guid, pkey| after.contains(&guid) && partitions.is_member(guid, pkey));
         let lids: Vec<_> = self.subnet.end_ports().map(|(_, port)| port.info.lid).collect();
         self.notices.retain(|lid| lids.contains(&lid));
         for (number, changed) in [
@@ -302,6 +304,8 @@ impl Manager {
             }
             if self.map.is_switch(end.0) && end.1 > 0 {
                 info.head_of_queue_life = LIFE;
+                let enforces = self.enforces(end);
+                (info.enforces_inbound, info.enforces_outbound) = (enforces, enforces);
             }
             // Clients register anew with a manager that knows nothing of them (IBTA 14.4.11).
             let registers = is_home
@@ -414,6 +418,7 @@ impl Manager {
         self.written.clear();
         self.written_groups.clear();
         self.reregistered.clear();
+        self.partitions.forget_written();
     }
     /// Returns whether it is the one that may write.
     pub(super) fn is_master(&self) -> bool {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use vernic_fabric::Time;
 use vernic_fabric::datagram::Envelope;
 use vernic_fabric::link::SubmitError;
-use vernic_fabric::manager::{Manager, ManagerConfig, Via};
+use vernic_fabric::manager::{Manager, ManagerConfig, Partition, Via};
 use vernic_fabric::subnet::{NodeId, Subnet, SubnetConfig};
 use vernic_fabric::topology::Topology;
 use vernic_proto::mad::{
@@ -63,6 +63,16 @@ impl Lab {
     }
     /// Starts a manager at a host.
     pub fn manage(&mut self, name: &str, change: impl FnOnce(&mut ManagerConfig)) -> NodeId {
+        self.manage_parted(name, &[], change)
+    }
+    /// Starts a manager of partitions at a host.
+    pub fn manage_parted(
+        &mut self,
+        name: &str,
+        partitions: &[&str],
+        change: impl FnOnce(&mut ManagerConfig),
+    ) -> NodeId {
+        let partitions = partitions.iter().map(|text| text.parse::<Partition>().expect("one"));
         let node = self.node(name);
         if !self.hosts.contains_key(&node) {
             self.add(name);
@@ -75,7 +85,7 @@ impl Lab {
             let id = host.agents.register(&registration).expect("no other manager");
             host.via.insert(id, via);
         }
-        host.manager = Some(Manager::new(config));
+        host.manager = Some(Manager::with_partitions(config, partitions.collect()));
         self.subnet.set_capabilities(node, ONE, PortInfo::CAPABILITY_SM, true, self.now);
         node
     }
