@@ -22,6 +22,9 @@ const ACKNOWLEDGE: u32 = 2;
 const DISABLE: u32 = 3;
 const STANDBY: u32 = 4;
 const DISCOVER: u32 = 5;
+/// The key by which managers of a subnet know each other, that of OpenSM unless it is told another
+/// one: it ignores managers without it, and would be a second master beside them.
+const SM_KEY: u64 = 1;
 /// Requests to the master that may stay without an answer.
 const MOST_SILENT: u32 = 3;
 
@@ -36,7 +39,7 @@ impl Manager {
     pub(super) fn sm_info(&self) -> SmInfo {
         SmInfo {
             guid: self.config.guid,
-            sm_key: 0,
+            sm_key: SM_KEY,
             activity_count: self.asks.sent as u32,
             priority: self.config.priority & 15,
             state: self.state as u8,

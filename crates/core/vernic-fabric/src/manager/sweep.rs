@@ -92,8 +92,11 @@ impl Manager {
                 }
             }
             Purpose::Own => {
-                let own = self.own_end().and_then(|end| self.subnet.port(end));
-                if own.is_none_or(|own| own.info.state != PortInfo::from_bytes(data).state) {
+                let (own, info) = (self.own_end(), PortInfo::from_bytes(data));
+                let own = own.and_then(|end| self.subnet.port(end));
+                // Another manager may believe that it is the master.
+                let is_known = |own: &Port| own.info.state == info.state && info.sm_lid == info.lid;
+                if !own.is_some_and(is_known) {
                     self.want_sweep(now);
                 }
             }
