@@ -8,6 +8,7 @@
 //! | `diags` | tools, with what each must print |
 //! | `ipoib` | IP between hosts: ping and iperf3 |
 //! | `cut` | a cable that is pulled out while a manager runs |
+//! | `own` | the own subnet manager beside OpenSM, and its partitions |
 //! | `migration` | a connection with two paths, whose cables are pulled out one after the other |
 
 mod bench;
@@ -15,6 +16,7 @@ mod cut;
 mod diags;
 mod ipoib;
 mod migration;
+mod own;
 mod sweeps;
 
 use std::path::{Path, PathBuf};
@@ -27,6 +29,8 @@ use crate::{Result, conformance};
 const TOOLS: &[Tool] = &[
     ("opensm", &["sh", "-c", "command -v opensm || test -x /usr/sbin/opensm"], "opensm"),
     ("ibstat", &["sh", "-c", "command -v ibstat || test -x /usr/sbin/ibstat"], "infiniband-diags"),
+    ("ib_write_bw", &["sh", "-c", "command -v ib_write_bw"], "perftest"),
+    ("ibv_rc_pingpong", &["sh", "-c", "command -v ibv_rc_pingpong"], "ibverbs-utils"),
     ("cc", &["cc", "--version"], "gcc"),
     ("verbs headers", &["test", "-e", "/usr/include/infiniband/verbs.h"], "libibverbs-dev"),
     ("tshark", &["tshark", "--version"], "tshark"),
@@ -55,8 +59,15 @@ pub(crate) fn check() -> Result {
 pub(crate) fn fabric(arguments: &Arguments) -> Result {
     tools::install(TOOLS)?;
     let vernic = arguments.vernic.clone().map_or_else(conformance::build, Ok)?;
-    let cases = [sweeps::cases(), diags::cases(), ipoib::cases(), cut::cases(), migration::cases()]
-        .concat();
+    let cases = [
+        sweeps::cases(),
+        diags::cases(),
+        ipoib::cases(),
+        cut::cases(),
+        own::cases(),
+        migration::cases(),
+    ]
+    .concat();
     let wanted = |name: &str| {
         let only = &arguments.only;
         only.is_empty() || only.iter().any(|filter| name.contains(filter.as_str()))
@@ -97,6 +108,8 @@ enum Action {
     Capture,
     Ipoib,
     Cut,
+    Takeover,
+    Partitions,
     Migration,
 }
 
@@ -109,6 +122,8 @@ impl Case {
             Action::Capture => diags::capture(vernic),
             Action::Ipoib => ipoib::run(vernic),
             Action::Cut => cut::run(vernic),
+            Action::Takeover => own::takeover(vernic),
+            Action::Partitions => own::partitions(vernic),
             Action::Migration => migration::run(vernic),
         }
     }
