@@ -53,17 +53,20 @@ pub(crate) fn run_tree(args: &TreeArgs, shape: Shape, seed: u64) -> ExitCode {
         }
     };
     println!("vernic-sim: {plan}");
-    let (started, mut traffic) = (Instant::now(), Instant::now());
+    let (started, mut traffic) = (Instant::now(), (Instant::now(), processor_s()));
     let report = run(&plan, || {
         println!("the subnet is up after {:.2} s", started.elapsed().as_secs_f64());
-        traffic = Instant::now();
+        traffic = (Instant::now(), processor_s());
     });
-    let (totals, wall) = (report.totals, traffic.elapsed().as_secs_f64());
+    let (totals, wall) = (report.totals, traffic.0.elapsed().as_secs_f64());
+    let processor = processor_s() - traffic.1;
+    let packets = totals.packets_sent as f64;
     println!("{totals}");
     println!(
-        "{:.0} packets/s, {:.0} messages/s of wall time; {wall:.2} s, peak memory {}",
-        totals.packets_sent as f64 / wall,
-        totals.messages as f64 / wall,
+        "{:.0} packets/s of wall time ({wall:.2} s), {:.0} of processor time ({processor:.2} s), \
+         peak memory {}",
+        packets / wall,
+        packets / processor,
         peak_memory()
     );
     match report.violation {
@@ -73,6 +76,13 @@ pub(crate) fn run_tree(args: &TreeArgs, shape: Shape, seed: u64) -> ExitCode {
         }
         None => ExitCode::SUCCESS,
     }
+}
+
+/// Returns the seconds that this thread has had a processor, as Linux tells it; else 0.
+fn processor_s() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = text.split(' ').next().and_then(|text| text.parse::<f64>().ok());
+    nanos.map_or(0.0, |nanos| nanos * 1e-9)
 }
 
 /// Returns the most memory that this process had, as Linux tells it.

@@ -14,8 +14,8 @@ fn small_fabrics_of_many_seeds_run_clean_and_meet_every_fault() {
         assert_eq!(report.violation, None, "{again}");
         totals.merge(&report.totals);
     }
-    let Totals { messages, cuts, repeated, timeouts, sweeps, .. } = totals;
-    assert!(messages > 1_000 && cuts > 10 && repeated > 100 && timeouts > 0, "{totals}");
+    let Totals { messages, cuts, repeated, sweeps, .. } = totals;
+    assert!(messages > 1_000 && cuts > 10 && repeated > 100, "{totals}");
     assert!(sweeps > 60 + cuts, "a cut and a mended cable are found each: {totals}");
 }
 

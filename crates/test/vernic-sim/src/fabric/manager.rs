@@ -3,11 +3,13 @@
 use vernic_fabric::Time;
 use vernic_fabric::datagram::Envelope;
 use vernic_fabric::link::SubmitError;
-use vernic_fabric::manager::{Manager, ManagerConfig, ManagerView, Routing, Via};
+use vernic_fabric::manager::{Manager, ManagerConfig, ManagerView, Via};
 use vernic_fabric::subnet::{NodeId, Subnet};
 use vernic_proto::mad::{AgentId, Agents, AgentsConfig, MadAddress, MadTransmit};
 use vernic_wire::smp::PortInfo;
 use vernic_wire::{Lid, Pkey, PortNum, Psn, Qpn, ServiceLevel, vcrc};
+
+use super::plan::Plan;
 
 const ONE: PortNum = PortNum(1);
 
@@ -25,15 +27,15 @@ pub(super) struct ManagerHost {
 
 impl ManagerHost {
     /// Starts a manager.
-    pub(super) fn start(subnet: &mut Subnet, node: NodeId, routing: Routing) -> Self {
+    pub(super) fn start(subnet: &mut Subnet, node: NodeId, plan: &Plan) -> Self {
         let guid = subnet.port(node, ONE).expect("a host has port 1").guid;
         let mut agents = Agents::new(AgentsConfig::default());
         let register = |(via, registration)| {
             (via, agents.register(&registration).expect("the host has no other manager"))
         };
         let via = Manager::registrations().into_iter().map(register).collect();
-        // As many requests as an adapter's lane of management holds answers.
-        let config = ManagerConfig { routing, ..ManagerConfig::new(guid) };
+        let (routing, timeout_ms) = (plan.routing, plan.manager_timeout_ms);
+        let config = ManagerConfig { routing, timeout_ms, ..ManagerConfig::new(guid) };
         subnet.set_capabilities(node, ONE, PortInfo::CAPABILITY_SM, true, Time(0));
         let manager = Manager::new(config);
         Self { node, agents, manager, via, held: None, buffer: Vec::new() }

@@ -44,6 +44,8 @@ pub struct Plan {
     pub topology: Topology,
     /// How the manager leads packets.
     pub routing: Routing,
+    /// Milliseconds until the manager asks again.
+    pub manager_timeout_ms: u32,
     /// Messages from each host to each other one.
     pub messages: u32,
     /// Messages to a peer before those to the next one: 1 to 4.
@@ -94,6 +96,7 @@ impl Plan {
             seed,
             topology,
             routing: if may_be_shortest { Routing::MinHop } else { Routing::UpDown },
+            manager_timeout_ms: rng.pick(&[5, 50, 200]),
             messages: rng.range(1, 12) as u32,
             burst: rng.range(1, 4) as u32,
             window: rng.pick(&[1, 4, 16, 64]),
@@ -124,6 +127,8 @@ impl Plan {
             seed,
             topology: Topology::tree("sim", shape.0, shape.1, shape.2)?,
             routing: Routing::UpDown,
+            // Many of the requests to 702 nodes are lost where bits are damaged.
+            manager_timeout_ms: 5,
             messages: options.messages,
             burst: 1,
             window: 16,

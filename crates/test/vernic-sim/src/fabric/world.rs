@@ -177,7 +177,7 @@ impl<'a> World<'a> {
         for (host, node) in (0..).zip(&nodes) {
             host_at[node.0 as usize] = Some(host);
         }
-        let manager = ManagerHost::start(&mut subnet, nodes[0], plan.routing);
+        let manager = ManagerHost::start(&mut subnet, nodes[0], plan);
         let hosts = nodes
             .iter()
             .map(|node| SimAdapter {
