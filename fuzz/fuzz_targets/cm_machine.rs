@@ -6,11 +6,12 @@ use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
 use vernic_proto::cm::{
-    AcceptParams, Cm, CmConfig, CmPath, ConnId, ConnectParams, Heard, SidrParams, SidrReply,
+    AcceptParams, AlternatePath, Cm, CmConfig, CmPath, ConnId, ConnectParams, Heard, LapParams,
+    SidrParams, SidrReply,
 };
 use vernic_proto::{QpType, Time};
 use vernic_wire::cm::{
-    CmAttribute, CmMessage, CommId, PortSpace, RejReason, Req, ServiceId, SidrStatus,
+    AprStatus, CmAttribute, CmMessage, CommId, FailoverAccepted, PortSpace, RejReason, Req, ServiceId, SidrStatus,
 };
 use vernic_wire::mad::MAD_LEN;
 use vernic_wire::{AckTimeout, Gid, Mtu, Pkey, Psn, Qkey, Qpn};
@@ -37,6 +38,7 @@ fn gid(last: u8) -> Gid {
 fn connect<'a>(qpn: u8) -> ConnectParams<'a> {
     ConnectParams {
         path: CmPath::new(gid(1), gid(2)),
+        alternate: (qpn & 16 != 0).then(other_path),
         service: SERVICE,
         qp_type: if qpn & 8 == 0 { QpType::Rc } else { QpType::XrcIni },
         local_qpn: Qpn::new(u32::from(qpn & 7)),
@@ -57,6 +59,11 @@ fn connect<'a>(qpn: u8) -> ConnectParams<'a> {
     }
 }
 
+fn other_path() -> AlternatePath {
+    let path = CmPath::new(gid(1), gid(3));
+    AlternatePath { path, local_ack_timeout: AckTimeout::new(12) }
+}
+
 fn accept<'a>(qpn: u8) -> AcceptParams<'a> {
     AcceptParams {
         local_qpn: Qpn::new(u32::from(qpn & 7)),
@@ -67,6 +74,7 @@ fn accept<'a>(qpn: u8) -> AcceptParams<'a> {
         rnr_retry_count: 7,
         srq: false,
         target_ack_delay: qpn >> 3,
+        failover: FailoverAccepted(qpn & 3),
         local_ca_guid: 1,
         private_data: b"",
     }
@@ -114,7 +122,7 @@ fn step(cm: &mut Cm, known: &mut Known, now: &mut Time, input: &mut Input<'_>) -
     let id = id(known, arg);
     // Where there is none, one that never was.
     let conn = known.get(&id).copied().unwrap_or(ConnId(id, u32::from(arg)));
-    match what % 14 {
+    match what % 16 {
         0 => known.extend(cm.connect(*now, &connect(arg)).map(|conn| (conn.0, conn))),
         1 => drop(cm.accept(*now, conn, &accept(arg))),
         2 => drop(cm.ready_to_use(conn, b"")),
@@ -140,6 +148,12 @@ fn step(cm: &mut Cm, known: &mut Known, now: &mut Time, input: &mut Input<'_>) -
             cm.handle_timeout_with(*now, &|qpn| heard(qpn, *now));
         }
         10 => cm.request_taken(conn),
+        11 => {
+            let (response_timeout, max_retries) = (Some(arg >> 3), None);
+            let params = LapParams { alternate: other_path(), response_timeout, max_retries };
+            drop(cm.load_alternate_path(*now, conn, &params));
+        }
+        12 => drop(cm.answer_lap(*now, conn, AprStatus(arg & 3))),
         _ => {
             let mad = message(known, input)?;
             let path = CmPath::new(gid(1), gid(if arg == 0 { 3 } else { 2 }));

@@ -11,7 +11,8 @@ use vernic_engine::{
 };
 use vernic_io::NameError;
 use vernic_proto::cm::CmError;
-use vernic_wire::cm::PortSpace;
+use vernic_wire::Gid;
+use vernic_wire::cm::{AprStatus, PortSpace};
 
 use crate::event::EventKind;
 use crate::state::State;
@@ -184,6 +185,33 @@ pub enum Error {
         /// The most that may wait.
         max: u32,
     },
+    /// The alternate path cannot be used from here.
+    #[error("the alternate path from {local} to {remote}: {source}")]
+    AlternatePath {
+        /// The local GID.
+        local: Gid,
+        /// The peer's GID.
+        remote: Gid,
+        /// Why.
+        source: PathError,
+    },
+    /// The device has not the local address of an alternate path.
+    #[error(
+        "{device} has not the address {local} of the alternate path: a queue pair keeps to its device, so \
+         both paths are of one"
+    )]
+    NotOfDevice {
+        /// The device.
+        device: String,
+        /// The local GID.
+        local: Gid,
+    },
+    /// The peer did not load the alternate path.
+    #[error(
+        "the peer did not load the alternate path: {0} (the peer must have the path's remote address, and \
+         a route to its local one)"
+    )]
+    NotLoaded(AprStatus),
     /// The device cannot listen.
     #[error(transparent)]
     Listen(ListenError),
@@ -288,6 +316,10 @@ impl Error {
             }
             Self::Joined(_) => libc::EADDRINUSE,
             Self::TooManyEvents { .. } => libc::ENOBUFS,
+            Self::AlternatePath { source: PathError::NotAllowed(_), .. } => libc::EACCES,
+            Self::AlternatePath { .. } => libc::EINVAL,
+            Self::NotOfDevice { .. } => libc::EADDRNOTAVAIL,
+            Self::NotLoaded(_) => libc::ECONNREFUSED,
             Self::Modify(error) => errno_of_modify(error),
             Self::Group(error) => errno_of_group(error),
             Self::Listen(error) => errno_of_listen(error),

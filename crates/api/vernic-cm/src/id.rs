@@ -10,7 +10,7 @@
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use vernic_engine::{Context, GidEntry, Qp, QpType, Transport};
 use vernic_io::tcp::Bound;
@@ -27,6 +27,7 @@ use crate::route;
 use crate::state::State;
 use crate::sync::lock;
 
+mod alternate;
 mod apply;
 mod bind;
 mod channel;
@@ -52,6 +53,7 @@ pub(crate) use shared::Shared;
 #[cfg(test)]
 pub(crate) use shared::Sink;
 
+use alternate::Loading;
 use bind::Reservation;
 use connection::Connection;
 use listen::Listening;
@@ -80,6 +82,8 @@ pub(crate) struct Inner {
     /// The path of the request that the id was made for.
     pub(crate) path: Option<CmPath>,
     pub(crate) qp: Option<Arc<Qp>>,
+    /// The queue pair that the program brings up itself, as far as it has named it.
+    pub(crate) own_qp: Weak<Qp>,
     pub(crate) connection: Option<Connection>,
     pub(crate) backlog: u32,
     pub(crate) listening: Vec<Listening>,
@@ -98,6 +102,8 @@ pub struct Id {
     qp_type: QpType,
     user_context: AtomicUsize,
     written: Written,
+    /// What became of the last alternate path that the program has named.
+    pub(crate) loading: Loading,
     inner: Mutex<Inner>,
 }
 
@@ -140,6 +146,7 @@ impl Id {
             options: Options::default(),
             path: None,
             qp: None,
+            own_qp: Weak::new(),
             connection: None,
             backlog: 0,
             listening: Vec::new(),
@@ -155,6 +162,7 @@ impl Id {
             qp_type,
             user_context: AtomicUsize::new(0),
             written: Written::default(),
+            loading: Loading::default(),
             inner: Mutex::new(inner),
         });
         id.shared.add(&id);
@@ -266,6 +274,7 @@ impl Id {
             return;
         }
         inner.state = State::Destroyed;
+        self.loading.end();
         inner.leave_groups();
         self.stop_listening(&mut inner);
         // The order matters: after this, no event for the id can come.

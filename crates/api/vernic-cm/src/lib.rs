@@ -80,5 +80,5 @@ pub use streams::StartupCounters;
 pub use vernic_engine::{
     AddressVector, AttrMask, Config, Context, DeviceInfo, Qp, QpAttr, QpState, QpType,
 };
-pub use vernic_proto::cm::CmPath;
-pub use vernic_wire::cm::{PortSpace, RejReason, SidrStatus};
+pub use vernic_proto::cm::{AlternatePath, CmPath};
+pub use vernic_wire::cm::{AprStatus, PortSpace, RejReason, SidrStatus};

@@ -1,5 +1,6 @@
 //! The parameters of a connection.
 
+use vernic_proto::cm::AlternatePath;
 use vernic_wire::{Qkey, Qpn};
 
 /// The Q_Key of datagram ids whose program names none (`RDMA_UDP_QKEY`).
@@ -11,6 +12,9 @@ pub const UDP_QKEY: Qkey = Qkey(0x0123_4567);
 /// device and the peer allow, and seven retries of each kind.
 #[derive(Clone, Copy, Debug)]
 pub struct ConnParam<'a> {
+    /// The path that both queue pairs fall back on, to connect with: loaded and ready to be armed,
+    /// if the peer accepts it.
+    pub alternate: Option<AlternatePath>,
     /// Bytes for the peer's event. At most 56 to connect and 196 to accept; for datagram ids 180
     /// and 136.
     pub private_data: &'a [u8],
@@ -46,6 +50,7 @@ impl ConnParam<'_> {
 impl Default for ConnParam<'_> {
     fn default() -> Self {
         Self {
+            alternate: None,
             private_data: &[],
             responder_resources: Self::MAX,
             initiator_depth: Self::MAX,

@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 
 use vernic_engine::{EventQueue, QpType};
 use vernic_io::LocalAddr;
-use vernic_proto::cm::{self, CmPath, ConnId, ListenerId};
+use vernic_proto::cm::{self, CmPath, ConnId, ListenerId, Unanswered};
 use vernic_wire::cm::{CmService, CmaHeader, RejReason};
 
 use crate::device::Device;
@@ -201,7 +201,12 @@ impl Registry {
                 return;
             }
         } else if let Some(&key) = tables.conns.get(&(device, conn)) {
-            tables.push(key, EntryContent::Cm(event.kind));
+            match event.kind {
+                event if is_of_alternate_path(&event) => {
+                    self.worker.add(Task::AlternatePath { id: key, event });
+                }
+                kind => tables.push(key, EntryContent::Cm(kind)),
+            }
             return;
         }
         if tables.expecting != 0 {
@@ -393,6 +398,16 @@ impl Tables {
             registration.queue.push(Entry { events: registration.events.clone(), what });
         }
     }
+}
+
+/// Whether the event is about an alternate path: programs are told nothing of those.
+fn is_of_alternate_path(event: &cm::EventKind) -> bool {
+    matches!(
+        event,
+        cm::EventKind::LoadAlternatePath { .. }
+            | cm::EventKind::AlternatePathAnswered { .. }
+            | cm::EventKind::Unreachable { which: Unanswered::Lap }
+    )
 }
 
 fn listener_of(event: &cm::Event) -> Option<ListenerId> {

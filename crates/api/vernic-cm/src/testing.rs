@@ -8,10 +8,10 @@ use std::time::Duration;
 use vernic_engine::{CmCallError, Config, Context, ListenError, QpType, Service};
 use vernic_io::ServiceScope;
 use vernic_proto::cm::{
-    AcceptParams, CmError, CmPath, ConnId, ConnectParams, Event, EventKind as CmEvent, ListenerId,
-    SidrParams, SidrReply,
+    AcceptParams, CmError, CmPath, ConnId, ConnectParams, Event, EventKind as CmEvent, LapParams,
+    ListenerId, SidrParams, SidrReply,
 };
-use vernic_wire::cm::{CmaHeader, CommId, PortSpace, RejReason, Req, ServiceId};
+use vernic_wire::cm::{AprStatus, CmaHeader, CommId, PortSpace, RejReason, Req, ServiceId};
 use vernic_wire::{Gid, Psn, Qpn};
 
 use crate::device::{Agent, Device};
@@ -92,6 +92,13 @@ impl Agent for FakeAgent {
     fn ready_to_use(&self, conn: ConnId) -> Result<(), CmCallError> {
         self.about("ready", conn)
     }
+    fn load_alternate_path(&self, conn: ConnId, _: &LapParams) -> Result<(), CmCallError> {
+        self.about("load", conn)
+    }
+    fn answer_lap(&self, conn: ConnId, status: AprStatus) -> Result<(), CmCallError> {
+        self.about(&format!("answer({})", status.0), conn)
+    }
+    fn about_to_wait(&self) {}
     fn reject(
         &self,
         conn: ConnId,

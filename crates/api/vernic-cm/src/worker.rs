@@ -1,5 +1,5 @@
-//! Work outside the program's own threads: refusals that come up under the engine's locks, and
-//! periodic work of the worker's owner ([`Work`]).
+//! Work outside the program's own threads: refusals that come up under the engine's locks,
+//! alternate paths that peers ask for, and periodic work of the worker's owner ([`Work`]).
 //!
 //! One thread per process, started with the first listener, wait for a next hop, request to another
 //! host, or connection of iWARP. The thread sleeps on its own descriptor, on changes of the network
@@ -14,11 +14,12 @@ use std::time::Duration;
 use vernic_engine::spawn;
 use vernic_io::netdev::ChangeWatcher;
 use vernic_io::{Sleeper, Waker};
-use vernic_proto::cm::ConnId;
+use vernic_proto::cm::{self, ConnId};
 use vernic_wire::cm::RejReason;
 
 use crate::device::Agent;
 use crate::error::Error;
+use crate::key::IdKey;
 use crate::sync::lock;
 
 /// The periodic work of the thread.
@@ -26,18 +27,22 @@ pub(crate) trait Work: Send + Sync {
     /// Does what is due. `network_changed` means that devices may have come up. Returns the time
     /// until more is due, if nothing wakes the thread up before; `None` is for ever.
     fn progress(&self, network_changed: bool) -> Option<Duration>;
+    /// Handles a message about an alternate path of an id's connection.
+    fn alternate_path(&self, id: IdKey, event: cm::EventKind);
 }
 
-/// An answer to a request that no id will give.
+/// Work that an event of the engine brings, and that no call of the program does.
 pub(crate) enum Task {
     /// No listener can take the request, for this reason and with the number that goes with it.
     Refuse { agent: Arc<dyn Agent>, conn: ConnId, reason: RejReason, info: Option<u8> },
     /// The listener has no room for the request.
     Ignore { agent: Arc<dyn Agent>, conn: ConnId },
+    /// A message about an alternate path of the id's connection has come, or did not come.
+    AlternatePath { id: IdKey, event: cm::EventKind },
 }
 
 impl Task {
-    fn run(self) {
+    fn run(self, work: &dyn Work) {
         match self {
             // The request may have ended meanwhile. Requests for datagrams have their own kind of
             // answer.
@@ -47,11 +52,13 @@ impl Task {
                 }
             }
             Self::Ignore { agent, conn } => agent.ignore(conn),
+            Self::AlternatePath { id, event } => work.alternate_path(id, event),
         }
     }
 }
 
-/// The tasks and the thread. Tasks are bounded by the requests that an engine keeps unanswered.
+/// The tasks and the thread. Tasks are bounded by the requests that an engine keeps unanswered, and
+/// by its connections, each of which has one exchange about an alternate path.
 #[derive(Default)]
 pub(crate) struct Worker {
     tasks: Mutex<Vec<Task>>,
@@ -114,7 +121,7 @@ impl Worker {
         loop {
             let Some(work) = work.upgrade() else { return };
             let tasks = std::mem::take(&mut *lock(&self.tasks));
-            tasks.into_iter().for_each(Task::run);
+            tasks.into_iter().for_each(|task| task.run(&*work));
             let pause = work.progress(watcher.is_some_and(ChangeWatcher::has_changed));
             drop(work);
             sleeper.sleep(pause);

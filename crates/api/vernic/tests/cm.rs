@@ -1,11 +1,12 @@
 //! Connections by IP address through the safe API.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use vernic::cm::{CmError, Connection, Listener, Manager, Options, RejReason};
 use vernic::{
-    Access, Config, Cq, Device, Error, Inline, Pd, Qp, QpState, Rc, Reset, Service, Uc, WrId,
+    Access, Config, Cq, Device, Error, Inline, PathMigState, Pd, Qp, QpState, Rc, Reset, Service,
+    Uc, WrId,
 };
 
 const LONG: Duration = Duration::from_secs(30);
@@ -82,6 +83,29 @@ fn the_peer_may_do_what_the_options_grant_and_nothing_by_default() {
     assert_eq!(passive.qp().attributes().access, 0);
     assert_eq!(active.qp().attributes().max_rd_atomic, 3);
     assert_eq!(passive.qp().attributes().max_dest_rd_atomic, 3);
+}
+
+#[test]
+fn an_alternate_path_is_loaded_on_both_sides_or_on_none() {
+    let ours: IpAddr = "::1".parse().unwrap();
+    let listener = manager().listen::<Rc>(home("127.0.0.1")).unwrap();
+    let [(_end, passive), (_other, active)] = pair(&listener, &manager(), &Options::default());
+    let states = || [&passive, &active].map(|end| end.qp().attributes().path_mig_state);
+    assert_eq!(states(), [PathMigState::Migrated; 2]);
+    active.load_alternate_path(ours, ours).unwrap();
+    assert_eq!(states(), [PathMigState::Rearm; 2]);
+    let error = passive.load_alternate_path(ours, ours).unwrap_err();
+    assert!(error.to_string().contains("passive side"), "{error}");
+    let away = "198.18.9.9".parse().unwrap();
+    let error = active.load_alternate_path(away, ours).unwrap_err();
+    assert!(error.to_string().contains("has not the address"), "{error}");
+    // With the request.
+    let options = Options { alternate: Some((ours, ours)), ..Options::default() };
+    let [(_end, passive), (_other, active)] = pair(&listener, &manager(), &options);
+    for end in [&passive, &active] {
+        let attr = end.qp().attributes();
+        assert_eq!((attr.path_mig_state, attr.alt_av.dgid.to_ip()), (PathMigState::Rearm, ours));
+    }
 }
 
 #[test]

@@ -23,7 +23,7 @@ use vernic_proto::cm::{
     AcceptParams, CmPath, ConnId, ConnectParams, Event, EventKind, ListenerId, SidrParams,
     SidrReply,
 };
-use vernic_wire::cm::{PortSpace, RejReason, ServiceId, SidrStatus};
+use vernic_wire::cm::{FailoverAccepted, PortSpace, RejReason, ServiceId, SidrStatus};
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -94,6 +94,7 @@ fn accept_params(number: u32) -> AcceptParams<'static> {
         rnr_retry_count: 7,
         srq: false,
         target_ack_delay: 15,
+        failover: FailoverAccepted::NOT_SUPPORTED,
         local_ca_guid: 1,
         private_data: b"",
     }
@@ -111,6 +112,7 @@ impl Client {
         self.connections += 1;
         let params = ConnectParams {
             path: self.path,
+            alternate: None,
             service,
             qp_type: QpType::Rc,
             // Never one that had a connection just now.

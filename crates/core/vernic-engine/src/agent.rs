@@ -17,9 +17,10 @@ use std::sync::Arc;
 use vernic_io::host::SlotError;
 use vernic_proto::Time;
 use vernic_proto::cm::{
-    AcceptParams, Cm, CmError, CmOccupancy, ConnId, ConnectParams, SidrParams, SidrReply,
+    AcceptParams, AlternatePath, Cm, CmError, CmOccupancy, ConnId, ConnectParams, LapParams,
+    SidrParams, SidrReply,
 };
-use vernic_wire::cm::RejReason;
+use vernic_wire::cm::{AprStatus, RejReason};
 
 use crate::cm::{CmSink, State};
 use crate::config::PeerRefused;
@@ -151,8 +152,33 @@ impl CmAgent {
     /// [`CmCallError`].
     pub fn connect(&self, params: &ConnectParams<'_>) -> Result<ConnId, CmCallError> {
         self.engine.config().peers.check(params.path.remote.to_ip())?;
+        self.check_alternate(params.alternate.as_ref())?;
         self.engine.cm.find_listener(&params.path, params.service);
         self.engine.command(|machine, now| machine.connect(now, params))
+    }
+
+    /// Checks that the setting `peers` allows the other end of an alternate path.
+    fn check_alternate(&self, alternate: Option<&AlternatePath>) -> Result<(), CmCallError> {
+        let Some(alternate) = alternate else { return Ok(()) };
+        Ok(self.engine.config().peers.check(alternate.path.remote.to_ip())?)
+    }
+
+    /// Asks the peer to load an alternate path into its queue pair. Sends LAP.
+    ///
+    /// # Errors
+    /// [`CmCallError`].
+    pub fn load_alternate_path(&self, conn: ConnId, params: &LapParams) -> Result<(), CmCallError> {
+        self.check_alternate(Some(&params.alternate))?;
+        self.engine.cm.find_peer(conn);
+        self.engine.command(|machine, now| machine.load_alternate_path(now, conn, params))
+    }
+
+    /// Answers a peer that asked for an alternate path to be loaded. Sends APR.
+    ///
+    /// # Errors
+    /// [`CmCallError`].
+    pub fn answer_lap(&self, conn: ConnId, status: AprStatus) -> Result<(), CmCallError> {
+        self.engine.command(|machine, now| machine.answer_lap(now, conn, status))
     }
 
     /// Accepts a requested connection. Sends REP.

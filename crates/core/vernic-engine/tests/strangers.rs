@@ -10,7 +10,9 @@ use common::cm::*;
 use common::*;
 use vernic_engine::*;
 use vernic_proto::cm::{AcceptParams, CmPath, ConnId, ConnectParams, EventKind};
-use vernic_wire::cm::{CmMessage, CommId, GSI_QKEY, Rej, RejReason, RejectedMessage, Req};
+use vernic_wire::cm::{
+    CmMessage, CommId, FailoverAccepted, GSI_QKEY, Rej, RejReason, RejectedMessage, Req,
+};
 use vernic_wire::icrc::IcrcFlow;
 use vernic_wire::mad::MAD_LEN;
 use vernic_wire::{Bth, Deth, Headers, Opcode};
@@ -79,6 +81,7 @@ impl Connection {
             rnr_retry_count: 7,
             srq: false,
             target_ack_delay: 5,
+            failover: FailoverAccepted::NOT_SUPPORTED,
             local_ca_guid: 2,
             private_data: b"",
         };

@@ -53,6 +53,18 @@ fn req(src: SocketAddr, dst: SocketAddr) -> Req {
             local_ack_timeout: AckTimeout::new(18),
             ..ReqPath::default()
         },
+        alternate: ReqPath {
+            local_lid: 0x1234,
+            remote_lid: 0x5678,
+            local_gid: Gid::from_ip(dst.ip()),
+            remote_gid: Gid::from_ip(src.ip()),
+            traffic_class: 0x20,
+            hop_limit: 63,
+            sl: 5,
+            subnet_local: true,
+            local_ack_timeout: AckTimeout::new(17),
+            ..ReqPath::default()
+        },
         private_data: PrivateData::try_from(&cma[..]).unwrap(),
         ..Req::default()
     }
@@ -156,6 +168,13 @@ fn fields(attribute: CmAttribute) -> &'static [(&'static str, u64)] {
             ("infiniband.cm.req.prim_hoplim", 64),
             ("infiniband.cm.req.prim_sl", 3),
             ("infiniband.cm.req.prim_localacktout", 18),
+            ("infiniband.cm.req.alt_locallid", 0x1234),
+            ("infiniband.cm.req.alt_remotelid", 0x5678),
+            ("infiniband.cm.req.alt_tfcclass", 0x20),
+            ("infiniband.cm.req.alt_hoplim", 63),
+            ("infiniband.cm.req.alt_sl", 5),
+            ("infiniband.cm.req.alt_subnetlocal", 1),
+            ("infiniband.cm.req.alt_localacktout", 17),
             ("infiniband.cm.req.ip_cm.majv", 0),
             ("infiniband.cm.req.ip_cm.sport", 0xABCD),
         ],

@@ -7,8 +7,10 @@ use std::fmt;
 
 use vernic_engine::{CmCallError, Context, ListenError};
 use vernic_io::ServiceScope;
-use vernic_proto::cm::{AcceptParams, ConnId, ConnectParams, ListenerId, SidrParams, SidrReply};
-use vernic_wire::cm::{RejReason, ServiceId};
+use vernic_proto::cm::{
+    AcceptParams, ConnId, ConnectParams, LapParams, ListenerId, SidrParams, SidrReply,
+};
+use vernic_wire::cm::{AprStatus, RejReason, ServiceId};
 
 type Called<T = ()> = Result<T, CmCallError>;
 
@@ -28,6 +30,9 @@ pub(crate) trait Agent: fmt::Debug + Send + Sync {
     fn refuse(&self, conn: ConnId) -> Called<bool>;
     fn accept(&self, conn: ConnId, params: &AcceptParams<'_>) -> Called;
     fn ready_to_use(&self, conn: ConnId) -> Called;
+    fn load_alternate_path(&self, conn: ConnId, params: &LapParams) -> Called;
+    fn answer_lap(&self, conn: ConnId, status: AprStatus) -> Called;
+    fn about_to_wait(&self);
     fn reject(&self, conn: ConnId, reason: RejReason, info: &[u8], data: &[u8]) -> Called;
     fn disconnect(&self, conn: ConnId) -> Called;
     fn notify_established(&self, conn: ConnId) -> Called;
@@ -70,6 +75,15 @@ impl Agent for Context {
     }
     fn ready_to_use(&self, conn: ConnId) -> Called {
         self.cm().ready_to_use(conn, &[])
+    }
+    fn load_alternate_path(&self, conn: ConnId, params: &LapParams) -> Called {
+        self.cm().load_alternate_path(conn, params)
+    }
+    fn answer_lap(&self, conn: ConnId, status: AprStatus) -> Called {
+        self.cm().answer_lap(conn, status)
+    }
+    fn about_to_wait(&self) {
+        self.cm().about_to_wait();
     }
     fn reject(&self, conn: ConnId, reason: RejReason, info: &[u8], data: &[u8]) -> Called {
         self.cm().reject(conn, reason, info, data)

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use vernic_engine::{AddressVector, PortNum, QpState, QpType};
-use vernic_proto::cm::{CmPath, EventKind as CmEvent, Unanswered};
-use vernic_wire::cm::{CmaHeader, RejReason, Rep, Req, SidrRep, SidrStatus};
+use vernic_proto::cm::{AlternatePath, CmPath, EventKind as CmEvent, Unanswered};
+use vernic_wire::cm::{CmaHeader, FailoverAccepted, RejReason, Rep, Req, SidrRep, SidrStatus};
 
 use crate::device::Device;
 use crate::event::{ConnInfo, EventKind, Param, UdInfo};
 use crate::id::Event;
-use crate::id::connect::random_psn;
-use crate::id::connection::{Connection, Peer, Phase};
+use crate::id::connection::{Connection, Peer, Phase, random_psn};
 use crate::id::{Id, Inner};
 use crate::param::UDP_QKEY;
 use crate::registry::{EntryContent, Request, RequestKind, Unacked};
@@ -35,7 +34,10 @@ impl Id {
             RequestKind::Connection(_) | RequestKind::Stream(_) => listener.qp_type(),
         };
         let connection = match &request.kind {
-            RequestKind::Connection(req) => Connection::asked(request.conn, req, random_psn()),
+            RequestKind::Connection(req) => {
+                let alternate = AlternatePath::of_peer(&req.alternate, request.path.roce);
+                Connection { alternate, ..Connection::asked(request.conn, req, random_psn()) }
+            }
             RequestKind::Datagrams(_) => Connection::asked_for_datagrams(request.conn),
             RequestKind::Stream(asked) => {
                 Connection::over_stream(request.conn, Phase::Asked, asked.depths)
@@ -138,8 +140,11 @@ impl Id {
                 inner.connection.as_mut()?.phase = Phase::Over;
                 Some((EventKind::TimewaitExit, 0, Param::None))
             }
-            // Requests go to listeners.
-            CmEvent::Request { .. } | CmEvent::SidrRequest { .. } => None,
+            // Requests go to listeners, and alternate paths to the worker.
+            CmEvent::Request { .. }
+            | CmEvent::SidrRequest { .. }
+            | CmEvent::LoadAlternatePath { .. }
+            | CmEvent::AlternatePathAnswered { .. } => None,
         }
     }
 
@@ -157,6 +162,9 @@ impl Id {
         let (device, mut connection) = self.exchange(inner)?;
         let peer = Peer::of_rep(rep, self.qp_type() == QpType::XrcIni);
         connection.answered(peer);
+        if rep.failover != FailoverAccepted::ACCEPTED {
+            connection.alternate = None;
+        }
         connection.phase = Phase::Responded;
         inner.connection = Some(connection);
         let info = Param::Conn(info_of_rep(rep, &peer));

@@ -3,15 +3,16 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use vernic_engine::{AttrMask, CmCallError, Pkey, Psn, Qkey, QpAttr, QpState, QpType, Qpn, random};
+use vernic_engine::{AttrMask, CmCallError, Pkey, Qkey, QpAttr, QpState, QpType, Qpn};
 use vernic_proto::cm::{AcceptParams, CmError, ConnId, ConnectParams, SidrParams, SidrReply};
-use vernic_wire::cm::{CmaHeader, RejReason, SidrStatus};
+use vernic_wire::cm::{CmaHeader, FailoverAccepted, RejReason, SidrStatus};
 
 use crate::device::Agent;
 use crate::device::Device;
 use crate::error::Error;
 use crate::id::Event;
-use crate::id::connection::{Connection, Phase};
+use crate::id::alternate::check_alternate;
+use crate::id::connection::{Connection, Phase, random_psn};
 use crate::id::{CommEstablished, Id, Inner};
 use crate::param::{ConnParam, UDP_QKEY};
 use crate::state::State;
@@ -84,8 +85,13 @@ impl Id {
             connection.path_mtu = device.mtu();
             connection.ack_timeout = inner.options.ack_timeout;
             connection.retry_count = param.retry_count;
+            connection.alternate = param.alternate;
+            if let Some(alternate) = &connection.alternate {
+                check_alternate(device, alternate)?;
+            }
             let params = ConnectParams {
                 path,
+                alternate: connection.alternate,
                 service,
                 qp_type: self.qp_type(),
                 local_qpn,
@@ -186,6 +192,12 @@ impl Id {
             peer.1.min(most.max_qp_init_rd_atom),
             most.max_qp_init_rd_atom,
         )?;
+        connection.alternate =
+            connection.alternate.filter(|alternate| check_alternate(device, alternate).is_ok());
+        let failover = match connection.alternate {
+            Some(_) => FailoverAccepted::ACCEPTED,
+            None => FailoverAccepted::REJECTED,
+        };
         let before = inner.connection.replace(connection);
         let answered = self.bring_up(inner).and_then(|()| {
             let params = AcceptParams {
@@ -197,6 +209,7 @@ impl Id {
                 rnr_retry_count: param.rnr_retry_count,
                 srq,
                 target_ack_delay: device.context.config().ack_delay(),
+                failover,
                 local_ca_guid: device.context.info().node_guid,
                 private_data: param.private_data,
             };
@@ -438,9 +451,4 @@ pub(super) fn limited(
             Err(Error::Value { what, value: asked.into(), allowed })
         }
     }
-}
-
-/// A random first PSN, so that late packets of another connection do not fit.
-pub(crate) fn random_psn() -> Psn {
-    Psn::new(random() as u32)
 }

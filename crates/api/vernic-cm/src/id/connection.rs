@@ -1,7 +1,7 @@
 //! The exchange with a peer as the id knows it: its phase, and the parameters of both sides.
 
-use vernic_engine::{AckTimeout, Mtu, Psn, Qpn};
-use vernic_proto::cm::ConnId;
+use vernic_engine::{AckTimeout, Mtu, Psn, Qpn, random};
+use vernic_proto::cm::{AlternatePath, ConnId};
 use vernic_wire::cm::{CommId, Rep, Req};
 
 use crate::param::Depths;
@@ -35,6 +35,11 @@ pub(crate) struct Peer {
     pub(crate) rnr_retry_count: u8,
 }
 
+/// A random first PSN, so that late packets of another connection do not fit.
+pub(crate) fn random_psn() -> Psn {
+    Psn::new(random() as u32)
+}
+
 /// An exchange.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Connection {
@@ -45,6 +50,8 @@ pub(crate) struct Connection {
     pub(crate) psn: Psn,
     pub(crate) path_mtu: Mtu,
     pub(crate) ack_timeout: AckTimeout,
+    /// The path that the queue pair falls back on, of the request.
+    pub(crate) alternate: Option<AlternatePath>,
     pub(crate) retry_count: u8,
     /// READs and atomics of the peer that this side keeps.
     pub(crate) responder_resources: u8,
@@ -87,6 +94,7 @@ impl Connection {
             psn,
             path_mtu: Mtu::B256,
             ack_timeout: AckTimeout::INFINITE,
+            alternate: None,
             retry_count: 0,
             responder_resources: 0,
             initiator_depth: 0,
@@ -120,6 +128,7 @@ impl Connection {
             psn,
             path_mtu: Mtu::from_code(req.path_mtu).unwrap_or(Mtu::B256),
             ack_timeout: req.primary.local_ack_timeout,
+            alternate: None,
             retry_count: req.retry_count,
             responder_resources: peer.responder_resources,
             initiator_depth: peer.initiator_depth,

@@ -6,6 +6,7 @@ use vernic_engine::{Access, AttrMask, PortNum, Psn, Qp, QpAttr, QpState, QpType,
 
 use crate::device::Device;
 use crate::error::Error;
+use crate::id::alternate::put_alternate;
 use crate::id::apply::vector;
 use crate::id::connection::{Connection, Peer};
 use crate::id::{Id, Inner};
@@ -97,7 +98,8 @@ impl Id {
     /// [`Error::NoDevice`]; [`Error::State`] for states that need a peer, if there is none;
     /// [`Error::Value`] for states other than Init, RTR and RTS.
     pub fn init_qp_attr(&self, state: QpState) -> Result<(QpAttr, AttrMask), Error> {
-        let inner = self.enter("init_qp_attr")?;
+        let mut inner = self.enter("init_qp_attr")?;
+        inner.drop_unusable_alternate();
         self.attr(&inner, state)
     }
 
@@ -140,7 +142,7 @@ impl Id {
                     .ok_or_else(|| self.wrong_state(inner, "init_qp_attr", "has a peer"))?;
                 mask |= match state {
                     QpState::Rtr => self.to_rtr(inner, connection, peer, &mut attr),
-                    _ => self.to_rts(connection, peer, &mut attr),
+                    _ => self.to_rts(inner.device.as_ref(), connection, peer, &mut attr),
                 };
             }
             other => {
@@ -181,24 +183,35 @@ impl Id {
         mask | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER
     }
 
-    fn to_rts(&self, connection: &Connection, peer: &Peer, attr: &mut QpAttr) -> AttrMask {
+    fn to_rts(
+        &self,
+        device: Option<&Arc<Device>>,
+        connection: &Connection,
+        peer: &Peer,
+        attr: &mut QpAttr,
+    ) -> AttrMask {
         attr.sq_psn = peer.psn;
         attr.timeout = connection.ack_timeout;
         attr.retry_cnt = connection.retry_count;
         attr.rnr_retry = peer.rnr_retry_count;
         // The peer's limit must not be exceeded.
         attr.max_rd_atomic = connection.initiator_depth.min(peer.initiator_depth);
-        match self.qp_type() {
-            QpType::Rc | QpType::XrcIni => {
-                AttrMask::SQ_PSN
-                    | AttrMask::TIMEOUT
-                    | AttrMask::RETRY_CNT
-                    | AttrMask::RNR_RETRY
-                    | AttrMask::MAX_RD_ATOMIC
+        let alternate = match (connection.alternate, device) {
+            (Some(alternate), Some(device)) => put_alternate(device, &alternate, attr),
+            _ => AttrMask::empty(),
+        };
+        alternate
+            | match self.qp_type() {
+                QpType::Rc | QpType::XrcIni => {
+                    AttrMask::SQ_PSN
+                        | AttrMask::TIMEOUT
+                        | AttrMask::RETRY_CNT
+                        | AttrMask::RNR_RETRY
+                        | AttrMask::MAX_RD_ATOMIC
+                }
+                QpType::XrcTgt => AttrMask::SQ_PSN | AttrMask::TIMEOUT,
+                QpType::Uc | QpType::Ud => AttrMask::SQ_PSN,
             }
-            QpType::XrcTgt => AttrMask::SQ_PSN | AttrMask::TIMEOUT,
-            QpType::Uc | QpType::Ud => AttrMask::SQ_PSN,
-        }
     }
 
     pub(crate) fn bring(&self, inner: &Inner, qp: &Qp, state: QpState) -> Result<(), Error> {

@@ -166,6 +166,12 @@ impl Work for Shared {
             (self.next_hop_waits.progress(|key| self.id(key)), self.silent_hosts.progress());
         [startups, next_hop_waits, silent].into_iter().flatten().min()
     }
+
+    fn alternate_path(&self, id: IdKey, event: cm::EventKind) {
+        if let Some(id) = self.id(id) {
+            id.apply_alternate(&event);
+        }
+    }
 }
 
 impl Drop for Shared {

@@ -1,6 +1,6 @@
 //! Connections.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -44,6 +44,7 @@ impl<S: Connected> Connection<S> {
         let (mut attr, mask) = own.id.init_qp_attr(QpState::Rts)?;
         attr.max_rd_atomic = bounded(options.initiator_depth, attr.max_rd_atomic);
         let qp = qp.step(&attr, mask)?;
+        own.id.name_qp(qp.engine_qp())?;
         Ok(Self { own, qp, private_data, disconnected: AtomicBool::new(false) })
     }
 
@@ -87,6 +88,32 @@ impl<S: Connected> Connection<S> {
             self.note(event.kind);
         }
         self.disconnected.load(Ordering::Relaxed)
+    }
+
+    /// Loads an alternate path into the queue pairs of both sides, from our address to the peer's:
+    /// addresses of the devices that have the connection. They fall back on it when their path
+    /// fails, and `IBV_EVENT_PATH_MIG` of the device says so (IBTA 17.2.8); then there is none, and
+    /// another one may be loaded. Waits for the peer, as long as a connection is waited for.
+    ///
+    /// # Errors
+    /// [`CmError::Refused`]: this is not the side that connected, a device cannot use the path, the
+    /// peer refuses or does not answer. The connection stays as it is.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), vernic::Error> {
+    /// # let manager = vernic::cm::Manager::open()?;
+    /// # let route = manager.resolve::<vernic::Rc>("10.0.0.2:7174".parse().unwrap())?;
+    /// # let (pd, cq) = (route.device().alloc_pd()?, route.device().create_cq(16)?);
+    /// # let qp = pd.qp().send_cq(&cq).recv_cq(&cq).create()?;
+    /// let connection = route.prepare(qp)?.connect(&vernic::cm::Options::default())?;
+    /// let (ours, theirs) = ("10.1.0.1".parse().unwrap(), "10.1.0.2".parse().unwrap());
+    /// connection.load_alternate_path(ours, theirs)?;
+    /// # Ok(()) }
+    /// ```
+    pub fn load_alternate_path(&self, ours: IpAddr, theirs: IpAddr) -> Result<(), CmError> {
+        let id = &self.own.id;
+        let path = id.alternate_path(ours, theirs).ok_or(vernic_cm::Error::Orphan)?;
+        Ok(id.load_alternate_path(path, PATIENCE)?)
     }
 
     /// Waits until the peer disconnects; false if it does not within `timeout`.

@@ -61,6 +61,7 @@ pub use request::{Incoming, Request};
 pub use route::{Outgoing, Route};
 pub use vernic_cm::UDP_QKEY;
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use crate::Access;
@@ -74,6 +75,11 @@ const PATIENCE: Duration = Duration::from_secs(20);
 pub struct Options<'a> {
     /// Bytes for the peer's program: at most 56 to connect, 196 to accept.
     pub private_data: &'a [u8],
+    /// A second path, from the first address to the second, which both queue pairs fall back on
+    /// when theirs fails. Both devices must have a route for it; a peer that has none connects all
+    /// the same, without. Only the connecting side's counts. See
+    /// [`Connection::load_alternate_path`].
+    pub alternate: Option<(IpAddr, IpAddr)>,
     /// What the peer may do with this side's memory at all: an upper bound of what regions grant.
     /// Nothing by default.
     pub remote_access: Access,
@@ -96,6 +102,7 @@ impl Default for Options<'_> {
     fn default() -> Self {
         Self {
             private_data: &[],
+            alternate: None,
             remote_access: Access::NONE,
             responder_resources: None,
             initiator_depth: None,

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::net::SocketAddr;
 
-use vernic_cm::EventKind;
+use vernic_cm::{ConnParam, EventKind};
 use vernic_engine::QpState;
 
 use super::connection::{Connection, checked, qp_param};
@@ -78,7 +78,10 @@ impl<S: Connected> Outgoing<S> {
     }
 
     pub(super) fn ask(&self, options: &Options<'_>) -> Result<(), CmError> {
-        Ok(self.own.id.connect(&qp_param(&self.qp, options))?)
+        let id = &self.own.id;
+        let path = |(ours, theirs)| id.alternate_path(ours, theirs);
+        let alternate = options.alternate.and_then(path);
+        Ok(id.connect(&ConnParam { alternate, ..qp_param(&self.qp, options) })?)
     }
 
     /// The peer has accepted.

@@ -159,6 +159,10 @@ impl<S: Transport, St: State> Qp<S, St> {
         Ok(Qp::new(self.shared))
     }
 
+    /// The engine's queue pair.
+    pub(crate) fn engine_qp(&self) -> &Arc<engine::Qp> {
+        &self.shared.inner
+    }
     fn inner(&self) -> &engine::Qp {
         &self.shared.inner
     }

@@ -30,6 +30,7 @@ fn with_param<T>(
     let private_data = Bytes::told(param.private_data);
     let own = id.engine.qp().is_some();
     Ok(run(&ConnParam {
+        alternate: None,
         private_data: private_data.slice(param.private_data_len.into()),
         responder_resources: param.responder_resources,
         initiator_depth: param.initiator_depth,

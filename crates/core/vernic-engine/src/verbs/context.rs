@@ -264,6 +264,15 @@ impl Context {
         rows.min_by_key(|row| row.kind.roce_version() != version)
     }
 
+    /// Checks that packets can be sent by the path that `av` describes. May wait until the system
+    /// knows the next hop.
+    ///
+    /// # Errors
+    /// [`PathError`].
+    pub fn check_path(&self, av: &AddressVector) -> Result<(), PathError> {
+        self.engine().resolve(av, 0).map(|_| ())
+    }
+
     /// Returns the next hop on the path that `av` describes, if the system does not know its
     /// hardware address. The system then begins to ask for that address. Returns `None` if packets
     /// can be sent now, if `av` cannot be used, and for an iWARP device. Never waits.

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use vernic_engine::*;
 use vernic_proto::cm::{AcceptParams, CmPath, ConnId, ConnectParams, Event, EventKind, ListenerId};
-use vernic_wire::cm::{PortSpace, PrivateData, Req, ServiceId};
+use vernic_wire::cm::{FailoverAccepted, PortSpace, PrivateData, Req, ServiceId};
 
 use super::{PATIENCE, test_config};
 
@@ -122,6 +122,7 @@ impl Node {
             rnr_retry_count: 7,
             srq: false,
             target_ack_delay: 5,
+            failover: FailoverAccepted::NOT_SUPPORTED,
             local_ca_guid: std::process::id().into(),
             private_data,
         };
@@ -174,6 +175,7 @@ fn new_qpn() -> Qpn {
 pub fn params(path: CmPath, service: ServiceId, private_data: &[u8]) -> ConnectParams<'_> {
     ConnectParams {
         path,
+        alternate: None,
         service,
         qp_type: QpType::Rc,
         local_qpn: new_qpn(),

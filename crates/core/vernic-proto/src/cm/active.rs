@@ -1,29 +1,31 @@
 //! The active side: REQ out, REP in, RTU out.
 
 use vernic_wire::cm::{
-    AckedMessage, CmAttribute, CmService, CommId, Mra, PrivateData, RejectedMessage, Rep, Req,
-    ReqPath, Rtu, timeout_nanos,
+    AckedMessage, CmAttribute, CmService, CommId, FailoverAccepted, Mra, PrivateData,
+    RejectedMessage, Rep, Req, ReqPath, Rtu, timeout_nanos,
 };
 
 use super::event::{CmError, EventKind};
-use super::params::{ConnId, ConnectParams, Ears, clamp};
+use super::params::{AlternatePath, ConnId, ConnectParams, Ears, clamp};
 use super::state::State;
 use super::table::Conn;
 use super::{Cm, CmDrop, CmPath, Next};
 use crate::state::QpType;
 use crate::time::Time;
 
-/// LID of a port that has none: RoCE.
-const NO_LID: u16 = 0xFFFF;
-
 /// How much longer than by its own repeats the answer to a message is waited for at most, whatever
 /// MRAs ask for, in nanoseconds: twice what rdma_cm of Linux asks for at once. One of a REQ may be
 /// anybody's who knows our id.
-const MAX_EXTENSION: u64 = timeout_nanos(25);
+pub(super) const MAX_EXTENSION: u64 = timeout_nanos(25);
 
 /// A parameter that does not fit its field.
 fn check(field: &'static str, value: u64, max: u64, allowed: &'static str) -> Result<(), CmError> {
     if value > max { Err(CmError::Value { field, value, allowed }) } else { Ok(()) }
+}
+
+/// A path whose values do not fit a message's fields.
+pub(super) fn check_path(path: &CmPath) -> Result<(), CmError> {
+    check("flow_label", path.flow_label.into(), 0xF_FFFF, "20 bits")
 }
 
 /// Private data as the message has it.
@@ -48,26 +50,14 @@ pub(super) fn patience(
 }
 
 impl ConnectParams<'_> {
-    fn primary(&self) -> ReqPath {
-        ReqPath {
-            local_lid: NO_LID,
-            remote_lid: NO_LID,
-            local_gid: self.path.local,
-            remote_gid: self.path.remote,
-            flow_label: self.path.flow_label,
-            traffic_class: self.path.traffic_class,
-            hop_limit: self.path.hop_limit,
-            subnet_local: self.path.hop_limit <= 1,
-            local_ack_timeout: self.local_ack_timeout,
-            ..ReqPath::default()
-        }
-    }
-
     /// The message, with everything that the parameters say.
     fn req(&self, timeout: u8, retries: u8) -> Result<Req, CmError> {
         check("retry_count", self.retry_count.into(), 7, "0 to 7")?;
         check("rnr_retry_count", self.rnr_retry_count.into(), 7, "0 to 7")?;
-        check("flow_label", self.path.flow_label.into(), 0xF_FFFF, "20 bits")?;
+        check_path(&self.path)?;
+        if let Some(alternate) = &self.alternate {
+            check_path(&alternate.path)?;
+        }
         let (transport, ext_transport) = match self.qp_type {
             QpType::Rc => (CmService::RC, 0),
             QpType::Uc => (CmService::UC, 0),
@@ -96,7 +86,8 @@ impl ConnectParams<'_> {
             max_cm_retries: retries,
             srq: self.srq,
             ext_transport,
-            primary: self.primary(),
+            primary: self.path.to_req_path(self.local_ack_timeout),
+            alternate: self.alternate.map_or_else(ReqPath::default, AlternatePath::to_req_path),
             private_data: private_data("private data of REQ", self.private_data)?,
             ..Req::default()
         })
@@ -120,6 +111,7 @@ impl Cm {
         conn.max_retries = retries;
         conn.xrc = req.is_xrc();
         conn.timewait = self.config.timewait(params.local_ack_timeout, 0);
+        conn.offered = params.alternate.map(|alternate| alternate.path);
         let id = self.admit(conn)?;
         req.local_comm_id = id;
         self.begin(now, id, &req.into());
@@ -161,6 +153,7 @@ impl Cm {
         self.send_kept(conn.0, &rtu.into());
         self.table.set_state(conn.0, State::Established);
         self.table.set_deadline(conn.0, None);
+        self.agree_on_offered(conn.0);
         Ok(())
     }
 
@@ -200,6 +193,7 @@ impl Cm {
             let delay = timeout_nanos(clamp(rep.target_ack_delay));
             let longest = timeout_nanos(self.config.max_timewait_time);
             conn.timewait = conn.timewait.saturating_add(delay).min(longest);
+            conn.offered = conn.offered.filter(|_| rep.failover == FailoverAccepted::ACCEPTED);
             conn.last = None;
             let half = timeout_nanos(conn.peer_waits) / 2;
             self.table.set_deadline(id, Some(now + half));
@@ -212,6 +206,9 @@ impl Cm {
     pub(super) fn handle_mra(&mut self, now: Time, path: CmPath, mra: &Mra) -> Result<(), CmDrop> {
         let id = mra.remote_comm_id;
         let conn = self.find(path, id, mra.local_comm_id)?;
+        if mra.message == AckedMessage::LAP {
+            return self.wait_longer_for_apr(now, id, mra);
+        }
         let next = match (mra.message, conn.state) {
             (AckedMessage::REQ, State::ReqSent | State::MraReqRcvd) => State::MraReqRcvd,
             (AckedMessage::REP, State::RepSent | State::MraRepRcvd) => State::MraRepRcvd,

@@ -1,8 +1,7 @@
-//! The end of a connection: DREQ, DREP; and LAP, which is refused.
+//! The end of a connection: DREQ, DREP.
 
 use vernic_wire::cm::{
-    Apr, AprStatus, CmAttribute, CmMessage, CommId, Drep, Dreq, Lap, PrivateData, Rej, RejReason,
-    RejectedMessage,
+    CmAttribute, CmMessage, CommId, Drep, Dreq, PrivateData, Rej, RejReason, RejectedMessage,
 };
 
 use super::active::private_data;
@@ -156,24 +155,6 @@ impl Cm {
             self.event(id, EventKind::Disconnected);
             self.over(now, id);
         }
-        Ok(())
-    }
-
-    /// Alternate paths are not supported.
-    pub(super) fn handle_lap(
-        &mut self,
-        path: CmPath,
-        transaction_id: u64,
-        lap: &Lap,
-    ) -> Result<(), CmDrop> {
-        let status = match self.find(path, lap.remote_comm_id, lap.local_comm_id) {
-            Ok(_) => AprStatus::UNSUPPORTED,
-            Err(CmDrop::UnknownConnection) => AprStatus::INVALID_COMM_ID,
-            Err(drop) => return Err(drop),
-        };
-        let (local_comm_id, remote_comm_id) = (lap.remote_comm_id, lap.local_comm_id);
-        let apr = Apr { local_comm_id, remote_comm_id, status, ..Apr::default() };
-        self.send(path, transaction_id, &apr.into());
         Ok(())
     }
 }

@@ -2,11 +2,11 @@
 
 use vernic_wire::Gid;
 use vernic_wire::cm::{
-    Info, PrivateData, PrivateDataTooLong, RejReason, RejectedMessage, Rep, Req, ServiceId,
-    SidrRep, SidrReq,
+    AprStatus, Info, PrivateData, PrivateDataTooLong, RejReason, RejectedMessage, Rep, Req,
+    ServiceId, SidrRep, SidrReq,
 };
 
-use super::params::{CmPath, ConnId, ListenerId};
+use super::params::{AlternatePath, CmPath, ConnId, ListenerId};
 
 /// Something that happened to a connection or an exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,6 +83,19 @@ pub enum EventKind {
     /// No packet of the connection is under way any more: its queue pair may be used again. The
     /// last one.
     TimewaitExit,
+    /// The peer would load an alternate path: the owner loads it into its queue pair, and
+    /// [`answer_lap`](super::Cm::answer_lap) says what became of it.
+    LoadAlternatePath {
+        /// The path, turned round.
+        alternate: AlternatePath,
+    },
+    /// The peer says what became of the alternate path that
+    /// [`load_alternate_path`](super::Cm::load_alternate_path) named, or the connection has ended
+    /// before it did.
+    AlternatePathAnswered {
+        /// What: if it is loaded, the owner loads it, too.
+        status: AprStatus,
+    },
     /// A SIDR_REP came. The last one.
     SidrReply {
         /// The message.
@@ -99,6 +112,8 @@ pub enum Unanswered {
     Rep,
     /// Our SIDR_REQ.
     Sidr,
+    /// Our LAP: the connection stays as it is.
+    Lap,
     /// Our DREQ: the connection is over all the same, and TIMEWAIT follows.
     Dreq,
 }

@@ -61,6 +61,14 @@
 //! by 137 s at most. REPs to peers of which nothing came but a REQ are repeated three times each,
 //! and beyond that 64 times a second in all.
 //!
+//! # Alternate paths
+//!
+//! A REQ may offer an alternate path, and the active side of a connection that is up may load
+//! another one by a LAP (`lap.rs`). The passive side's owner loads the path into its queue pair and
+//! says so in the REP or by an APR; then the active side's owner does. From then on messages of the
+//! connection are taken from that path, too, and repeats go by all paths in turn: the first one may
+//! have failed.
+//!
 //! # Destroying
 //!
 //! [`Cm::destroy`] is allowed in every state, and the peer hears what is due: REJ 4 (timeout) of a
@@ -89,8 +97,10 @@ mod active;
 mod counters;
 mod disconnect;
 mod event;
+mod exchange;
 mod gone;
 mod ids;
+mod lap;
 mod listener;
 mod params;
 mod passive;
@@ -107,13 +117,13 @@ mod tests;
 use std::collections::VecDeque;
 
 use vernic_wire::Gid;
-use vernic_wire::cm::{CmAttribute, CmMessage, CommId, ServiceId};
+use vernic_wire::cm::{AprStatus, CmAttribute, CmMessage, CommId, ServiceId};
 
 pub use counters::{CmCounters, CmDrop};
 pub use event::{CmError, Event, EventKind, Unanswered};
 pub use params::{
-    AcceptParams, CmConfig, CmPath, ConnId, ConnectParams, Datagram, Ears, Heard, ListenerId,
-    SidrParams, SidrReply,
+    AcceptParams, AlternatePath, CmConfig, CmPath, ConnId, ConnectParams, Datagram, Ears, Heard,
+    LapParams, ListenerId, SidrParams, SidrReply,
 };
 
 use crate::time::Time;
@@ -146,6 +156,8 @@ pub struct Cm {
     outbox: VecDeque<Datagram>,
     /// What the last message said of its repeats that is not kept to be repeated: an even number.
     unkept: u8,
+    /// LAPs of ours so far; counted round.
+    laps: u32,
     /// The process ends: its DREQs are repeated soon.
     leaves: bool,
     events: VecDeque<Event>,
@@ -172,6 +184,7 @@ impl Cm {
             listeners: Listeners::default(),
             outbox: VecDeque::new(),
             unkept: 0,
+            laps: 0,
             leaves: false,
             events: VecDeque::new(),
             more_reps: (Time(0), 0),
@@ -280,11 +293,10 @@ impl Cm {
             CmMessage::Rej(rej) => self.handle_rej(now, path, rej),
             CmMessage::Dreq(dreq) => self.handle_dreq(now, path, transaction_id, dreq),
             CmMessage::Drep(drep) => self.handle_drep(now, path, drep),
-            CmMessage::Lap(lap) => self.handle_lap(path, transaction_id, lap),
+            CmMessage::Lap(lap) => self.handle_lap(now, path, transaction_id, lap),
+            CmMessage::Apr(apr) => self.handle_apr(path, transaction_id, apr),
             CmMessage::SidrReq(req) => self.handle_sidr_req(now, path, transaction_id, req),
             CmMessage::SidrRep(rep) => self.handle_sidr_rep(path, rep),
-            // We never send a LAP.
-            CmMessage::Apr(_) => Err(CmDrop::WrongState),
         }
     }
 
@@ -298,6 +310,9 @@ impl Cm {
     }
     /// The next event, if there is one.
     pub fn poll_event(&mut self) -> Option<Event> {
+        while let Some(id) = self.table.take_cut_lap() {
+            self.event(id, EventKind::AlternatePathAnswered { status: AprStatus::INVALID_COMM_ID });
+        }
         self.events.pop_front()
     }
     /// When [`handle_timeout`](Self::handle_timeout) is to be called at the latest.
@@ -351,7 +366,7 @@ impl Cm {
     /// The connection that a message is for, if the message is of that connection.
     fn find(&self, path: CmPath, ours: CommId, theirs: CommId) -> Result<&Conn, CmDrop> {
         let conn = self.table.conn(ours).ok_or(CmDrop::UnknownConnection)?;
-        if !conn.path.same_ends(&path) {
+        if !conn.is_on(&path) {
             return Err(CmDrop::WrongPath);
         }
         if conn.remote_id != CommId::NONE && conn.remote_id != theirs {

@@ -1,6 +1,6 @@
 //! What the owner tells the connection manager: its limits, paths, and the parameters of commands.
 
-use vernic_wire::cm::{CommId, ServiceId, SidrStatus, timeout_nanos};
+use vernic_wire::cm::{CommId, FailoverAccepted, ReqPath, ServiceId, SidrStatus, timeout_nanos};
 use vernic_wire::mad::MAD_LEN;
 use vernic_wire::{AckTimeout, Gid, Mtu, Pkey, Psn, Qkey, Qpn, RoceVersion};
 
@@ -22,6 +22,9 @@ impl core::fmt::Display for ConnId {
 /// A listener, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ListenerId(pub u32);
+
+/// LID of a port that has none: RoCE.
+const NO_LID: u16 = 0xFFFF;
 
 /// Where a datagram comes from and goes to, as we see it: local is our end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +56,33 @@ impl CmPath {
             hop_limit: Self::HOP_LIMIT,
             flow_label: 0,
             roce: RoceVersion::V2,
+        }
+    }
+    /// A path of a peer's message, turned round.
+    pub const fn of_peer(said: &ReqPath, roce: RoceVersion) -> Self {
+        let hop_limit = if said.hop_limit == 0 { Self::HOP_LIMIT } else { said.hop_limit };
+        Self {
+            local: said.remote_gid,
+            remote: said.local_gid,
+            traffic_class: said.traffic_class,
+            hop_limit,
+            flow_label: said.flow_label,
+            roce,
+        }
+    }
+    /// The path as a message has it.
+    pub(super) fn to_req_path(self, local_ack_timeout: AckTimeout) -> ReqPath {
+        ReqPath {
+            local_lid: NO_LID,
+            remote_lid: NO_LID,
+            local_gid: self.local,
+            remote_gid: self.remote,
+            flow_label: self.flow_label,
+            traffic_class: self.traffic_class,
+            hop_limit: self.hop_limit,
+            subnet_local: self.hop_limit <= 1,
+            local_ack_timeout,
+            ..ReqPath::default()
         }
     }
     /// Whether both have the same ends.
@@ -207,6 +237,8 @@ pub(super) const fn clamp(exponent: u8) -> u8 {
 pub struct ConnectParams<'a> {
     /// To whom.
     pub path: CmPath,
+    /// Another path, for the queue pairs to fall back on.
+    pub alternate: Option<AlternatePath>,
     /// To what.
     pub service: ServiceId,
     /// RC, UC or one of XRC.
@@ -262,10 +294,45 @@ pub struct AcceptParams<'a> {
     pub srq: bool,
     /// How long it takes to acknowledge at most; exponent.
     pub target_ack_delay: u8,
+    /// What became of the alternate path of the REQ, if it had one.
+    pub failover: FailoverAccepted,
     /// GUID of our device.
     pub local_ca_guid: u64,
     /// At most 196 bytes.
     pub private_data: &'a [u8],
+}
+
+/// A second path of a connection, which its queue pairs change to when the first one fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AlternatePath {
+    /// The path.
+    pub path: CmPath,
+    /// What our queue pair waits for an acknowledgement on it.
+    pub local_ack_timeout: AckTimeout,
+}
+
+impl AlternatePath {
+    /// The path of a peer's message, turned round; `None` if the message has none.
+    pub fn of_peer(said: &ReqPath, roce: RoceVersion) -> Option<Self> {
+        let path = || CmPath::of_peer(said, roce);
+        let local_ack_timeout = said.local_ack_timeout;
+        (!said.is_none()).then(|| Self { path: path(), local_ack_timeout })
+    }
+    /// The path as a message has it.
+    pub(super) fn to_req_path(self) -> ReqPath {
+        self.path.to_req_path(self.local_ack_timeout)
+    }
+}
+
+/// Parameters of [`Cm::load_alternate_path`](super::Cm::load_alternate_path).
+#[derive(Clone, Copy, Debug)]
+pub struct LapParams {
+    /// The path to load.
+    pub alternate: AlternatePath,
+    /// Instead of [`CmConfig::response_timeout`].
+    pub response_timeout: Option<u8>,
+    /// Instead of [`CmConfig::max_retries`].
+    pub max_retries: Option<u8>,
 }
 
 /// Parameters of [`Cm::sidr_request`](super::Cm::sidr_request).

@@ -8,7 +8,7 @@ use vernic_wire::{Gid, Mtu};
 
 use super::active::private_data;
 use super::event::{CmError, EventKind};
-use super::params::{AcceptParams, ConnId, Ears, ListenerId, clamp, repeats};
+use super::params::{AcceptParams, AlternatePath, ConnId, Ears, ListenerId, clamp, repeats};
 use super::state::State;
 use super::table::{Conn, ReqIdentity};
 use super::{Cm, CmDrop, CmPath, Next};
@@ -169,15 +169,8 @@ impl Cm {
         listener: ListenerId,
     ) {
         let primary = &req.primary;
-        let hop_limit = if primary.hop_limit == 0 { CmPath::HOP_LIMIT } else { primary.hop_limit };
-        let ours = CmPath {
-            local: path.local,
-            remote: path.remote,
-            traffic_class: primary.traffic_class,
-            hop_limit,
-            flow_label: primary.flow_label,
-            roce: path.roce,
-        };
+        // Its ends are those of the datagram: `check_req`.
+        let ours = CmPath::of_peer(primary, path.roce);
         let mut conn = Conn::new(State::ReqRcvd, ours, req.service_id);
         conn.remote_id = req.local_comm_id;
         conn.transaction_id = transaction_id;
@@ -189,7 +182,7 @@ impl Cm {
         conn.max_retries = repeats(conn.wait, req.max_cm_retries);
         conn.timewait = self.config.timewait(primary.local_ack_timeout, 0);
         conn.xrc = req.is_xrc();
-        conn.alternate = !req.alternate.is_none();
+        conn.offered = AlternatePath::of_peer(&req.alternate, path.roce).map(|other| other.path);
         let half = timeout_nanos(conn.peer_waits) / 2;
         let Some(id) = self.table.insert(conn) else {
             self.counters.too_many += 1;
@@ -223,9 +216,9 @@ impl Cm {
                 return Err(CmError::Value { field, value: value.into(), allowed });
             }
         }
-        let failover = match entry.alternate {
-            true => FailoverAccepted::NOT_SUPPORTED,
-            false => FailoverAccepted::ACCEPTED,
+        let failover = match entry.offered {
+            Some(_) => params.failover,
+            None => FailoverAccepted::ACCEPTED,
         };
         let mut rep = Rep {
             local_comm_id: conn.0,
@@ -247,6 +240,7 @@ impl Cm {
         if let Some(entry) = self.table.conn_mut(conn.0) {
             entry.local_qpn = params.local_qpn;
             entry.local_guid = params.local_ca_guid;
+            entry.offered = entry.offered.filter(|_| failover == FailoverAccepted::ACCEPTED);
         }
         self.send_kept(conn.0, &rep.into());
         self.table.set_state(conn.0, State::RepSent);
@@ -278,6 +272,7 @@ impl Cm {
         if let Some(conn) = self.table.conn_mut(id) {
             conn.last = None;
         }
+        self.agree_on_offered(id);
         self.event(id, EventKind::Established { private_data: Box::new(private_data) });
     }
 

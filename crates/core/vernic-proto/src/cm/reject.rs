@@ -198,7 +198,7 @@ impl Cm {
             id.ok_or(CmDrop::UnknownConnection)?
         };
         let conn = self.table.conn(id).ok_or(CmDrop::UnknownConnection)?;
-        if !conn.path.same_ends(&path) {
+        if !conn.is_on(&path) {
             return Err(CmDrop::WrongPath);
         }
         let (state, theirs) = (conn.state, rej.local_comm_id);

@@ -16,7 +16,7 @@ use crate::time::Time;
 const OUTBOX_MAX: usize = 4096;
 
 impl Cm {
-    fn push(&mut self, path: CmPath, mad: &Mad, repeats: u8) {
+    pub(super) fn push(&mut self, path: CmPath, mad: &Mad, repeats: u8) {
         if self.outbox.len() >= OUTBOX_MAX {
             self.counters.outbox_full += 1;
             return;
@@ -49,10 +49,10 @@ impl Cm {
     /// Sends a connection's last message again.
     pub(super) fn send_last(&mut self, id: CommId) {
         let Some(conn) = self.table.conn_mut(id) else { return };
-        let (path, last) = (conn.path, conn.last.as_deref().copied());
+        let last = conn.last.as_deref().copied();
         if let Some(last) = last {
             conn.repeats = conn.repeats.saturating_add(1);
-            let repeats = conn.repeats;
+            let (path, repeats) = (conn.way(conn.repeats), conn.repeats);
             self.push(path, &last, repeats);
         }
     }

@@ -7,6 +7,7 @@ use vernic_wire::cm::{CmAttribute, CommId, Req, ServiceId};
 use vernic_wire::mad::MAD_LEN;
 use vernic_wire::{Gid, Psn, Qpn};
 
+use super::exchange::{Exchange, Progress};
 use super::ids::Permutation;
 use super::listener::Turn;
 use super::params::{CmConfig, CmPath, ConnId, ListenerId};
@@ -59,8 +60,12 @@ pub(super) struct Conn {
     pub(super) req: Option<ReqIdentity>,
     /// Of XRC queue pairs.
     pub(super) xrc: bool,
-    /// The REQ had an alternate path.
-    pub(super) alternate: bool,
+    /// Alternate path of the REQ, until the connection is up.
+    pub(super) offered: Option<CmPath>,
+    /// Alternate paths that both ends have agreed on, the last one first.
+    pub(super) others: [Option<CmPath>; 2],
+    /// The exchange about an alternate path, of a connection that is up.
+    pub(super) lap: Option<Box<Exchange>>,
     /// The listener in whose backlog it counts.
     pub(super) backlog: Option<ListenerId>,
     /// Nanoseconds between two repeats of a message.
@@ -105,7 +110,9 @@ impl Conn {
             remote_guid: 0,
             req: None,
             xrc: false,
-            alternate: false,
+            offered: None,
+            others: [None; 2],
+            lap: None,
             backlog: None,
             wait: 0,
             peer_waits: 0,
@@ -131,6 +138,31 @@ impl Conn {
     /// When its timer fires.
     pub(super) fn deadline(&self) -> Option<Time> {
         self.deadline
+    }
+    /// Whether a datagram has the ends of one of the connection's paths, or of one that was
+    /// offered: the other end may have agreed before we know.
+    pub(super) fn is_on(&self, path: &CmPath) -> bool {
+        let loading = self.lap.as_ref().filter(|lap| lap.progress == Progress::Sent);
+        let mut may_be = [self.offered, loading.map(|lap| lap.alternate)].into_iter().flatten();
+        self.has_agreed_on(path) || may_be.any(|own| own.same_ends(path))
+    }
+    fn has_agreed_on(&self, path: &CmPath) -> bool {
+        self.path.same_ends(path) || self.others.iter().flatten().any(|own| own.same_ends(path))
+    }
+    /// Both ends have agreed on one more path.
+    pub(super) fn agree_on(&mut self, path: CmPath) {
+        if !self.has_agreed_on(&path) {
+            self.others = [Some(path), self.others[0]];
+        }
+    }
+    /// Which path a message takes that was sent `repeats` times: all of them in turn, since one
+    /// may have failed.
+    pub(super) fn way(&self, repeats: u8) -> CmPath {
+        let ways = self.others.iter().flatten().count() + 1;
+        match usize::from(repeats) % ways {
+            0 => self.path,
+            other => self.others.iter().flatten().nth(other - 1).copied().unwrap_or(self.path),
+        }
     }
     /// Which message `last` is.
     pub(super) fn last_attribute(&self) -> Option<CmAttribute> {
@@ -171,6 +203,10 @@ pub(super) struct Table {
     /// SIDR_REQs that came, by the peer's GID and request id.
     by_request: BTreeMap<(Gid, CommId), CommId>,
     timers: BTreeSet<(Time, CommId)>,
+    /// Timers of exchanges about alternate paths.
+    lap_timers: BTreeSet<(Time, CommId)>,
+    /// LAPs of ours that ended with their connections: the owner has not heard of it.
+    cut_laps: Vec<CommId>,
     half_open: Shares<CommId>,
     remembered: BTreeMap<u64, CommId>,
     next_age: u64,
@@ -191,6 +227,8 @@ impl Table {
             by_remote_qp: BTreeMap::new(),
             by_request: BTreeMap::new(),
             timers: BTreeSet::new(),
+            lap_timers: BTreeSet::new(),
+            cut_laps: Vec::new(),
             half_open: Shares::default(),
             remembered: BTreeMap::new(),
             next_age: 0,
@@ -285,6 +323,7 @@ impl Table {
 
     /// Takes the entry out, with all that points to it.
     pub(super) fn remove(&mut self, id: CommId) -> Option<Conn> {
+        self.end_lap(id);
         let conn = self.conns.remove(&id)?;
         self.leave(conn.state.group(), conn.age, conn.source());
         if let Some(deadline) = conn.deadline {
@@ -309,6 +348,12 @@ impl Table {
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let (before, age, source) = (conn.state.group(), conn.age, conn.source());
         conn.state = state;
+        if state != State::Established {
+            if conn.lap.as_ref().is_some_and(|lap| lap.progress == Progress::Sent) {
+                self.cut_laps.push(id);
+            }
+            self.end_lap(id);
+        }
         if before != state.group() {
             self.leave(before, age, source);
             let age = self.enter(id, state.group(), source);
@@ -348,8 +393,38 @@ impl Table {
             self.timers.insert((deadline, id));
         }
     }
+    /// Puts an exchange about an alternate path in the place of the one that the connection had.
+    pub(super) fn begin_lap(&mut self, id: CommId, exchange: Exchange, deadline: Time) {
+        self.end_lap(id);
+        let Some(conn) = self.conns.get_mut(&id) else { return };
+        self.lap_timers.insert((deadline, id));
+        conn.lap = Some(Box::new(Exchange { deadline, ..exchange }));
+    }
+    /// Forgets the exchange about an alternate path.
+    pub(super) fn end_lap(&mut self, id: CommId) {
+        let exchange = self.conns.get_mut(&id).and_then(|conn| conn.lap.take());
+        if let Some(exchange) = exchange {
+            self.lap_timers.remove(&(exchange.deadline, id));
+        }
+    }
+    /// A LAP of ours that ended with its connection.
+    pub(super) fn take_cut_lap(&mut self) -> Option<CommId> {
+        self.cut_laps.pop()
+    }
+    pub(super) fn set_lap_deadline(&mut self, id: CommId, deadline: Time) {
+        let lap = self.conns.get_mut(&id).and_then(|conn| conn.lap.as_mut());
+        let Some(exchange) = lap else { return };
+        self.lap_timers.remove(&(exchange.deadline, id));
+        exchange.deadline = deadline;
+        self.lap_timers.insert((deadline, id));
+    }
+    /// The first exchange about an alternate path that is due, whose timer its owner sets anew.
+    pub(super) fn due_lap(&self, now: Time) -> Option<CommId> {
+        self.lap_timers.first().filter(|(deadline, _)| *deadline <= now).map(|(_, id)| *id)
+    }
     pub(super) fn next_deadline(&self) -> Option<Time> {
-        self.timers.first().map(|(deadline, _)| *deadline)
+        let first = |timers: &BTreeSet<(Time, CommId)>| timers.first().map(|(at, _)| *at);
+        [&self.timers, &self.lap_timers].into_iter().filter_map(first).min()
     }
     /// Takes the first timer that is due.
     pub(super) fn take_due(&mut self, now: Time) -> Option<CommId> {
@@ -393,6 +468,9 @@ impl Table {
         let timers: BTreeSet<_> =
             self.conns.iter().filter_map(|(id, conn)| Some((conn.deadline?, *id))).collect();
         assert_eq!(timers, self.timers);
+        let laps = self.conns.iter().filter_map(|(id, conn)| Some((conn.lap.as_ref()?, *id)));
+        let laps: BTreeSet<_> = laps.map(|(lap, id)| (lap.deadline, id)).collect();
+        assert_eq!(laps, self.lap_timers);
         let group = |wanted: Group| -> BTreeMap<u64, CommId> {
             let of = self.conns.iter().filter(|(_, conn)| conn.state.group() == wanted);
             of.map(|(id, conn)| (conn.age, *id)).collect()
@@ -424,6 +502,7 @@ impl Table {
                 state => matches!(state, State::DreqRcvd | State::MraRepSent),
             };
             assert_eq!(conn.deadline.is_none(), waits, "{:?}", conn.state);
+            assert!(conn.lap.is_none() || conn.state == State::Established);
             assert!(conn.owned || conn.state.group() != Group::HalfOpen);
         }
     }

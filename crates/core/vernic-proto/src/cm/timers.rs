@@ -38,9 +38,12 @@ impl Cm {
     /// The same, and `ears` tells which queue pairs of ours hear their peers.
     pub fn handle_timeout_with(&mut self, now: Time, ears: Ears<'_>) {
         for _ in 0..TIMEOUTS_PER_CALL {
-            match self.table.take_due(now) {
-                Some(id) => self.handle_timer(now, id, ears),
-                None => break,
+            if let Some(id) = self.table.take_due(now) {
+                self.handle_timer(now, id, ears);
+            } else if let Some(id) = self.table.due_lap(now) {
+                self.handle_lap_timer(now, id);
+            } else {
+                break;
             }
         }
     }
@@ -124,7 +127,7 @@ impl Cm {
         self.table.set_deadline(id, Some(deadline));
     }
 
-    fn unanswered(&mut self, id: CommId, which: Unanswered) {
+    pub(super) fn unanswered(&mut self, id: CommId, which: Unanswered) {
         self.counters.unanswered += 1;
         self.event(id, EventKind::Unreachable { which });
     }

@@ -26,6 +26,50 @@ impl AprStatus {
     pub const UNSUPPORTED: Self = Self(2);
     /// This one is not acceptable.
     pub const REJECTED: Self = Self(3);
+    /// Another port is to be asked.
+    pub const REDIRECT: Self = Self(4);
+    /// The connection has this alternate path already.
+    pub const IS_CURRENT: Self = Self(5);
+    /// The queue pair is not the connection's.
+    pub const INVALID_QPN: Self = Self(6);
+    /// A LID is no LID of the port, or unreachable.
+    pub const INVALID_LID: Self = Self(7);
+    /// A GID is no GID of the port, or unreachable; the right one may follow.
+    pub const INVALID_GID: Self = Self(8);
+    /// The flow label is not acceptable.
+    pub const INVALID_FLOW_LABEL: Self = Self(9);
+    /// The traffic class is not acceptable.
+    pub const INVALID_TRAFFIC_CLASS: Self = Self(10);
+    /// The hop limit is not acceptable.
+    pub const INVALID_HOP_LIMIT: Self = Self(11);
+    /// The packet rate is not acceptable.
+    pub const INVALID_PACKET_RATE: Self = Self(12);
+    /// The service level is not acceptable.
+    pub const INVALID_SL: Self = Self(13);
+
+    const NAMES: [&'static str; 14] = [
+        "loaded",
+        "no such connection",
+        "alternate paths are not supported",
+        "rejected",
+        "another port is to be asked",
+        "it is loaded already",
+        "invalid queue pair",
+        "invalid LID",
+        "invalid GID",
+        "invalid flow label",
+        "invalid traffic class",
+        "invalid hop limit",
+        "invalid packet rate",
+        "invalid service level",
+    ];
+}
+
+impl fmt::Display for AprStatus {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::NAMES.get(usize::from(self.0)).unwrap_or(&"reserved");
+        write!(f, "{} ({name})", self.0)
+    }
 }
 
 /// Alternate path response.
@@ -85,7 +129,7 @@ impl Apr {
 impl fmt::Display for Apr {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (local, remote) = (self.local_comm_id, self.remote_comm_id);
-        write!(f, "APR comm_id={local} remote={remote} status={}", self.status.0)
+        write!(f, "APR comm_id={local} remote={remote} status={}", self.status)
     }
 }
 

@@ -17,7 +17,7 @@ use super::{BODY_LEN, CommId, PrivateData, ReqPath, be24, be32, put24};
 use crate::error::head;
 use crate::{ParseError, Qpn};
 
-/// Load alternate path. Vernic refuses it.
+/// Load alternate path.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Lap {
     /// The sender's name of the connection.

@@ -10,6 +10,7 @@ mod destroy;
 mod flow;
 mod gone;
 mod hostile;
+mod lap;
 mod limits;
 mod loss;
 mod mra;
@@ -20,7 +21,7 @@ mod strangers;
 
 use std::fmt::Write as _;
 
-use vernic_wire::cm::{CmAttribute, CmMessage, PortSpace, RejReason, ServiceId};
+use vernic_wire::cm::{CmAttribute, CmMessage, FailoverAccepted, PortSpace, RejReason, ServiceId};
 use vernic_wire::{AckTimeout, Gid, Mtu, Pkey, Psn, Qkey, Qpn};
 
 use super::table::Mad;
@@ -88,6 +89,7 @@ pub(super) fn config(seed: u128) -> CmConfig {
 pub(super) fn params(from: Gid, to: Gid) -> ConnectParams<'static> {
     ConnectParams {
         path: CmPath::new(from, to),
+        alternate: None,
         service: SERVICE,
         qp_type: QpType::Rc,
         local_qpn: Qpn::new(0x11),
@@ -118,6 +120,7 @@ pub(super) fn accept_params(from: Gid) -> AcceptParams<'static> {
         rnr_retry_count: 7,
         srq: false,
         target_ack_delay: 15,
+        failover: FailoverAccepted::NOT_SUPPORTED,
         local_ca_guid: u64::from(from.0[15]),
         private_data: b"welcome",
     }
@@ -272,6 +275,9 @@ fn named(kind: &EventKind) -> String {
     match kind {
         EventKind::Rejected { reason, message, .. } => format!("Rejected of={message} {reason:?}"),
         EventKind::Unreachable { which } => format!("Unreachable {which:?}"),
+        EventKind::AlternatePathAnswered { status, .. } => {
+            format!("AlternatePathAnswered {status}")
+        }
         EventKind::SidrReply { rep } => format!("SidrReply {:?} qpn={}", rep.status, rep.qpn),
         other => {
             let text = format!("{other:?}");

@@ -1,9 +1,7 @@
 //! Queue pairs and communication ids that name two things, and datagrams of other connections.
 
 use expect_test::expect;
-use vernic_wire::cm::{
-    Apr, AprStatus, CmService, CommId, Drep, Dreq, Lap, Rej, RejectedMessage, Rep, Req, ReqPath,
-};
+use vernic_wire::cm::{CmService, CommId, Drep, Dreq, Rej, RejectedMessage, Rep, Req, ReqPath};
 
 use super::super::{Datagram, Heard};
 use super::*;
@@ -327,22 +325,6 @@ fn an_alternate_path_is_not_taken() {
     t.b.cm.accept(t.now, b, &accept_params(gid(2))).unwrap();
     let CmMessage::Rep(rep) = answer(&mut t) else { panic!() };
     assert_eq!(rep.failover, vernic_wire::cm::FailoverAccepted::NOT_SUPPORTED);
-}
-
-#[test]
-fn a_lap_is_refused_by_apr() {
-    let mut t = Pair::new();
-    let (a, b) = t.established();
-    let lap = Lap { local_comm_id: a.0, remote_comm_id: b.0, ..Lap::default() };
-    t.deliver_to_b(&mad(lap)).unwrap();
-    let CmMessage::Apr(apr) = answer(&mut t) else { panic!() };
-    assert_eq!((apr.local_comm_id, apr.remote_comm_id), (b.0, a.0));
-    assert_eq!(apr.status, AprStatus::UNSUPPORTED);
-    t.deliver_to_b(&mad(Lap { remote_comm_id: CommId(5), ..lap })).unwrap();
-    let CmMessage::Apr(apr) = answer(&mut t) else { panic!() };
-    assert_eq!(apr.status, AprStatus::INVALID_COMM_ID);
-    let apr = Apr { local_comm_id: a.0, remote_comm_id: b.0, ..Apr::default() };
-    assert_eq!(t.deliver_to_b(&mad(apr)), Err(CmDrop::WrongState));
 }
 
 #[test]
