@@ -24,8 +24,10 @@
 //! Limit: one descriptor per open device. Text that the socket's buffer does not take at once is
 //! cut off, and so is `end`.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::time::{Duration, Instant};
 
 use vernic_sys::random;
 use vernic_sys::user;
@@ -75,6 +77,70 @@ impl StatusSocket {
             // missing.
             let _ = send_all(&asker, text.as_bytes());
         }
+    }
+}
+
+/// Longest text that is read of one process.
+const MAX_TEXT_BYTES: usize = 1 << 20;
+
+/// The most processes asked: one per process slot of a host.
+const MAX_PROCESSES: usize = 1024;
+
+/// Returns what the processes of this user tell of a device (for root, those of all users). Waits
+/// for all together for `patience` at most.
+///
+/// # Errors
+/// A process did not tell in time, or not everything.
+pub fn ask_all(device: &str, patience: Duration) -> io::Result<Vec<String>> {
+    let until = Instant::now() + patience;
+    let list = std::fs::read("/proc/net/unix")?;
+    let list = String::from_utf8_lossy(&list);
+    let start = format!("@vernic/status/{device}/");
+    let names = list.lines().filter_map(|line| line.split_ascii_whitespace().last());
+    let names = names.filter(|name| name.starts_with(&start));
+    // A connection that is open now has the same name.
+    let names: BTreeSet<_> = names.map(|name| &name[1..]).take(MAX_PROCESSES).collect();
+    let texts = names.into_iter().map(|name| ask(name, until));
+    texts.filter_map(Result::transpose).collect()
+}
+
+/// Returns what the process with this socket tells; `None` if it has ended, or is another user's.
+fn ask(name: &str, until: Instant) -> io::Result<Option<String>> {
+    let socket = sys::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0)?;
+    match sys::connect_abstract(socket.as_fd(), name.as_bytes()) {
+        // As many callers wait as may, so that it does not answer for long.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
+        Err(_) => return Ok(None),
+        Ok(()) => {}
+    }
+    let peer = sys::peer_credentials(socket.as_fd())?;
+    if !user::is_own(peer.uid) && sys::effective_uid() != 0 {
+        return Ok(None);
+    }
+    let (mut text, mut buf) = (Vec::new(), [0; 4096]);
+    // Each round reads some of a text that has an end, or waits until there is some.
+    loop {
+        match sys::recv(socket.as_fd(), &mut buf) {
+            Ok(0) => break,
+            Ok(len) if text.len() + len > MAX_TEXT_BYTES => {
+                return Err(io::ErrorKind::FileTooLarge.into());
+            }
+            Ok(len) => text.extend_from_slice(&buf[..len]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                let left = until.saturating_duration_since(Instant::now());
+                if left.is_zero() {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                sys::poll(&mut [sys::PollFd::readable(socket.as_raw_fd())], Some(left))?;
+            }
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => break,
+            Err(error) => return Err(error),
+        }
+    }
+    match text.ends_with(b"\nend\n") {
+        _ if text.is_empty() => Ok(None),
+        true => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
+        false => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
 
@@ -139,5 +205,33 @@ mod tests {
         let mut text = Vec::new();
         slow.read_to_end(&mut text).unwrap();
         assert!(!text.is_empty() && text.len() < 1 << 24, "{}", text.len());
+    }
+
+    #[test]
+    fn all_processes_of_a_device_are_asked_and_one_that_is_silent_is_an_error() {
+        let device = format!("v{}", std::process::id());
+        let patience = Duration::from_millis(50);
+        assert_eq!(ask_all(&device, patience).unwrap(), Vec::<String>::new());
+        let sockets = [(); 2].map(|()| StatusSocket::open(&device).unwrap());
+        let error = ask_all(&device, patience).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        let told = std::thread::scope(|scope| {
+            let asks = scope.spawn(|| ask_all(&device, Duration::from_secs(10)));
+            while !asks.is_finished() {
+                sockets.iter().for_each(|socket| socket.serve(|| "device v\nend\n".into()));
+                std::thread::yield_now();
+            }
+            asks.join().unwrap().unwrap()
+        });
+        assert_eq!(told, ["device v\nend\n"; 2]);
+        let cut = std::thread::scope(|scope| {
+            let asks = scope.spawn(|| ask_all(&device, Duration::from_secs(10)));
+            while !asks.is_finished() {
+                sockets.iter().for_each(|socket| socket.serve(|| "device v\n".into()));
+                std::thread::yield_now();
+            }
+            asks.join().unwrap().unwrap_err()
+        });
+        assert_eq!(cut.kind(), io::ErrorKind::UnexpectedEof);
     }
 }
