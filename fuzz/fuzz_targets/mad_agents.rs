@@ -10,6 +10,8 @@ use vernic_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
 use vernic_wire::{Gid, Lid, Qpn, Rmpp, RmppFlags, RmppStatus, RmppType};
 
 const CONFIG: AgentsConfig = AgentsConfig {
+    id_base: 0,
+    id_bits: 24,
     max_agents: 4,
     max_sends: 8,
     max_receives: 4,

@@ -23,6 +23,11 @@ fn devices_and_ports_are_shown_to_programs_for_management() {
     Folder::new("umad").check(&source("umad.c"));
 }
 
+#[test]
+fn datagrams_travel_between_programs_on_a_roce_device() {
+    Folder::new("umad_roce").check(&source("umad_roce.c"));
+}
+
 /// A switch with two hosts, in a folder of its own.
 struct Fabric {
     sockets: PathBuf,

@@ -38,6 +38,8 @@ mod error;
 pub mod iwarp;
 mod lane;
 mod local;
+mod mad;
+pub mod management;
 mod policy;
 mod progress;
 mod qp;

@@ -20,7 +20,7 @@ pub(super) const FOLDER: &str = "files";
 pub(super) fn of_devices(devices: &[DeviceInfo]) -> Vec<Entry> {
     let at = |path: &str| format!("{FOLDER}/{path}");
     let mut entries = vec![
-        Entry::folder(at("sys/class/infiniband_mad")),
+        Entry::file(at("sys/class/infiniband_mad/abi_version"), "5\n"),
         Entry::file(at("sys/class/infiniband_verbs/abi_version"), "6\n"),
         Entry::link(at("dev/infiniband/rdma_cm"), "/dev/null"),
     ];
@@ -38,6 +38,17 @@ pub(super) fn of_devices(devices: &[DeviceInfo]) -> Vec<Entry> {
             Entry::link(format!("{verbs}/device"), format!("../../infiniband/{name}/device")),
         ]);
         entries.extend(of_device(&at(&format!("sys/class/infiniband/{name}")), device));
+    }
+    let managed = devices.iter().filter(|device| device.transport != DeviceTransport::Iwarp);
+    let ports = managed.flat_map(|device| device.ports().map(|(port, _)| (&device.name, port)));
+    for (number, (name, port)) in ports.enumerate() {
+        let umad = at(&format!("sys/class/infiniband_mad/umad{number}"));
+        entries.extend([
+            Entry::link(at(&format!("dev/infiniband/umad{number}")), "/dev/null"),
+            Entry::file(format!("{umad}/ibdev"), format!("{name}\n")),
+            Entry::file(format!("{umad}/port"), format!("{port}\n")),
+            Entry::file(format!("{umad}/dev"), "1:3\n"), // of /dev/null
+        ]);
     }
     entries
 }
@@ -213,6 +224,17 @@ mod tests {
             assert!(has(&format!("{folder}/device/net/{}", device.port.netdev)));
             assert!(has(&format!("dev/infiniband/uverbs{}", device.uverbs())));
         }
+        let text = |path: &str| {
+            let path = format!("{FOLDER}/sys/class/infiniband_mad/{path}");
+            entries.iter().find(|entry| entry.path == path).and_then(Entry::text)
+        };
+        let managed = devices.iter().filter(|one| one.transport == DeviceTransport::Roce);
+        for (number, device) in managed.clone().enumerate() {
+            assert!(has(&format!("dev/infiniband/umad{number}")));
+            assert_eq!(text(&format!("umad{number}/ibdev")), Some(&*format!("{}\n", device.name)));
+            assert_eq!(text(&format!("umad{number}/port")), Some("1\n"));
+        }
+        assert_eq!(text(&format!("umad{}/port", managed.count())), None, "iWARP has none");
     }
 
     #[test]

@@ -3,14 +3,16 @@
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
-use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
+use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-use vernic_attach::{AgentId, MadPort, UserMad};
+use vernic_attach::{AgentId, UserMad};
+use vernic_engine::{Config, Context, OpenError};
 use vernic_wire::PortNum;
 
 use super::ca::name;
+use super::endpoint::Endpoint;
 use super::shown;
 use crate::boundary::{self, Failure};
 use crate::layout::umad::MAX_AGENTS;
@@ -21,10 +23,10 @@ use crate::waiting::{Attempt, attempts_within};
 /// The ports that this process has opened.
 static PORTS: Mutex<BTreeMap<RawFd, Arc<OpenPort>>> = Mutex::new(BTreeMap::new());
 
-/// An open port. Each lock is held for one exchange with the fabric, so that one thread can wait
+/// An open port. Each lock is held for one exchange with the endpoint, so that one thread can wait
 /// for datagrams while others send and register.
 pub(super) struct OpenPort {
-    port: MadPort,
+    endpoint: Endpoint,
     /// A child of `fork` does not have the descriptor.
     process: u32,
     /// Agents by the number that the program has for them.
@@ -55,7 +57,7 @@ impl OpenPort {
         let free = agents.iter().position(Option::is_none).ok_or_else(|| {
             Failure::new(libc::ENOMEM, format!("a port has {MAX_AGENTS} agents at most"))
         })?;
-        agents[free] = Some(self.port.register(registration)?);
+        agents[free] = Some(self.endpoint.register(registration)?);
         Ok(free)
     }
 
@@ -64,7 +66,7 @@ impl OpenPort {
         let mut agents = lock(&self.agents);
         let place = usize::try_from(number).ok().and_then(|number| agents.get_mut(number));
         let agent = place.and_then(Option::take).ok_or_else(|| no_agent(number))?;
-        Ok(self.port.unregister(agent)?)
+        self.endpoint.unregister(agent)
     }
 
     /// Returns an agent by the program's number.
@@ -77,21 +79,14 @@ impl OpenPort {
     /// Sends a datagram.
     pub(super) fn send(&self, mad: &UserMad) -> Result<(), Failure> {
         let _alone = lock(&self.sending);
-        self.port.send(mad).map_err(|error| Failure::new(libc::EIO, error.to_string()))
+        self.endpoint.send(mad)
     }
 
     /// Returns the next datagram, with the program's number of its agent; `None` if there is none.
     pub(super) fn receive(&self) -> Result<Option<(usize, UserMad)>, Failure> {
         // Each round takes a datagram: those of agents that are gone are for nobody.
         loop {
-            let mad = match self.port.recv() {
-                Ok(mad) => mad,
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(None),
-                Err(error) => {
-                    let why = format!("the fabric is gone: {error}");
-                    return Err(Failure::new(libc::EIO, why));
-                }
-            };
+            let Some(mad) = self.endpoint.recv()? else { return Ok(None) };
             let number = lock(&self.agents).iter().position(|agent| *agent == Some(mad.agent));
             if let Some(number) = number {
                 return Ok(Some((number, mad)));
@@ -101,7 +96,7 @@ impl OpenPort {
 
     /// Puts back a datagram that did not fit: the next [`receive`](Self::receive) has it.
     pub(super) fn put_back(&self, mad: UserMad) {
-        self.port.put_back(mad);
+        self.endpoint.put_back(mad);
     }
 
     /// Returns whether the program was told before that the fabric process has ended. Programs that
@@ -111,12 +106,17 @@ impl OpenPort {
     }
 
     fn has_datagram(&self) -> Result<bool, Failure> {
-        Ok(self.port.wait(Some(std::time::Duration::ZERO))?)
+        self.endpoint.has_datagram()
     }
 
     /// Returns the descriptor.
     pub(super) fn fd(&self) -> RawFd {
-        self.port.as_fd().as_raw_fd()
+        self.endpoint.fd()
+    }
+
+    /// Prepares for a wait on the descriptor.
+    pub(super) fn about_to_wait(&self) {
+        self.endpoint.about_to_wait();
     }
 }
 
@@ -128,17 +128,18 @@ fn no_agent(number: c_int) -> Failure {
 pub(crate) extern "C" fn umad_open_port(ca: Text, number: c_int) -> c_int {
     crate::log::init();
     let opened = boundary::negative("umad_open_port", || {
-        let Some(seat) = shown::seat()? else {
-            return Err(Failure::unsupported(
-                "management datagrams (MADs): RoCE has no subnet manager that answers them; \
-                 VERNIC_FABRIC names a fabric that has one; they are",
-            ));
-        };
         let device = shown::device(name(&ca).as_deref())?;
-        let port = seat.open(PortNum(device.port(number)?.number))?;
-        let fd = port.as_fd().as_raw_fd();
+        let port = PortNum(device.port(number)?.number);
+        let endpoint = match shown::seat()? {
+            Some(seat) => Endpoint::Fabric(seat.open(port)?),
+            None => {
+                let config = Config::load().map_err(OpenError::from)?;
+                Endpoint::roce(Context::open(Some(&device.name), config)?)?
+            }
+        };
+        let fd = endpoint.fd();
         let open = OpenPort {
-            port,
+            endpoint,
             process: std::process::id(),
             agents: Mutex::default(),
             sending: Mutex::new(()),

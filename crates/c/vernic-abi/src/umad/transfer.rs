@@ -70,6 +70,7 @@ pub(crate) extern "C-unwind" fn umad_recv(
             let (agent, mad) = match port.receive() {
                 Ok(Some(received)) => received,
                 Ok(None) if timeout_ms != 0 => {
+                    port.about_to_wait();
                     wait = Some(Attempt::Wait(port.fd()));
                     return Ok(0);
                 }

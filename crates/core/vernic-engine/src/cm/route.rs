@@ -30,7 +30,7 @@ use vernic_io::{
 use vernic_proto::cm::{CmPath, ConnId, Datagram};
 use vernic_proto::{DropReason, Time};
 use vernic_wire::cm::{CmMessage, CommId, ServiceId};
-use vernic_wire::mad::{MAD_LEN, MadHeader, MgmtClass};
+use vernic_wire::mad::MAD_LEN;
 use vernic_wire::{Lid, Packet, RoceVersion};
 
 use super::early::{EarlyOutcome, EarlyRequest};
@@ -75,10 +75,6 @@ impl CmShared {
         mad: &[u8; MAD_LEN],
         now: Time,
     ) -> Result<(), DropReason> {
-        let header = MadHeader::parse(mad).map_err(|_| DropReason::Malformed)?;
-        if header.mgmt_class != MgmtClass::COMMUNICATION {
-            return Err(DropReason::MadClass);
-        }
         let meta = packet.meta;
         // A message that does not parse goes to the machine, which counts it.
         if let Ok((_, message)) = CmMessage::parse(mad) {

@@ -20,7 +20,6 @@ use vernic_io::{Link, Nanos, TxLanes};
 use vernic_local::LocalPeers;
 use vernic_proto::Time;
 
-use crate::cm::CmShared;
 use crate::device::opened::Device;
 use crate::lane::groups::Groups;
 use crate::lane::gsi::Gsi;
@@ -72,7 +71,7 @@ pub(crate) struct LaneState {
 }
 
 impl LaneState {
-    pub(crate) fn new(device: &Device, link: Box<dyn Link>, cm: Arc<CmShared>, now: Time) -> Self {
+    pub(crate) fn new(device: &Device, link: Box<dyn Link>, gsi: Gsi, now: Time) -> Self {
         Self {
             tx: TxLanes::new(&link.limits()),
             link,
@@ -85,7 +84,7 @@ impl LaneState {
             receiver_page: device.slots().receiver_page().cloned(),
             pulled: 0,
             groups: Groups::default(),
-            gsi: Gsi::new(cm),
+            gsi,
         }
     }
 

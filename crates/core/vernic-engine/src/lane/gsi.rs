@@ -2,8 +2,8 @@
 //!
 //! A device has QP1 without asking for it (IBTA 10.2.4.1). The lane sorts out packets for QPN 1,
 //! makes the checks that a queue pair would make, and hands their 256 bytes to the agent of
-//! communication management (`cm.rs`). This module also turns the agent's datagrams into packets.
-//! There is no other agent: datagrams of other classes are counted and dropped.
+//! communication management (`cm.rs`), or those of other classes to the management agents
+//! (`mad.rs`). This module also turns the datagrams of both into packets.
 //!
 //! A datagram for another process of this host waits here for a moment if that process's queue is
 //! full. The queue is short (`net.unix.max_dgram_qlen`, 10 by default of the kernel), and the peer
@@ -21,11 +21,12 @@ use std::sync::Arc;
 use vernic_io::{RxMeta, RxPacket, TxBatch};
 use vernic_proto::{DropReason, Time};
 use vernic_wire::cm::GSI_QKEY;
-use vernic_wire::mad::MAD_LEN;
-use vernic_wire::{Bth, Deth, Headers, Opcode, Packet, Pkey, Psn, Qpn, Service};
+use vernic_wire::mad::{MAD_LEN, MadHeader, MgmtClass};
+use vernic_wire::{Bth, Deth, Headers, Opcode, Packet, Pkey, Psn, Qkey, Qpn, Service};
 
 use crate::cm::CmShared;
 use crate::device::opened::Device;
+use crate::mad::MadShared;
 use crate::qp::table::QpTable;
 use crate::support::packets::reason_of;
 
@@ -56,6 +57,7 @@ struct QueuedMad {
 /// The lane's state of QP1.
 pub(crate) struct Gsi {
     cm: Arc<CmShared>,
+    mads: Arc<MadShared>,
     /// Whether the agent may have something to send, or another deadline than `deadline`.
     pending: bool,
     /// The time at which the agent wants to be called.
@@ -67,9 +69,9 @@ pub(crate) struct Gsi {
 }
 
 impl Gsi {
-    pub(crate) fn new(cm: Arc<CmShared>) -> Self {
+    pub(crate) fn new(cm: Arc<CmShared>, mads: Arc<MadShared>) -> Self {
         let (psn, waiting) = (Psn::default(), VecDeque::new());
-        Self { cm, pending: false, deadline: None, psn, waiting, again: None }
+        Self { cm, mads, pending: false, deadline: None, psn, waiting, again: None }
     }
 
     /// Notes whether the agent may have something to send.
@@ -114,43 +116,56 @@ impl Gsi {
             self.cm.handle_timeout(table, now);
             self.cm.retry_early(table, now);
             self.cm.check_local_processes(now);
+            self.mads.handle_timeout(now);
             self.pending = true;
         }
     }
 
     /// Lets the agent write its datagrams into the batch.
     #[inline]
-    pub(crate) fn fill(&mut self, tx: &mut TxBatch) {
+    pub(crate) fn fill(&mut self, tx: &mut TxBatch, now: Time) {
         if self.pending {
-            self.write_pending(tx);
+            self.write_pending(tx, now);
         }
     }
 
     /// Writes the agent's datagrams until none is left or the batch is full, and learns when the
     /// agent wants to be called again.
     #[cold]
-    fn write_pending(&mut self, tx: &mut TxBatch) {
+    fn write_pending(&mut self, tx: &mut TxBatch, now: Time) {
         // Cleared before the machine is read: a later change sets the flag again.
         self.pending = false;
-        let Self { cm, psn, pending, .. } = self;
-        self.deadline = cm.drain(|next| {
+        let Self { cm, mads, psn, pending, .. } = self;
+        let connections = cm.drain(|next| {
             // Bounded by the batch.
             while let Some(room) = tx.room() {
                 let Some(out) = next() else { return };
-                let len = write(psn, &out.mad, room);
+                let len = write(psn, (Qpn::GSI, GSI_QKEY), &out.mad, room);
                 let path = cm.mad_path(&out);
                 cm.note_sent(&path);
                 tx.push(&path, len);
             }
             *pending = true;
         });
+        let agents = mads.drain(now, |next| {
+            // Bounded by the batch.
+            while let Some(room) = tx.room() {
+                let Some(out) = next() else { return };
+                let to = (out.address.qpn, out.address.qkey);
+                let len = write(psn, to, &out.mad, room);
+                tx.push(&mads.path(&out.address), len);
+            }
+            *pending = true;
+        });
+        self.deadline = [connections, agents].into_iter().flatten().min();
     }
 }
 
-/// Writes a packet with the datagram, without the ICRC; returns its length.
-fn write(psn: &mut Psn, mad: &[u8; MAD_LEN], room: &mut [u8]) -> usize {
-    let mut headers = Headers::new(Bth::new(Opcode::UD_SEND_ONLY, Qpn::GSI, *psn));
-    headers.deth = Some(Deth::new(GSI_QKEY, Qpn::GSI));
+/// Writes a packet with the datagram to a queue pair with its Q_Key, without the ICRC; returns its
+/// length.
+fn write(psn: &mut Psn, (to, qkey): (Qpn, Qkey), mad: &[u8; MAD_LEN], room: &mut [u8]) -> usize {
+    let mut headers = Headers::new(Bth::new(Opcode::UD_SEND_ONLY, to, *psn));
+    headers.deth = Some(Deth::new(qkey, Qpn::GSI));
     *psn = psn.add(1);
     let start = headers.emit(room);
     room[start..start + MAD_LEN].copy_from_slice(mad);
@@ -158,7 +173,7 @@ fn write(psn: &mut Psn, mad: &[u8; MAD_LEN], room: &mut [u8]) -> usize {
 }
 
 /// Returns the datagram in a packet for QP1, if everything about the packet is right.
-fn mad_of<'a>(packet: &RxPacket<'a>) -> Result<&'a [u8; MAD_LEN], DropReason> {
+fn mad_of<'a>(packet: &RxPacket<'a>) -> Result<(Deth, &'a [u8; MAD_LEN]), DropReason> {
     let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
     let is_send = parsed.info().service == Service::Ud && parsed.imm().is_none();
     let deth = parsed.deth().filter(|_| is_send).ok_or(DropReason::WrongService)?;
@@ -175,17 +190,23 @@ fn mad_of<'a>(packet: &RxPacket<'a>) -> Result<&'a [u8; MAD_LEN], DropReason> {
     if deth.src_qpn != Qpn::GSI {
         return Err(DropReason::WrongSource);
     }
-    parsed.payload().try_into().map_err(|_| DropReason::Length)
+    let mad = parsed.payload().try_into().map_err(|_| DropReason::Length)?;
+    Ok((deth, mad))
 }
 
 /// Checks a packet for QP1, and has its datagram handled here or by the process that owns it.
 fn take(
-    cm: &CmShared,
+    (cm, mads): (&CmShared, &Arc<MadShared>),
     table: &mut QpTable,
     packet: &RxPacket<'_>,
     now: Time,
 ) -> Result<(), DropReason> {
-    cm.take_mad(table, packet, mad_of(packet)?, now)
+    let (deth, mad) = mad_of(packet)?;
+    let header = MadHeader::parse(mad).map_err(|_| DropReason::Malformed)?;
+    match header.mgmt_class {
+        MgmtClass::COMMUNICATION => cm.take_mad(table, packet, mad, now),
+        _ => mads.take(packet, &deth, &header, mad, now),
+    }
 }
 
 impl Gsi {
@@ -199,7 +220,7 @@ impl Gsi {
         now: Time,
     ) {
         for packet in packets {
-            match take(&self.cm, table, packet, now) {
+            match take((&self.cm, &self.mads), table, packet, now) {
                 Err(DropReason::MadOverflow) if self.waiting.len() < MAX_WAITING => {
                     let (bytes, meta) = (packet.bytes.into(), *packet.meta);
                     let until = now + PATIENCE_NANOS;
@@ -221,7 +242,7 @@ impl Gsi {
             let Some(waiting) = self.waiting.pop_front() else { break };
             let QueuedMad { bytes, meta, segment, until } = &waiting;
             let packet = RxPacket { bytes, meta, segment: *segment };
-            match take(&self.cm, table, &packet, now) {
+            match take((&self.cm, &self.mads), table, &packet, now) {
                 Err(DropReason::MadOverflow) if now < *until => self.waiting.push_back(waiting),
                 Err(reason) => engine.drop_from(packet.meta.src, reason),
                 Ok(()) => {}
@@ -238,7 +259,7 @@ mod tests {
     use std::net::SocketAddr;
 
     use vernic_io::Icrc;
-    use vernic_wire::{ImmDt, Qkey};
+    use vernic_wire::ImmDt;
 
     use super::*;
 
@@ -289,7 +310,7 @@ mod tests {
         let mad = std::array::from_fn(|i| i as u8);
         let mut room = [0; 300];
         for psn in 0..2 {
-            let len = write(&mut next, &mad, &mut room);
+            let len = write(&mut next, (Qpn::GSI, GSI_QKEY), &mad, &mut room);
             let parsed = Packet::parse(&room[..len]).unwrap();
             assert_eq!((parsed.payload(), parsed.psn()), (&mad[..], Psn::new(psn)));
             assert_eq!((parsed.dest_qpn(), len), (Qpn::GSI, 276));

@@ -16,9 +16,9 @@ use vernic_io::{Clock, Link};
 use vernic_proto::{QpInit, Time};
 use vernic_wire::Qpn;
 
-use crate::cm::CmShared;
 use crate::device::opened::Device;
 use crate::lane::core::LaneState;
+use crate::lane::gsi::Gsi;
 use crate::qp::machine::Machine;
 use crate::qp::state::{QpCore, QpInner};
 use crate::streams::{LingeringConnection, Streams};
@@ -123,10 +123,10 @@ impl Lane {
         device: &Device,
         link: Box<dyn Link>,
         protocol: Box<dyn WireProtocol>,
-        cm: Arc<CmShared>,
+        gsi: Gsi,
         now: Time,
     ) -> Self {
-        let state = LaneState::new(device, link, cm, now);
+        let state = LaneState::new(device, link, gsi, now);
         Self { clock: Clock::default(), state, protocol }
     }
 

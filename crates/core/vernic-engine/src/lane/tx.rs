@@ -34,7 +34,7 @@ impl Packets {
         lane.local_peers.begin();
         for _ in 0..BATCHES_PER_CALL {
             if !lane.tx.is_blocked() {
-                lane.gsi.fill(lane.tx.first());
+                lane.gsi.fill(lane.tx.first(), now);
                 lane.fill(engine, now);
             }
             if !self.send(lane, engine, now) {

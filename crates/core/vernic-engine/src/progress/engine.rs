@@ -54,7 +54,9 @@ use vernic_proto::Time;
 
 use crate::cm::CmShared;
 use crate::device::opened::{Device, monotonic_ns};
+use crate::lane::gsi::Gsi;
 use crate::lane::protocol::{Lane, WireProtocol};
+use crate::mad::MadShared;
 use crate::policy::{AfterPoll, TABLE};
 use crate::qp::completions::{CqRing, Wc};
 use crate::qp::state::{QpCore, QpInner};
@@ -70,6 +72,7 @@ const MAX_ROUNDS: usize = 8;
 pub(crate) struct Engine {
     device: Arc<Device>,
     pub(crate) cm: Arc<CmShared>,
+    pub(crate) mads: Arc<MadShared>,
     lane: Mutex<Lane>,
     /// The number of control-path threads that wait for the lane. While it is not 0, data-path
     /// threads do not take the lane.
@@ -117,10 +120,13 @@ impl Engine {
         protocol: Box<dyn WireProtocol>,
     ) -> Self {
         let cm = Arc::new(CmShared::new(device.clone()));
-        let lane = Lane::new(&device, link, protocol, cm.clone(), Time(0));
+        let mads = Arc::new(MadShared::new(device.clone()));
+        let gsi = Gsi::new(cm.clone(), mads.clone());
+        let lane = Lane::new(&device, link, protocol, gsi, Time(0));
         Self {
             device,
             cm,
+            mads,
             lane: Mutex::new(lane),
             waiters: AtomicUsize::new(0),
             doorbells: Mutex::default(),
@@ -200,6 +206,14 @@ impl Engine {
         self.cm.leave_work();
         self.rung.store(true, Ordering::Release);
         fence(Ordering::SeqCst);
+    }
+
+    /// Sends what the management agents have to send, on this thread if the lane is free.
+    pub(crate) fn kick_mads(&self) {
+        self.mads.leave_work();
+        self.rung.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        self.run_inline(|lane, now| lane.transmit(self, now));
     }
 
     /// Leaves `qp` in the doorbells, and then tries to take the lane once more, in case the holder
@@ -384,7 +398,8 @@ impl Engine {
                     self.has_closed_doorbells.store(true, Ordering::Relaxed);
                 }
             }
-            lane.note_mads(self.cm.take_work());
+            let has_messages = self.cm.take_work();
+            lane.note_mads(self.mads.take_work() || has_messages);
         }
     }
 

@@ -37,6 +37,7 @@ use crate::device::transport::Transport;
 use crate::error::{OpenError, PathError, orphan_io};
 use crate::lane::packets::Packets;
 use crate::lane::protocol::WireProtocol;
+use crate::management::{MadAgents, MadError};
 use crate::progress::background::{Background, WatchedFds};
 use crate::progress::engine::Engine;
 use crate::streams::Streams;
@@ -164,6 +165,12 @@ impl Context {
             )
             .ok();
         let cm = CmAgent::new(engine.clone());
+        let weak = Arc::downgrade(&engine);
+        engine.mads.set_ring(move || {
+            if let Some(engine) = weak.upgrade() {
+                engine.kick_mads();
+            }
+        });
         let thread =
             Background::spawn(engine.clone(), sleeper, WatchedFds::new(watcher, ports, status))
                 .map_err(os("start the background thread"))?;
@@ -271,6 +278,14 @@ impl Context {
     /// [`PathError`].
     pub fn check_path(&self, av: &AddressVector) -> Result<(), PathError> {
         self.engine().resolve(av, 0).map(|_| ())
+    }
+
+    /// Returns the management agents of this process on the device.
+    ///
+    /// # Errors
+    /// [`MadError`]: the device has none, or the process may have no more slots or descriptors.
+    pub fn management(&self) -> Result<MadAgents, MadError> {
+        MadAgents::new(self.engine().clone())
     }
 
     /// Returns the next hop on the path that `av` describes, if the system does not know its

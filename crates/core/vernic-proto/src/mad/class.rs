@@ -16,7 +16,7 @@ const OUI_AT: usize = MadHeader::LEN + Rmpp::LEN + 1;
 const BASEBOARD_RESPONSE: u32 = 1;
 
 /// Returns whether datagrams of the class name their vendor.
-pub(super) fn has_oui(class: MgmtClass) -> bool {
+pub fn has_oui(class: MgmtClass) -> bool {
     VENDOR_WITH_OUI.contains(&class.0)
 }
 
@@ -43,6 +43,11 @@ pub(super) fn header_len(class: MgmtClass) -> usize {
         _ => 4,
     };
     MadHeader::LEN + Rmpp::LEN + own
+}
+
+/// Returns the OUI of a datagram whose class names its vendor; 0 for other classes.
+pub fn oui_of(class: MgmtClass, mad: &[u8; MAD_LEN]) -> u32 {
+    if has_oui(class) { oui(mad) } else { 0 }
 }
 
 /// Returns the OUI of a vendor's datagram.

@@ -54,6 +54,7 @@ use vernic_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
 use vernic_wire::smp::{MadStatus, Smp};
 use vernic_wire::{Qkey, Qpn, Rmpp, RmppStatus, RmppType};
 
+pub use class::{has_oui, oui_of};
 pub use counters::{MadCounters, MadDrop};
 pub use params::{
     AgentId, AgentsConfig, Delivery, MadAddress, MadGrh, MadTransmit, Outcome, RegisterError,
@@ -93,7 +94,7 @@ impl Agents {
     pub fn new(config: AgentsConfig) -> Self {
         Self {
             config,
-            registry: Registry::default(),
+            registry: Registry::new(config.id_base, config.id_bits),
             sends: Sends::new(&config),
             receives: Receives::new(&config),
             answers: VecDeque::new(),
@@ -101,6 +102,11 @@ impl Agents {
             inbox_bytes: 0,
             counters: MadCounters::default(),
         }
+    }
+
+    /// Whether there is an agent.
+    pub fn has_agents(&self) -> bool {
+        self.registry.len() != 0
     }
 
     /// Adds an agent.

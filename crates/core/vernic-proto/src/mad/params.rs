@@ -106,6 +106,10 @@ pub enum Outcome {
 /// Bounds of what is kept for the agents of a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AgentsConfig {
+    /// High bits of the ids of all agents; those of the low `id_bits` are ignored.
+    pub id_base: u32,
+    /// How many low bits of an id count, 8 to 24.
+    pub id_bits: u32,
     /// Agents.
     pub max_agents: usize,
     /// Datagrams of all agents that are to be sent or to be answered.
@@ -123,6 +127,9 @@ impl Default for AgentsConfig {
     /// meet: the path records of 648 hosts to each other are 27 MB in one transfer.
     fn default() -> Self {
         Self {
+            id_base: 0,
+            // An id is given again only after 16 million others.
+            id_bits: 24,
             max_agents: 256,
             max_sends: 16_384,
             max_receives: 256,

@@ -8,21 +8,26 @@ use vernic_wire::mad::{MAD_LEN, MadHeader, MgmtClass};
 use super::class;
 use super::params::{AgentId, RegisterError, Registration};
 
-/// Ids have 24 bits, so that one is given again only after 16 million others.
-const ID_MASK: u32 = 0xFF_FFFF;
 /// Versions of a class that can be registered.
 const MAX_VERSION: u8 = 7;
 /// The last class that is no directed route.
 const LAST_CLASS: u8 = 0x4F;
 
 /// Agents by id.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Registry {
     agents: BTreeMap<AgentId, Registration>,
     last: u32,
+    id_base: u32,
+    id_mask: u32,
 }
 
 impl Registry {
+    pub(super) fn new(id_base: u32, id_bits: u32) -> Self {
+        let id_mask = (1 << id_bits.clamp(8, 24)) - 1;
+        Self { agents: BTreeMap::new(), last: 0, id_base: id_base & !id_mask, id_mask }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.agents.len()
     }
@@ -58,8 +63,8 @@ impl Registry {
     /// Returns the next id that is free: as many turns as there are agents at most.
     fn next_id(&mut self) -> AgentId {
         loop {
-            self.last = (self.last + 1) & ID_MASK;
-            let id = AgentId(self.last);
+            self.last = (self.last + 1) & self.id_mask;
+            let id = AgentId(self.id_base | self.last);
             if self.last != 0 && !self.agents.contains_key(&id) {
                 return id;
             }

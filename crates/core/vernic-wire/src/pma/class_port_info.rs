@@ -81,6 +81,8 @@ impl ClassPortInfo {
     pub const PERFORMANCE_ALL_PORTS: u16 = 1 << 8;
     /// Capability of performance management: PortCountersExtended.
     pub const PERFORMANCE_EXTENDED_WIDTH: u16 = 1 << 9;
+    /// PortCountersExtended is there, without counters of unicast and multicast.
+    pub const PERFORMANCE_EXTENDED_WIDTH_NO_IETF: u16 = 1 << 10;
     /// Capability of performance management: PortXmitWait in PortCounters.
     pub const PERFORMANCE_XMIT_WAIT: u16 = 1 << 12;
     /// Further capability of performance management: counters of errors in PortCountersExtended.

@@ -103,6 +103,8 @@ fn an_ack_of_what_was_not_sent_ends_the_transfer_of_that_peer() {
 #[test]
 fn sends_transfers_agents_and_deliveries_are_bounded() {
     let config = AgentsConfig {
+        id_base: 0,
+        id_bits: 24,
         max_agents: 2,
         max_sends: 3,
         max_receives: 2,
@@ -177,4 +179,18 @@ fn counters_have_names() {
     assert!(counters.iter().any(|counter| counter == ("mad_drop_no_agent", 1)));
     assert!(counters.iter().any(|counter| counter == ("mad_received", 1)));
     assert_eq!(MadDrop::NoAgent.to_string(), "mad_drop_no_agent");
+}
+
+#[test]
+fn ids_of_agents_keep_their_high_bits_and_come_round() {
+    let config = AgentsConfig { id_base: 0x5A00_0012, id_bits: 8, ..AgentsConfig::default() };
+    let mut port = Agents::new(config);
+    let first = port.register(&sa(0)).unwrap();
+    assert_eq!((first.0, port.has_agents()), (0x5A00_0001, true));
+    for n in 0..600 {
+        let agent = port.register(&sa(0)).unwrap();
+        assert!(agent != first && agent.0 >> 8 == 0x5A_0000 && agent.0 & 0xFF != 0, "{n}: {agent}");
+        assert!(port.unregister(agent));
+    }
+    assert!(port.unregister(first) && !port.has_agents());
 }
