@@ -5,7 +5,9 @@
 use libfuzzer_sys::fuzz_target;
 use vernic_attach::data::{DataReport, DataRequest};
 use vernic_attach::hello::{Hello, Refusal};
+use vernic_attach::interface::{InterfaceAnswer, InterfaceRequest};
 use vernic_attach::mad::{MadAnswer, MadRequest};
+use vernic_attach::question::{Answer, Question};
 use vernic_attach::user_mad::{Assembler, MAX_MAD};
 use vernic_attach::{PacketBatch, Packets, control};
 
@@ -36,6 +38,18 @@ fuzz_target!(|bytes: &[u8]| {
     }
     if let Some(answer) = MadAnswer::parse(bytes) {
         assert!(MadAnswer::parse(&answer.emit()).is_some());
+    }
+    if let Some(question) = Question::parse(bytes) {
+        assert_eq!(Question::parse(&question.emit()), Some(question));
+    }
+    if let Some(answer) = Answer::parse(bytes) {
+        assert_eq!(Answer::parse(&answer.emit()), Some(answer));
+    }
+    if let Some(request) = InterfaceRequest::parse(bytes) {
+        assert_eq!(request.emit(), bytes);
+    }
+    if let Some(answer) = InterfaceAnswer::parse(bytes) {
+        assert_eq!(InterfaceAnswer::parse(&answer.emit()), Some(answer));
     }
     // The first byte of each piece is its length: a row of parts.
     let mut assembler = Assembler::default();

@@ -36,6 +36,7 @@ pub(crate) fn hello(clients: &mut Clients, key: Key, message: &[u8]) -> Result<(
         Hello::For(Purpose::Data) => Role::DataHello,
         Hello::For(Purpose::Mad) => Role::Mad(None),
         Hello::For(Purpose::Control) => Role::Control,
+        Hello::For(Purpose::Question) => return Err(End),
         Hello::Version(theirs) => {
             client.send(Hello::version_refused(theirs).emit())?;
             Role::Refused

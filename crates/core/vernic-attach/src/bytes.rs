@@ -1,5 +1,7 @@
 //! Reading and writing the numbers and texts of messages.
 
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
 use crate::HEAD;
 
 /// Bytes of the longest text in a message: more would leave no room for the rest.
@@ -32,6 +34,14 @@ impl Writer {
     pub(crate) fn bytes(mut self, bytes: &[u8]) -> Self {
         self.0.extend_from_slice(bytes);
         self
+    }
+    /// Writes an IP address: its version, then 16 bytes; version 0 of none.
+    pub(crate) fn ip(self, ip: Option<IpAddr>) -> Self {
+        match ip {
+            None => self.u8(0).bytes(&[0; 16]),
+            Some(IpAddr::V4(ip)) => self.u8(4).bytes(&[0; 12]).bytes(&ip.octets()),
+            Some(IpAddr::V6(ip)) => self.u8(6).bytes(&ip.octets()),
+        }
     }
     /// Writes a text behind its length. One that is too long is cut.
     pub(crate) fn text(self, text: &str) -> Self {
@@ -75,6 +85,17 @@ impl<'a> Reader<'a> {
         match self.u8()? {
             0 => Some(false),
             1 => Some(true),
+            _ => None,
+        }
+    }
+    /// Reads an IP address, or that there is none.
+    pub(crate) fn ip(&mut self) -> Option<Option<IpAddr>> {
+        let (version, bytes) = (self.u8()?, self.array::<16>()?);
+        let [zeros @ .., a, b, c, d] = bytes;
+        match version {
+            0 if bytes == [0; 16] => Some(None),
+            4 if zeros == [0; 12] => Some(Some(Ipv4Addr::new(a, b, c, d).into())),
+            6 => Some(Some(Ipv6Addr::from(bytes).into())),
             _ => None,
         }
     }

@@ -54,6 +54,15 @@ pub enum AttachError {
         /// Where its socket is.
         path: PathBuf,
     },
+    /// No process has an interface of IP over InfiniBand, or it has ended.
+    #[error(
+        "nobody has the interface of IP over InfiniBand whose socket would be {path:?}; start it \
+         with `vernic fabric ipoib`"
+    )]
+    NoInterface {
+        /// Where its socket would be.
+        path: PathBuf,
+    },
     /// The fabric process says no.
     #[error("{0}")]
     Refused(Refusal),
@@ -115,6 +124,7 @@ impl AttachError {
             Self::PathTooLong(_) => libc::ENAMETOOLONG,
             Self::Folder { .. } => libc::EACCES,
             Self::NoFabric { .. } | Self::NotRunning { .. } => libc::ENODEV,
+            Self::NoInterface { .. } => libc::ENETDOWN,
             Self::Refused(refusal) => refusal.kind.errno(),
             Self::Silent { .. } => libc::ETIMEDOUT,
             Self::Ended => libc::ENODEV,

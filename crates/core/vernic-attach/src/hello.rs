@@ -6,7 +6,7 @@ use crate::bytes::{Reader, Writer};
 
 const MAGIC: [u8; 4] = *b"VNFB";
 /// The version of all messages: one number for all of them, changed with any.
-const VERSION: u16 = 1;
+const VERSION: u16 = 2;
 
 const HELLO: u8 = 0x01;
 const REFUSED: u8 = 0xFF;
@@ -20,6 +20,8 @@ pub enum Purpose {
     Mad = 2,
     /// Requests of `vernic fabric`.
     Control = 3,
+    /// One question to a host, whose life is that of what was asked for.
+    Question = 4,
 }
 
 /// What the first message of a connection says.
@@ -50,6 +52,7 @@ impl Hello {
             1 => Purpose::Data,
             2 => Purpose::Mad,
             3 => Purpose::Control,
+            4 => Purpose::Question,
             _ => return None,
         };
         body.end(Self::For(purpose))
@@ -84,11 +87,17 @@ pub enum RefusalKind {
     NotAllowed = 6,
     /// A value that makes no sense.
     Invalid = 7,
+    /// The port is down, or has no subnet manager.
+    Down = 8,
+    /// Subnet administration, or the other end, did not answer.
+    Unanswered = 9,
+    /// Subnet administration has no such path, or does not let the port in.
+    Unreachable = 10,
 }
 
 impl RefusalKind {
     /// All kinds.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 11] = [
         Self::Other,
         Self::Version,
         Self::NoSuchNode,
@@ -97,6 +106,9 @@ impl RefusalKind {
         Self::TooMany,
         Self::NotAllowed,
         Self::Invalid,
+        Self::Down,
+        Self::Unanswered,
+        Self::Unreachable,
     ];
     /// Returns the nearest number of the C library (`errno`).
     pub const fn errno(self) -> i32 {
@@ -108,6 +120,9 @@ impl RefusalKind {
             Self::TooMany => libc::ENOSPC,
             Self::NotAllowed => libc::EPERM,
             Self::Invalid => libc::EINVAL,
+            Self::Down => libc::ENETDOWN,
+            Self::Unanswered => libc::ETIMEDOUT,
+            Self::Unreachable => libc::EHOSTUNREACH,
         }
     }
 }
@@ -153,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_hello_says_what_the_connection_is_for() {
-        for purpose in [Purpose::Data, Purpose::Mad, Purpose::Control] {
+        for purpose in [Purpose::Data, Purpose::Mad, Purpose::Control, Purpose::Question] {
             let mut bytes = Hello::emit(purpose);
             assert_eq!(Hello::parse(&bytes), Some(Hello::For(purpose)));
             for len in 0..bytes.len() {

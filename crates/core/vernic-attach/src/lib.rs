@@ -2,8 +2,9 @@
 //! client of each kind.
 //!
 //! Owns the path of the socket, the bytes of every message, and the programs' ends of the
-//! connections. The fabric process (`vernic-fabricd`) has the other ends. Called by the link of the
-//! engine (data), by `libibumad` (management datagrams) and by `vernic fabric` (control).
+//! connections. The fabric process (`vernic-fabricd`) has the other ends; those of interfaces are
+//! at `vernic-ipoibd`. Called by the link of the engine (data), by `libibumad` (management
+//! datagrams), by `rdma_cm` (questions, interfaces) and by `vernic fabric` (control).
 //!
 //! | module | owns |
 //! |---|---|
@@ -14,6 +15,8 @@
 //! | [`packets`] | batches of packets in one message |
 //! | [`data`], `data_client` | packets of a program: messages, client |
 //! | [`mad`], [`user_mad`], `mad_client` | management datagrams: messages, client |
+//! | [`question`], `question_client` | paths, groups and services of a host: messages, clients |
+//! | [`interface`], `interface_client` | interfaces of IP over InfiniBand: messages, clients |
 //! | [`control`] | requests of `vernic fabric`, as text |
 //!
 //! Every connection is a Unix socket that keeps message boundaries (`SOCK_SEQPACKET`). A message
@@ -37,10 +40,14 @@ pub mod data;
 mod data_client;
 mod error;
 pub mod hello;
+pub mod interface;
+mod interface_client;
 pub mod mad;
 mod mad_client;
 pub mod packets;
 pub mod path;
+pub mod question;
+mod question_client;
 pub mod report;
 pub mod user_mad;
 
@@ -49,9 +56,13 @@ pub use control::ControlClient;
 pub use data_client::{DataClient, DataEvent};
 pub use error::AttachError;
 pub use hello::{Refusal, RefusalKind};
+pub use interface::IpInterface;
+pub use interface_client::{AddressQuestion, interfaces, interfaces_in};
 pub use mad::{AgentId, Registration};
 pub use mad_client::{MadClient, MadPort};
 pub use packets::{PacketBatch, Packets};
+pub use question::PathAsked;
+pub use question_client::{GroupJoin, PathQuestion, ServiceClaim};
 pub use report::{AdapterReport, PortReport};
 pub use user_mad::{MadAddress, MadGrh, UserMad};
 

@@ -2,6 +2,7 @@
 //!
 //! The folder is `$VERNIC_FABRIC_DIR`, else `$XDG_RUNTIME_DIR/vernic`, else `/tmp/vernic-UID`. It
 //! belongs to the user, and no other user may enter it. A fabric's socket is `NAME.fabric` there.
+//! The interfaces of IP over InfiniBand of its hosts have theirs in the folder `NAME.ipoib`.
 
 use std::env;
 use std::fs::{self, DirBuilder};
@@ -9,7 +10,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
-use vernic_wire::{Guid, PortNum};
+use vernic_wire::{Guid, Pkey, PortNum};
 
 use crate::error::AttachError;
 
@@ -21,6 +22,9 @@ const SUFFIX: &str = ".fabric";
 
 /// Ends the name of the folder with the files that subnet managers open.
 const ISSM: &str = "issm";
+
+/// Ends the name of the folder with the sockets of interfaces.
+const IPOIB: &str = "ipoib";
 
 /// The longest name of a fabric.
 const MAX_NAME: usize = 64;
@@ -115,6 +119,44 @@ pub fn issm_port(name: &str) -> Option<(Guid, PortNum)> {
     Some((Guid(guid), PortNum(port)))
 }
 
+/// Returns the folder of the sockets of interfaces, of a fabric whose socket is in a folder.
+///
+/// # Errors
+/// As [`socket`].
+pub fn interface_folder_in(folder: &Path, name: &str) -> Result<PathBuf, AttachError> {
+    Ok(socket_in(folder, name)?.with_extension(IPOIB))
+}
+
+/// Returns the path of the socket of an interface, of a fabric whose socket is in a folder.
+///
+/// # Errors
+/// As [`socket`].
+pub fn interface_in(
+    folder: &Path,
+    fabric: &str,
+    (adapter, port, pkey): (Guid, PortNum, Pkey),
+) -> Result<PathBuf, AttachError> {
+    let name = interface_name(adapter, port, pkey);
+    let path = interface_folder_in(folder, fabric)?.join(name);
+    if path.as_os_str().len() > MAX_PATH {
+        return Err(AttachError::PathTooLong(path));
+    }
+    Ok(path)
+}
+
+/// Returns the name of the socket of an interface in the folder of a fabric.
+pub fn interface_name(adapter: Guid, port: PortNum, pkey: Pkey) -> String {
+    format!("{:016x}.{}.{:04x}", adapter.0, port.0, pkey.0)
+}
+
+/// Returns the adapter, the port and the partition of a socket of this name; `None` if it is none
+/// of these.
+pub fn interface_of(name: &str) -> Option<(Guid, PortNum, Pkey)> {
+    let (rest, pkey) = name.rsplit_once('.')?;
+    let (guid, port) = issm_port(rest)?;
+    Some((guid, port, Pkey(u16::from_str_radix(pkey, 16).ok()?)))
+}
+
 fn is_name(name: &str) -> bool {
     let may = |byte: u8| byte.is_ascii_alphanumeric() || b".-_".contains(&byte);
     name.len() <= MAX_NAME
@@ -186,6 +228,19 @@ mod tests {
         for name in ["", "1", "1.", ".1", "1.256", "x.1", "1.1.1"] {
             assert_eq!(issm_port(name), None, "{name}");
         }
+    }
+
+    #[test]
+    fn sockets_of_interfaces_are_named_by_adapter_port_and_partition() {
+        let at = (Guid(0x22_9012_3456_7890), PortNum(1), Pkey(0x8001));
+        let path = interface_in(Path::new("/t"), "lab", at).unwrap();
+        assert_eq!(path, PathBuf::from("/t/lab.ipoib/0022901234567890.1.8001"));
+        assert_eq!(interface_of("0022901234567890.1.8001"), Some(at));
+        for name in ["", "1.1", "1.1.", "1.1.10000", "1.256.1", "x.1.1", "1.1.1.1"] {
+            assert_eq!(interface_of(name), None, "{name}");
+        }
+        let folder = PathBuf::from("/".to_owned() + &"f".repeat(80));
+        assert!(interface_in(&folder, "lab", at).is_err());
     }
 
     #[test]
