@@ -328,7 +328,7 @@ fn envelope_of(source: Qpn, address: &mad::MadAddress, port: &PortAttributes) ->
 }
 
 /// Returns a GID of a port. A port has one.
-fn gid(port: &PortAttributes, index: u8) -> Option<Gid> {
+pub(crate) fn gid(port: &PortAttributes, index: u8) -> Option<Gid> {
     let halves = [port.gid_prefix.to_be_bytes(), port.guid.0.to_be_bytes()];
     (index == 0).then(|| Gid(std::array::from_fn(|at| halves[at / 8][at % 8])))
 }

@@ -12,6 +12,9 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use vernic_attach::Connection;
 use vernic_fabric::Time;
 use vernic_sys::{self as sys, EpollOp, OwnFd};
+use vernic_wire::cm::ServiceId;
+use vernic_wire::sa::JoinState;
+use vernic_wire::{Gid, PortNum};
 
 use crate::key::Key;
 use crate::program::Program;
@@ -47,6 +50,8 @@ pub(crate) enum Role {
     /// The connection was refused. Its other end closes it, once it has read why: if this end did,
     /// the system would report a reset in place of the reason.
     Refused,
+    /// One question; what was asked for, once it was.
+    Question(Option<Asked>),
 }
 
 /// A port that was opened for management.
@@ -55,13 +60,32 @@ pub(crate) struct OpenPort {
     /// Index of the host.
     pub(crate) host: usize,
     /// The port.
-    pub(crate) port: vernic_wire::PortNum,
+    pub(crate) port: PortNum,
     /// Whether agents of subnet management may be registered.
     pub(crate) subnet_management: bool,
     /// Whether the opener has said that there is a subnet manager.
     pub(crate) is_sm: bool,
     /// The connection with the datagrams.
     pub(crate) datagrams: Key,
+}
+
+/// What a connection has asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asked {
+    /// Index of the host.
+    pub(crate) host: usize,
+    pub(crate) what: What,
+}
+
+/// Kinds of questions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum What {
+    /// A path from a port, by its ticket.
+    Path(PortNum, u64),
+    /// Membership of a port in a group, in one way.
+    Group(PortNum, Gid, JoinState),
+    /// Requests for a service.
+    Service(ServiceId),
 }
 
 /// A connection.

@@ -2,7 +2,7 @@
 //!
 //! | to | goes to |
 //! |---|---|
-//! | a datagram to QPN 1 of connection management | the program of the communication id or service |
+//! | a datagram to QPN 1 of connection management | the program of the communication id or claim |
 //! | other datagrams to QPN 0 and 1 | the agents of the port |
 //! | QPN 2 to 0xFFFFFE | the program whose slot is in the QPN |
 //! | QPN 0xFFFFFF | each program that has joined the group |
@@ -11,10 +11,12 @@
 //! A packet of no partition of the port goes to nobody (IBTA 10.9.3). The port counts it, and tells
 //! the subnet manager.
 
+use std::net::IpAddr;
+
 use vernic_attach::{Packets, QPN_INDEX_BITS};
 use vernic_fabric::Time;
 use vernic_fabric::subnet::{NodeId, Subnet};
-use vernic_wire::cm::{CmMessage, CommId};
+use vernic_wire::cm::{CmMessage, CmaHeader, CommId};
 use vernic_wire::mad::{MAD_LEN, MgmtClass};
 use vernic_wire::smp::BadKey;
 use vernic_wire::{Bth, Deth, Gid, Grh, Lid, Lrh, Opcode, PortNum, Qpn, ServiceLevel};
@@ -246,8 +248,18 @@ fn datagram(
 fn connection_owner(host: &Host, mad: &[u8; MAD_LEN]) -> Option<Key> {
     let slot = |id: CommId| (id.value() >> COMM_ID_SHIFT) as u16;
     match CmMessage::parse(mad).ok()?.1 {
-        CmMessage::Req(req) => host.listener(req.service_id),
-        CmMessage::SidrReq(req) => host.listener(req.service_id),
+        CmMessage::Req(req) => {
+            host.listener(req.service_id, destination(req.private_data.as_bytes()))
+        }
+        CmMessage::SidrReq(req) => {
+            host.listener(req.service_id, destination(req.private_data.as_bytes()))
+        }
         other => host.program(slot(other.receiver_comm_id()?)),
     }
+}
+
+/// Returns the IP address that a request of `rdma_cm` is for (IBTA annex A11).
+fn destination(private_data: &[u8]) -> Option<IpAddr> {
+    let header = CmaHeader::parse(private_data).ok()?;
+    (header.version == 0).then_some(header.dst)
 }

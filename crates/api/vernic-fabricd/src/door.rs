@@ -20,11 +20,13 @@ pub(crate) fn is_exhausted(error: &io::Error) -> bool {
     [libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM].iter().any(|of| code == Some(*of))
 }
 
-/// A socket that listens, at a path. The path goes with it.
+/// A socket that listens, at a path. The path goes with it, and so does the folder beside it where
+/// the owners of interfaces of IP over InfiniBand have their sockets.
 #[derive(Debug)]
 pub(crate) struct Door {
     socket: OwnFd,
     path: PathBuf,
+    interfaces: PathBuf,
 }
 
 impl Door {
@@ -46,8 +48,12 @@ impl Door {
             }
             other => other.map_err(listens)?,
         }
-        let door = Self { socket, path };
+        let interfaces = path::interface_folder_in(folder, name)?;
+        let door = Self { socket, path, interfaces };
         sys::listen(door.socket.as_fd(), BACKLOG).map_err(listens)?;
+        // Interfaces of a process that was killed have ended with it.
+        let _ = fs::remove_dir_all(&door.interfaces);
+        path::prepare(&door.interfaces)?;
         Ok(door)
     }
     /// Returns the path of the socket.
@@ -74,6 +80,7 @@ impl Drop for Door {
     fn drop(&mut self) {
         // Gone already is as good.
         let _ = fs::remove_file(&self.path);
+        let _ = fs::remove_dir_all(&self.interfaces);
     }
 }
 

@@ -1,6 +1,7 @@
 //! A host: a channel adapter of the plan, with the programs and agents that use it.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use vernic_attach::data::Membership;
 use vernic_attach::{LAST_SLOT, Refusal, RefusalKind};
@@ -8,6 +9,7 @@ use vernic_fabric::subnet::NodeId;
 use vernic_wire::cm::ServiceId;
 use vernic_wire::{Gid, Lid, PortNum};
 
+use crate::administration::PortAdministration;
 use crate::agents::PortAgents;
 use crate::key::Key;
 
@@ -32,6 +34,8 @@ pub(crate) struct HostCounts {
 pub(crate) struct HostPort {
     /// The agents, from the first time that the port is opened on.
     pub(crate) agents: Option<Box<PortAgents>>,
+    /// The client of subnet administration, from the first question of a program on.
+    pub(crate) administration: Option<Box<PortAdministration>>,
     /// Members of groups: programs by LID, GID and slot, with how often they joined.
     members: BTreeMap<(Lid, Gid, u16), u32>,
     /// How many programs say that they are a subnet manager.
@@ -40,6 +44,16 @@ pub(crate) struct HostPort {
     pub(crate) reregisters: u32,
     /// Whether a packet waits for a program that has no room.
     pub(crate) waits: bool,
+}
+
+/// A claim of a service: its requests come to a program.
+#[derive(Clone, Copy, Debug)]
+struct Claim {
+    /// Only requests to this address; `None`: all of them.
+    address: Option<IpAddr>,
+    slot: u16,
+    /// The connection of the claim.
+    owner: Key,
 }
 
 /// A host.
@@ -54,7 +68,7 @@ pub(crate) struct Host {
     slots: Vec<Option<Key>>,
     last_slot: u16,
     programs: usize,
-    services: BTreeMap<ServiceId, Vec<u16>>,
+    services: BTreeMap<ServiceId, Vec<Claim>>,
 }
 
 impl Host {
@@ -120,8 +134,12 @@ impl Host {
             self.programs += 1;
         }
     }
-    /// Removes a program.
+    /// Removes a program, and its claims of services.
     pub(crate) fn detach(&mut self, slot: u16) {
+        self.services.retain(|_, claims| {
+            claims.retain(|claim| claim.slot != slot);
+            !claims.is_empty()
+        });
         if let Some(place) = self.slots.get_mut(usize::from(slot))
             && place.take().is_some()
         {
@@ -163,25 +181,55 @@ impl Host {
         let at = usize::from(port.0).checked_sub(1);
         at.and_then(|at| self.ports.get(at)).is_some_and(|port| port.has_members(mlid))
     }
-    /// Notes that a program listens for a service.
-    pub(crate) fn listen(&mut self, slot: u16, service: ServiceId) {
-        self.services.entry(service).or_default().push(slot);
-    }
-    /// Notes that a program listens no more.
-    pub(crate) fn unlisten(&mut self, slot: u16, service: ServiceId) {
-        let Some(slots) = self.services.get_mut(&service) else { return };
-        if let Some(at) = slots.iter().position(|listener| *listener == slot) {
-            slots.remove(at);
+    /// Notes that a program takes the requests for a service, or only those to an address.
+    ///
+    /// # Errors
+    /// The slot has no program; another claim is in the way.
+    pub(crate) fn claim(
+        &mut self,
+        owner: Key,
+        slot: u16,
+        service: ServiceId,
+        address: Option<IpAddr>,
+    ) -> Result<(), Refusal> {
+        let name = &self.name;
+        if self.program(slot).is_none() {
+            let text = format!("slot {slot} of {name} has no program that could take requests");
+            return Err(Refusal::new(RefusalKind::Invalid, text));
         }
-        if slots.is_empty() {
+        let address = address.map(|address| address.to_canonical());
+        let claims = self.services.get(&service).map_or(&[][..], Vec::as_slice);
+        let is_in_the_way = |claim: &&Claim| {
+            let is_for_all = claim.address.is_none() || address.is_none();
+            claim.address == address || is_for_all && claim.slot != slot
+        };
+        if let Some(claim) = claims.iter().find(is_in_the_way) {
+            let of = claim.address.map_or("all addresses".to_owned(), |ip| ip.to_string());
+            let by = claim.slot;
+            let text = format!(
+                "the service {service} of {name} is claimed for {of}, by the program in slot {by}"
+            );
+            return Err(Refusal::new(RefusalKind::Taken, text));
+        }
+        self.services.entry(service).or_default().push(Claim { address, slot, owner });
+        Ok(())
+    }
+    /// Ends the claim of a connection.
+    pub(crate) fn end_claim(&mut self, owner: Key, service: ServiceId) {
+        let Some(claims) = self.services.get_mut(&service) else { return };
+        claims.retain(|claim| claim.owner != owner);
+        if claims.is_empty() {
             self.services.remove(&service);
         }
     }
-    /// Returns the program that gets requests for a service: the first that listens, else the first
-    /// of all.
-    pub(crate) fn listener(&self, service: ServiceId) -> Option<Key> {
-        let listens = self.services.get(&service).and_then(|slots| slots.first());
-        let key = listens.and_then(|slot| self.program(*slot));
+    /// Returns the program that gets requests for a service which come to an address, if they name
+    /// one: that with a claim for the address, else that with a claim for all, else the first one
+    /// of the host.
+    pub(crate) fn listener(&self, service: ServiceId, address: Option<IpAddr>) -> Option<Key> {
+        let claims = self.services.get(&service).map_or(&[][..], Vec::as_slice);
+        let of = |wanted| claims.iter().find(|claim| claim.address == wanted);
+        let claim = address.and_then(|ip| of(Some(ip.to_canonical()))).or_else(|| of(None));
+        let key = claim.and_then(|claim| self.program(claim.slot));
         key.or_else(|| self.all_programs().next().map(|(_, key)| key))
     }
 }
@@ -239,20 +287,65 @@ mod tests {
         assert!(!host.join(1, &Membership { port: PortNum(3), ..group(1) }), "no such port");
     }
 
-    #[test]
-    fn requests_go_to_the_listener_and_else_to_the_first_program() {
+    fn with_programs(slots: &[u16]) -> Host {
         let mut host = host();
-        let service = ServiceId(7);
-        assert_eq!(host.listener(service), None);
-        for slot in [1, 2] {
-            let slot = host.choose_slot(Some(slot)).unwrap();
-            host.attach(slot, Key::from_bits(u64::from(slot) << 20));
+        for slot in slots {
+            host.choose_slot(Some(*slot)).unwrap();
+            host.attach(*slot, Key::from_bits(u64::from(*slot) << 20));
         }
-        assert_eq!(host.listener(service), host.program(1));
-        host.listen(2, service);
-        assert_eq!(host.listener(service), host.program(2));
-        host.unlisten(2, service);
-        host.unlisten(2, service);
-        assert_eq!(host.listener(service), host.program(1));
+        host
+    }
+
+    #[test]
+    fn requests_go_to_the_nearest_claim_and_else_to_the_first_program() {
+        let (service, none) = (ServiceId(7), host());
+        assert_eq!(none.listener(service, None), None);
+        let mut host = with_programs(&[1, 2, 3, 4]);
+        let (here, there) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
+        let mapped = IpAddr::from(std::net::Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped());
+        let listener = |host: &Host, address| {
+            let key = host.listener(service, address);
+            key.map(|key| key.bits() >> 20)
+        };
+        assert_eq!(listener(&host, Some(here)), Some(1), "the first program");
+        let owners = [100, 101, 102].map(Key::from_bits);
+        host.claim(owners[0], 2, service, Some(here)).unwrap();
+        assert_eq!([None, Some(there)].map(|ip| listener(&host, ip)), [Some(1); 2]);
+        assert_eq!([here, mapped].map(|ip| listener(&host, Some(ip))), [Some(2); 2]);
+        host.claim(owners[1], 3, service, Some(there)).unwrap();
+        assert_eq!(listener(&host, Some(there)), Some(3));
+        host.end_claim(owners[1], service);
+        host.claim(owners[2], 2, service, None).unwrap();
+        assert_eq!([None, Some(there)].map(|ip| listener(&host, ip)), [Some(2); 2]);
+        assert_eq!(host.listener(ServiceId(8), Some(here)), host.program(1), "another service");
+        host.end_claim(owners[0], service);
+        assert_eq!(listener(&host, Some(here)), Some(2), "by the claim for all");
+        host.detach(2);
+        assert!(host.services.is_empty());
+        host.attach(2, owners[0]);
+        assert_eq!(listener(&host, Some(here)), Some(1), "the next program of a slot has no claim");
+    }
+
+    #[test]
+    fn claims_do_not_take_what_another_program_has() {
+        let mut host = with_programs(&[1, 2]);
+        let (service, here) = (ServiceId(7), Some(IpAddr::from([10, 0, 0, 1])));
+        let owner = Key::from_bits;
+        let kind = |result: Result<(), Refusal>| result.map_err(|refusal| refusal.kind);
+        assert_eq!(kind(host.claim(owner(1), 9, service, None)), Err(RefusalKind::Invalid));
+        assert_eq!(kind(host.claim(owner(1), 1, service, here)), Ok(()));
+        for (slot, address) in [(1, here), (2, here), (2, None)] {
+            let taken = host.claim(owner(2), slot, service, address);
+            assert_eq!(kind(taken), Err(RefusalKind::Taken), "{slot} {address:?}");
+        }
+        assert_eq!(kind(host.claim(owner(3), 1, service, None)), Ok(()));
+        let there = Some(IpAddr::from([10, 0, 0, 2]));
+        assert_eq!(kind(host.claim(owner(4), 2, service, there)), Err(RefusalKind::Taken));
+        assert_eq!(kind(host.claim(owner(4), 1, service, there)), Ok(()));
+        assert_eq!(kind(host.claim(owner(5), 2, ServiceId(8), None)), Ok(()));
+        for one in 1..=5 {
+            host.end_claim(owner(one), service);
+        }
+        assert_eq!(kind(host.claim(owner(6), 2, service, None)), Ok(()));
     }
 }

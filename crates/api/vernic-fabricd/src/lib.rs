@@ -10,6 +10,8 @@
 //! | `server` | the loop: what is ready, what is due, when to sleep |
 //! | `door`, `clients`, `key` | the socket; connections, what waits for them; their keys |
 //! | `requests`, `issm` | what programs ask for; files that subnet managers open |
+//! | `questions` | paths, groups and services: a connection for each |
+//! | `administration` | the client of subnet administration of a port |
 //! | `world`, `host` | the subnet with its hosts; one host |
 //! | `program` | one program: packets in both directions |
 //! | `deliver` | which program or agent gets a packet that ended at a host |
@@ -26,6 +28,7 @@
 //! connection.
 #![forbid(unsafe_code)]
 
+mod administration;
 mod agents;
 mod cables;
 mod capture;
@@ -41,6 +44,7 @@ mod key;
 mod load;
 mod manager;
 mod program;
+mod questions;
 mod report;
 mod requests;
 mod server;

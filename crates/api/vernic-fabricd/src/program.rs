@@ -5,7 +5,6 @@ use vernic_attach::{Connection, PacketBatch, Packets};
 use vernic_fabric::Time;
 use vernic_fabric::link::SubmitError;
 use vernic_fabric::subnet::{NodeId, Subnet};
-use vernic_wire::cm::ServiceId;
 use vernic_wire::{Bth, Grh, Lid, Lrh, Opcode, Pkey, PortNum, VirtualLane};
 
 use crate::host::Host;
@@ -18,9 +17,6 @@ const PATIENCE_NS: u64 = 100_000_000;
 /// Most joins of a program.
 pub(crate) const MAX_JOINS: usize = 1024;
 
-/// Most services that a program listens for.
-pub(crate) const MAX_SERVICES: usize = 4096;
-
 /// What a program has sent and got.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProgramCounts {
@@ -31,7 +27,7 @@ pub(crate) struct ProgramCounts {
     /// Packets for it that were dropped, because it took nothing for too long.
     pub(crate) not_taken: u64,
     /// Packets that it wanted to send and must not: no packet, a foreign source, management, a
-    /// partition that the port is not in. Joins and services beyond the bound, too.
+    /// partition that the port is not in. Joins beyond the bound, too.
     pub(crate) refused: u64,
     /// Packets that its port did not carry: no link, no lane for the service level.
     pub(crate) discarded: u64,
@@ -52,7 +48,6 @@ pub(crate) struct Program {
     pub(crate) slot: u16,
     pub(crate) counts: ProgramCounts,
     pub(crate) joins: Vec<Membership>,
-    pub(crate) services: Vec<ServiceId>,
     /// Ports whose news it was not told of yet, a bit each.
     pub(crate) news: [u64; 4],
     /// Whether the batch is among those that are sent next.
@@ -80,7 +75,6 @@ impl Program {
             slot,
             counts: ProgramCounts::default(),
             joins: Vec::new(),
-            services: Vec::new(),
             news: [0; 4],
             is_dirty: false,
             batch: PacketBatch::new(),

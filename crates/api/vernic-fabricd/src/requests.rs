@@ -15,7 +15,7 @@ use crate::agents::PortAgents;
 use crate::clients::{Clients, MAX_CLIENTS, OpenPort, Role};
 use crate::deliver;
 use crate::key::Key;
-use crate::program::{MAX_JOINS, MAX_SERVICES, Program};
+use crate::program::{MAX_JOINS, Program};
 use crate::report;
 use crate::world::World;
 
@@ -36,7 +36,7 @@ pub(crate) fn hello(clients: &mut Clients, key: Key, message: &[u8]) -> Result<(
         Hello::For(Purpose::Data) => Role::DataHello,
         Hello::For(Purpose::Mad) => Role::Mad(None),
         Hello::For(Purpose::Control) => Role::Control,
-        Hello::For(Purpose::Question) => return Err(End),
+        Hello::For(Purpose::Question) => Role::Question(None),
         Hello::Version(theirs) => {
             client.send(Hello::version_refused(theirs).emit())?;
             Role::Refused
@@ -112,22 +112,6 @@ pub(crate) fn program(
             }
             Ok(())
         }
-        DataRequest::Listen(service) => {
-            if program.services.len() >= MAX_SERVICES {
-                program.counts.refused += 1;
-            } else {
-                program.services.push(service);
-                world.hosts[at].listen(program.slot, service);
-            }
-            Ok(())
-        }
-        DataRequest::Unlisten(service) => {
-            if let Some(found) = program.services.iter().position(|listens| *listens == service) {
-                program.services.swap_remove(found);
-                world.hosts[at].unlisten(program.slot, service);
-            }
-            Ok(())
-        }
     }
 }
 
@@ -151,9 +135,6 @@ pub(crate) fn detach(world: &mut World, program: &Program) {
         leave(world, program.host, program.slot, group);
     }
     let host = &mut world.hosts[program.host];
-    for service in &program.services {
-        host.unlisten(program.slot, *service);
-    }
     host.detach(program.slot);
     tracing::debug!(host = %host.name, slot = program.slot, "program gone");
 }
@@ -212,7 +193,7 @@ fn hosts(world: &World, from: u32) -> MadAnswer {
     MadAnswer::Hosts { total: world.hosts.len() as u32, names }
 }
 
-fn check_port(world: &World, at: usize, port: PortNum) -> Result<(), Refusal> {
+pub(crate) fn check_port(world: &World, at: usize, port: PortNum) -> Result<(), Refusal> {
     let host = &world.hosts[at];
     let (count, name) = (host.ports.len(), &host.name);
     if (1..=count).contains(&usize::from(port.0)) {

@@ -25,8 +25,9 @@ use crate::issm::IssmFiles;
 use crate::key::Key;
 use crate::load::{self, Load};
 use crate::manager::{ManagerOptions, OwnManager};
+use crate::questions;
 use crate::requests::{self, End};
-use crate::world::World;
+use crate::world::{News, World};
 
 /// The keys of the door, of the signals, and of the files that subnet managers open.
 const DOOR: u64 = 0;
@@ -352,6 +353,7 @@ impl Server {
             Role::Mad(_) => requests::mad(world, clients, key, message, now),
             Role::Datagrams { .. } => requests::datagram(world, clients, key, message),
             Role::Refused => Ok(()),
+            Role::Question(_) => questions::ask(world, clients, key, message, now),
             Role::Control => {
                 let request = messages::parse_request(message).ok_or(End)?;
                 let (load, capture, stops) = (&self.load, &mut self.capture, &mut self.stops);
@@ -376,7 +378,13 @@ impl Server {
                 self.clients.remove(open.datagrams);
             }
             Role::Datagrams { requests, .. } => self.end(requests, now),
-            Role::New | Role::DataHello | Role::Mad(None) | Role::Control | Role::Refused => {}
+            Role::Question(Some(asked)) => questions::end(&mut self.world, key, asked),
+            Role::New
+            | Role::DataHello
+            | Role::Mad(None)
+            | Role::Control
+            | Role::Refused
+            | Role::Question(None) => {}
         }
     }
     /// Moves what can move: packets into the fabric, through it, and out of it.
@@ -387,20 +395,30 @@ impl Server {
             deliver::port(&mut self.world, &mut self.clients, end, now);
         }
         self.retry_waiting(now);
-        let (world, clients) = (&mut self.world, &mut self.clients);
         let mut gone = Vec::new();
-        world.serve_agents(now, |key, mad| {
-            if requests::deliver(clients, key, &mad).is_err() {
-                gone.push(key);
-            }
-        });
+        self.serve_agents(&mut gone, now);
         self.cables.transmit(&mut self.world.subnet, self.clients.epoll().as_fd(), now);
         self.flush(now);
-        self.tell_changes(&mut gone);
+        if self.tell_changes(&mut gone) {
+            self.serve_agents(&mut gone, now);
+        }
         for key in gone {
             self.end(key, now);
         }
         self.clients.tell_changes();
+    }
+    /// Sends and delivers datagrams of agents, and answers of subnet administration.
+    fn serve_agents(&mut self, gone: &mut Vec<Key>, now: Time) {
+        let (world, clients) = (&mut self.world, &mut self.clients);
+        world.serve_agents(now, |key, news| {
+            let told = match news {
+                News::Datagram(mad) => requests::deliver(clients, key, &mad),
+                News::Answer(answer) => questions::answer(clients, key, answer),
+            };
+            if told.is_err() {
+                gone.push(key);
+            }
+        });
     }
     /// Tries again to send the packets that programs have and their ports had no room for.
     fn retry_held(&mut self, now: Time) {
@@ -454,18 +472,25 @@ impl Server {
         }
         self.world.dirty = dirty;
     }
-    /// Tells programs what has changed of their ports.
-    fn tell_changes(&mut self, gone: &mut Vec<Key>) {
+    /// Tells programs what has changed of their ports. Returns whether something has.
+    fn tell_changes(&mut self, gone: &mut Vec<Key>) -> bool {
+        let mut any = false;
         while let Some((node, port)) = self.world.subnet.poll_change() {
             self.note_change(node, port, gone);
+            any = true;
         }
+        any
     }
     fn note_change(&mut self, node: NodeId, number: PortNum, gone: &mut Vec<Key>) {
         let Some(at) = self.world.host_of(node) else { return };
         let reregisters = self.world.subnet.take_client_reregister(node, number);
         let host = &mut self.world.hosts[at];
-        if let Some(port) = host.port(number) {
+        let attributes = self.world.subnet.port(node, number);
+        if let Some((port, attributes)) = host.port(number).zip(attributes) {
             port.reregisters = port.reregisters.wrapping_add(reregisters.into());
+            if let Some(administration) = &mut port.administration {
+                administration.handle_port(attributes, reregisters);
+            }
         }
         let programs: Vec<_> = host.all_programs().map(|(_, key)| key).collect();
         for key in programs {

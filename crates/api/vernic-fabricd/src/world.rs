@@ -2,7 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use vernic_attach::{Refusal, RefusalKind};
+use vernic_attach::question::Answer;
+use vernic_attach::{Refusal, RefusalKind, UserMad};
 use vernic_fabric::Time;
 use vernic_fabric::attributes::NodeKind;
 use vernic_fabric::subnet::{NodeId, Subnet, SubnetConfig};
@@ -11,9 +12,18 @@ use vernic_wire::smp::PortInfo;
 use vernic_wire::{Guid, PortNum};
 
 use crate::agents::PortAgents;
-use crate::host::Host;
+use crate::host::{Host, HostPort};
 use crate::key::Key;
 use crate::manager::{ManagerOptions, OwnManager};
+
+/// What a connection is to be told.
+#[derive(Debug)]
+pub(crate) enum News {
+    /// A datagram for one of its agents.
+    Datagram(UserMad),
+    /// An answer to its question.
+    Answer(Result<Answer, Refusal>),
+}
 
 /// The fabric and its hosts.
 #[derive(Debug)]
@@ -100,12 +110,9 @@ impl World {
             Refusal::new(RefusalKind::NoSuchNode, text)
         })
     }
-    /// Sends and delivers datagrams of all agents; `deliver` brings one to a connection.
-    pub(crate) fn serve_agents(
-        &mut self,
-        now: Time,
-        mut deliver: impl FnMut(Key, vernic_attach::UserMad),
-    ) {
+    /// Sends and delivers datagrams of all agents, and answers of subnet administration; `tell`
+    /// brings one to a connection.
+    pub(crate) fn serve_agents(&mut self, now: Time, mut tell: impl FnMut(Key, News)) {
         if let Some(manager) = &mut self.manager {
             let port = self.hosts[manager.host].port(manager.port);
             if let Some(agents) = port.and_then(|port| port.agents.as_mut()) {
@@ -114,9 +121,19 @@ impl World {
         }
         for (at, port) in &self.managed {
             let host = &mut self.hosts[*at];
-            let (node, port) = (host.node, PortNum(*port));
-            if let Some(agents) = host.port(port).and_then(|port| port.agents.as_mut()) {
-                agents.serve(now, &mut self.subnet, (node, port), &mut deliver);
+            let end = (host.node, PortNum(*port));
+            let Some(HostPort { agents: Some(agents), administration, .. }) = host.port(end.1)
+            else {
+                continue;
+            };
+            let mut deliver = |key, mad| tell(key, News::Datagram(mad));
+            agents.serve(now, &mut self.subnet, end, &mut deliver);
+            if let Some(administration) = administration
+                && administration.serve(agents.own(), now, |key, answer| {
+                    tell(key, News::Answer(answer));
+                })
+            {
+                agents.serve(now, &mut self.subnet, end, |key, mad| tell(key, News::Datagram(mad)));
             }
         }
     }

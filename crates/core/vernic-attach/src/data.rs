@@ -6,14 +6,13 @@
 //! | attached | fabric | slot u16, adapter |
 //! | packets | both | [`packets`](crate::packets) |
 //! | join, leave | program | port u8, zero u8, MLID u16, MGID |
-//! | listen, unlisten | program | service id u64 |
 //! | port | fabric | a port, whenever something of it has changed |
 //!
-//! A connection request (REQ, SIDR_REQ) goes to the program that listens for its service, or to the
-//! one with the lowest slot, which rejects it. Other messages of connection management go to the
-//! slot in the high bits of the receiver's communication id.
+//! A connection request (REQ, SIDR_REQ) goes to the program that has claimed its service
+//! ([`question`](crate::question)), or to the one with the lowest slot, which rejects it. Other
+//! messages of connection management go to the slot in the high bits of the receiver's
+//! communication id.
 
-use vernic_wire::cm::ServiceId;
 use vernic_wire::{Gid, Lid, PortNum};
 
 use crate::bytes::{Reader, Writer};
@@ -25,8 +24,6 @@ const ATTACHED: u8 = 0x12;
 const JOIN: u8 = 0x13;
 const LEAVE: u8 = 0x14;
 const PORT: u8 = 0x15;
-const LISTEN: u8 = 0x16;
-const UNLISTEN: u8 = 0x17;
 
 /// A group whose packets a program takes. The same group may be joined several times: each join has
 /// its leave.
@@ -56,10 +53,6 @@ pub enum DataRequest<'a> {
     Join(Membership),
     /// Takes one join back.
     Leave(Membership),
-    /// Takes connection requests for a service from now on.
-    Listen(ServiceId),
-    /// Takes no more of them.
-    Unlisten(ServiceId),
 }
 
 impl<'a> DataRequest<'a> {
@@ -75,14 +68,6 @@ impl<'a> DataRequest<'a> {
     pub fn leave(membership: Membership) -> Vec<u8> {
         membership.write(LEAVE)
     }
-    /// Returns the message that takes connection requests for a service.
-    pub fn listen(service: ServiceId) -> Vec<u8> {
-        Writer::new(LISTEN).u64(service.0).done()
-    }
-    /// Returns the message that takes no more of them.
-    pub fn unlisten(service: ServiceId) -> Vec<u8> {
-        Writer::new(UNLISTEN).u64(service.0).done()
-    }
     /// Reads a message; `None` if it is none of these.
     #[inline]
     pub fn parse(message: &'a [u8]) -> Option<Self> {
@@ -91,11 +76,6 @@ impl<'a> DataRequest<'a> {
         }
         let (kind, mut body) = Reader::new(message)?;
         match kind {
-            LISTEN | UNLISTEN => {
-                let service = ServiceId(body.u64()?);
-                let is_new = kind == LISTEN;
-                body.end(if is_new { Self::Listen(service) } else { Self::Unlisten(service) })
-            }
             ATTACH => {
                 let slot = match body.u16()? {
                     0 => None,
@@ -201,10 +181,6 @@ mod tests {
         let mut batch = PacketBatch::new();
         batch.push(PortNum(1), &[1; 30]);
         assert!(matches!(DataRequest::parse(batch.message()), Some(DataRequest::Packets(_))));
-        let service = ServiceId(0x0106_1234);
-        let (on, off) = (DataRequest::listen(service), DataRequest::unlisten(service));
-        assert!(matches!(DataRequest::parse(&on), Some(DataRequest::Listen(s)) if s == service));
-        assert!(matches!(DataRequest::parse(&off), Some(DataRequest::Unlisten(s)) if s == service));
         assert!(DataReport::parse(&join).is_none() && DataRequest::parse(&[]).is_none());
     }
 

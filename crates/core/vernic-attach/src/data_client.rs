@@ -4,8 +4,6 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use vernic_wire::cm::ServiceId;
-
 use crate::connection::Connection;
 use crate::data::{DataReport, DataRequest, Membership};
 use crate::error::AttachError;
@@ -113,14 +111,6 @@ impl DataClient {
     /// [`AttachError::Silent`], [`AttachError::Ended`].
     pub fn leave(&self, membership: Membership) -> Result<(), AttachError> {
         self.connection.send_waiting(&DataRequest::leave(membership))
-    }
-    /// Takes connection requests for a service from now on, or takes no more of them.
-    ///
-    /// # Errors
-    /// [`AttachError::Silent`], [`AttachError::Ended`].
-    pub fn listen(&self, service: ServiceId, on: bool) -> Result<(), AttachError> {
-        let message = if on { DataRequest::listen } else { DataRequest::unlisten };
-        self.connection.send_waiting(&message(service))
     }
 }
 

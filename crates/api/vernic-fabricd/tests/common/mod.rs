@@ -223,13 +223,18 @@ pub fn request(path: &[u8], attribute: SmAttribute, modifier: u32) -> Smp {
 
 /// Makes a datagram, LRH to ICRC.
 pub fn packet(slid: u16, dlid: u16, qpn: u32, payload: &[u8]) -> Vec<u8> {
+    datagram((slid, dlid), (qpn, Qkey(7)), payload)
+}
+
+/// Makes a datagram with a queue key, LRH to ICRC.
+pub fn datagram((slid, dlid): (u16, u16), (qpn, qkey): (u32, Qkey), payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; Lrh::LEN + Bth::LEN + Deth::LEN];
     let lrh = Lrh { next_header: Lrh::NEXT_BTH, slid, dlid, ..Lrh::default() };
     lrh.emit(&mut bytes);
     let mut bth = Bth::new(Opcode::UD_SEND_ONLY, Qpn::new(qpn), Psn::new(1));
     bth.pkey = Pkey::DEFAULT;
     bth.emit(&mut bytes[Lrh::LEN..]);
-    Deth::new(Qkey(7), Qpn::new(0x4001)).emit(&mut bytes[Lrh::LEN + Bth::LEN..]);
+    Deth::new(qkey, Qpn::new(0x4001)).emit(&mut bytes[Lrh::LEN + Bth::LEN..]);
     bytes.extend_from_slice(payload);
     bytes.resize(bytes.len().next_multiple_of(4) + icrc::LEN + vcrc::LEN, 0);
     link_packet::finish(&mut bytes).unwrap();

@@ -39,12 +39,14 @@ pub struct PathQuery {
     pub service_id: Option<ServiceId>,
     /// The service level that it must have, if that matters.
     pub service_level: Option<ServiceLevel>,
+    /// The traffic class that it must have, if that matters.
+    pub traffic_class: Option<u8>,
 }
 
 impl PathQuery {
     /// Returns the question for any path between two ports.
     pub const fn new(sgid: Gid, dgid: Gid, pkey: Pkey) -> Self {
-        Self { sgid, dgid, pkey, service_id: None, service_level: None }
+        Self { sgid, dgid, pkey, service_id: None, service_level: None, traffic_class: None }
     }
 }
 

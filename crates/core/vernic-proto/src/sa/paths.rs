@@ -9,7 +9,7 @@ use super::params::{PathQuery, Ticket};
 use crate::time::Time;
 
 /// A question in the order of its numbers.
-pub(super) type PathKey = ([u8; 16], [u8; 16], u16, Option<u64>, Option<u8>);
+pub(super) type PathKey = ([u8; 16], [u8; 16], u16, Option<u64>, [Option<u8>; 2]);
 
 pub(super) fn key_of(query: &PathQuery) -> PathKey {
     let (service_id, level) = (query.service_id, query.service_level);
@@ -18,7 +18,7 @@ pub(super) fn key_of(query: &PathQuery) -> PathKey {
         query.sgid.0,
         query.pkey.0,
         service_id.map(|id| id.0),
-        level.map(|level| level.value()),
+        [level.map(|level| level.value()), query.traffic_class],
     )
 }
 

@@ -42,6 +42,7 @@ impl Request {
             | PathComponents::PATH_COUNT;
         mask.set(PathComponents::SERVICE_ID, query.service_id.is_some());
         mask.set(PathComponents::SERVICE_LEVEL, query.service_level.is_some());
+        mask.set(PathComponents::TRAFFIC_CLASS, query.traffic_class.is_some());
         let record = PathRecord {
             sgid: query.sgid,
             dgid: query.dgid,
@@ -50,6 +51,7 @@ impl Request {
             path_count: 1,
             service_id: query.service_id.unwrap_or_default(),
             service_level: query.service_level.unwrap_or_default(),
+            traffic_class: query.traffic_class.unwrap_or_default(),
             ..PathRecord::default()
         };
         let mut bytes = [0; PathRecord::LEN];

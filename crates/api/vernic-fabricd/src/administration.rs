@@ -1,0 +1,179 @@
+//! The client of subnet administration of a port: what all programs of the host ask there.
+//!
+//! Owns the port's [`SaClient`], the agent that its datagrams go by, and which connection waits for
+//! which path. There is one client for a port, since subnet administration knows ports and no
+//! programs: the port leaves a group when the last program has left it. Made with the first
+//! question of a program, and there to stay.
+//!
+//! The agent takes no requests. So reports of notices stay with the program that has registered for
+//! them.
+
+use std::collections::BTreeMap;
+
+use vernic_attach::question::Answer;
+use vernic_attach::{Refusal, RefusalKind};
+use vernic_fabric::Time;
+use vernic_fabric::attributes::{PortAttributes, PortState};
+use vernic_proto::mad::{AgentId, Agents, Outcome, RegisterError, Registration};
+use vernic_proto::sa::{PathQuery, SaClient, SaConfig, SaError, SaEvent, SaPort, SaUser, Ticket};
+use vernic_wire::mad::MgmtClass;
+use vernic_wire::sa::{CLASS_VERSION, JoinState, McMemberRecord, MemberComponents};
+use vernic_wire::{Gid, Lid, Qpn};
+
+use crate::key::Key;
+
+/// The client of a port.
+#[derive(Debug)]
+pub(crate) struct PortAdministration {
+    client: SaClient,
+    agent: AgentId,
+    /// Connections that wait for a path, by ticket, and where the path is to end.
+    paths: BTreeMap<u64, (Key, Gid)>,
+    last_ticket: u64,
+}
+
+impl PortAdministration {
+    /// Makes the client of a port, with an agent among those of the port.
+    ///
+    /// # Errors
+    /// The port has as many agents as can be.
+    pub(crate) fn start(
+        agents: &mut Agents,
+        attributes: &PortAttributes,
+    ) -> Result<Self, RegisterError> {
+        let agent = agents.register(&Registration {
+            qpn: Qpn::GSI,
+            class: MgmtClass::SUBNET_ADMIN,
+            class_version: CLASS_VERSION,
+            methods: 0,
+            oui: 0,
+            rmpp: true,
+        })?;
+        let mut client = SaClient::new(SaConfig::default());
+        client.handle_port(port_of(attributes));
+        Ok(Self { client, agent, paths: BTreeMap::new(), last_ticket: 0 })
+    }
+    /// Takes a port that has changed, and whether the subnet manager wants all to be registered
+    /// again.
+    pub(crate) fn handle_port(&mut self, attributes: &PortAttributes, reregister: bool) {
+        self.client.handle_port(port_of(attributes));
+        if reregister {
+            self.client.handle_reregister();
+        }
+    }
+    /// Asks for a path. Returns the ticket by which the question is withdrawn.
+    ///
+    /// # Errors
+    /// The refusal to be told.
+    pub(crate) fn ask_path(
+        &mut self,
+        asker: Key,
+        query: &PathQuery,
+        now: Time,
+    ) -> Result<u64, Refusal> {
+        let ticket = self.last_ticket + 1;
+        // Nothing here hears of ports that have moved, so each question is asked.
+        let asked = self.client.query_path(now, Ticket(ticket), query, false);
+        asked.map_err(|error| no_path(query.dgid, error))?;
+        self.last_ticket = ticket;
+        self.paths.insert(ticket, (asker, query.dgid));
+        Ok(ticket)
+    }
+    /// Forgets who waits for a path.
+    pub(crate) fn withdraw(&mut self, ticket: u64) {
+        self.paths.remove(&ticket);
+    }
+    /// Asks for a membership.
+    ///
+    /// # Errors
+    /// The refusal to be told.
+    pub(crate) fn join(
+        &mut self,
+        asker: Key,
+        record: &McMemberRecord,
+        components: MemberComponents,
+        attributes: &PortAttributes,
+    ) -> Result<(), Refusal> {
+        let port = port_of(attributes);
+        let asked = if port.is_active && port.sm_lid != Lid::RESERVED {
+            self.client.join(SaUser(asker.bits()), *record, components)
+        } else {
+            // The client would wait until there is somebody to ask.
+            Err(SaError::NoManager)
+        };
+        asked.map_err(|error| no_member(record.mgid, error))
+    }
+    /// Ends a membership.
+    pub(crate) fn leave(&mut self, asker: Key, mgid: Gid, how: JoinState) {
+        self.client.leave(SaUser(asker.bits()), mgid, how);
+    }
+    /// Takes what the agent has got, gives it what is to be sent, and yields answers for
+    /// connections. Returns whether there is something to be sent.
+    pub(crate) fn serve(
+        &mut self,
+        agents: &mut Agents,
+        now: Time,
+        mut tell: impl FnMut(Key, Result<Answer, Refusal>),
+    ) -> bool {
+        while let Some(delivery) = agents.poll_deliver(self.agent) {
+            self.client.handle_outcome(now, delivery.outcome, &delivery.mad);
+        }
+        self.client.handle_timeout(now);
+        let mut has_sent = false;
+        while let Some(out) = self.client.poll_send() {
+            let sent = agents.send(self.agent, out.address, &out.mad, out.timeout_ms, out.retries);
+            match sent {
+                Ok(()) => has_sent = true,
+                // As if nobody had answered.
+                Err(_) => self.client.handle_outcome(now, Outcome::TimedOut, &out.mad),
+            }
+        }
+        while let Some(event) = self.client.poll_event() {
+            match event {
+                SaEvent::Path { ticket, answer } => {
+                    let Some((asker, dgid)) = self.paths.remove(&ticket.0) else { continue };
+                    let answer = answer.map(Answer::Path);
+                    tell(asker, answer.map_err(|error| no_path(dgid, error)));
+                }
+                SaEvent::Joined { user, record } => {
+                    tell(Key::from_bits(user.0), Ok(Answer::Group(record)));
+                }
+                SaEvent::NotJoined { user, mgid, error, .. } => {
+                    tell(Key::from_bits(user.0), Err(no_member(mgid, error)));
+                }
+                // Nobody here asks for them.
+                SaEvent::Table { .. }
+                | SaEvent::Service { .. }
+                | SaEvent::Subscription { .. }
+                | SaEvent::Notice { .. } => {}
+            }
+        }
+        has_sent
+    }
+}
+
+fn port_of(attributes: &PortAttributes) -> SaPort {
+    SaPort {
+        is_active: attributes.state == PortState::Active,
+        sm_lid: attributes.sm_lid,
+        sm_sl: attributes.sm_service_level,
+    }
+}
+
+fn no_path(dgid: Gid, error: SaError) -> Refusal {
+    Refusal::new(kind_of(error), format!("there is no path to {dgid}: {error}"))
+}
+
+fn no_member(mgid: Gid, error: SaError) -> Refusal {
+    Refusal::new(kind_of(error), format!("the port is no member of group {mgid}: {error}"))
+}
+
+const fn kind_of(error: SaError) -> RefusalKind {
+    match error {
+        SaError::NoManager => RefusalKind::Down,
+        SaError::Unanswered => RefusalKind::Unanswered,
+        SaError::Refused(_) | SaError::NotUnderstood(_) => RefusalKind::Unreachable,
+        SaError::Malformed => RefusalKind::Other,
+        SaError::TooMany(_) => RefusalKind::TooMany,
+    }
+}
