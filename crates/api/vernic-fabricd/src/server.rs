@@ -5,7 +5,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use vernic_attach::{Connection, MAX_MESSAGE, control as messages};
+use vernic_attach::{MAX_MESSAGE, control as messages};
 use vernic_fabric::Time;
 use vernic_fabric::attributes::NodeKind;
 use vernic_fabric::manager::ManagerView;
@@ -267,7 +267,6 @@ impl Server {
         for _ in 0..ACCEPTS_PER_TURN {
             match self.door.accept() {
                 Ok(Some((socket, pid))) => {
-                    let socket = Connection::new(socket);
                     // Without room for it, the connection closes behind the reason.
                     match self.clients.check_room() {
                         Ok(()) => drop(self.clients.add(socket, Role::New, pid)),

@@ -54,6 +54,14 @@ pub enum AttachError {
         /// Where its socket is.
         path: PathBuf,
     },
+    /// Another process listens at the path of a socket.
+    #[error("process {pid} listens at {path:?} already")]
+    Taken {
+        /// The path.
+        path: PathBuf,
+        /// The process.
+        pid: u32,
+    },
     /// No process has an interface of IP over InfiniBand, or it has ended.
     #[error(
         "nobody has the interface of IP over InfiniBand whose socket would be {path:?}; start it \
@@ -124,6 +132,7 @@ impl AttachError {
             Self::PathTooLong(_) => libc::ENAMETOOLONG,
             Self::Folder { .. } => libc::EACCES,
             Self::NoFabric { .. } | Self::NotRunning { .. } => libc::ENODEV,
+            Self::Taken { .. } => libc::EADDRINUSE,
             Self::NoInterface { .. } => libc::ENETDOWN,
             Self::Refused(refusal) => refusal.kind.errno(),
             Self::Silent { .. } => libc::ETIMEDOUT,

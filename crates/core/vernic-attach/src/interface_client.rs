@@ -187,6 +187,7 @@ mod tests {
         sys::poll(&mut [PollFd::readable(socket.as_raw_fd())], None).unwrap();
         let connection = Connection::new(sys::accept(socket.as_fd()).unwrap());
         let mut buf = vec![0; MAX_MESSAGE];
+        connection.wait_readable(None).unwrap();
         let hello = Hello::parse(connection.recv(&mut buf).unwrap());
         assert_eq!(hello, Some(Hello::For(Purpose::Question)));
         connection.wait_readable(None).unwrap();

@@ -9,6 +9,7 @@
 //! | module | owns |
 //! |---|---|
 //! | [`path`] | names of fabrics, the folder of their sockets |
+//! | `door` | a socket that programs connect to |
 //! | `connection` | one connection: messages in both directions, waiting |
 //! | [`hello`] | the first message, refusals |
 //! | [`report`] | what a program learns of an adapter and its ports |
@@ -38,6 +39,7 @@ mod connection;
 pub mod control;
 pub mod data;
 mod data_client;
+mod door;
 mod error;
 pub mod hello;
 pub mod interface;
@@ -54,6 +56,7 @@ pub mod user_mad;
 pub use connection::Connection;
 pub use control::ControlClient;
 pub use data_client::{DataClient, DataEvent};
+pub use door::Door;
 pub use error::AttachError;
 pub use hello::{Refusal, RefusalKind};
 pub use interface::IpInterface;
