@@ -35,7 +35,7 @@ impl Id {
         };
         let connection = match &request.kind {
             RequestKind::Connection(req) => {
-                let alternate = AlternatePath::of_peer(&req.alternate, request.path.roce);
+                let alternate = AlternatePath::of_peer(&req.alternate, &request.path);
                 Connection { alternate, ..Connection::asked(request.conn, req, random_psn()) }
             }
             RequestKind::Datagrams(_) => Connection::asked_for_datagrams(request.conn),

@@ -183,7 +183,7 @@ impl Cm {
             return Err(CmDrop::WrongInstance);
         }
         let xrc = self.table.conn(id).is_some_and(|conn| conn.xrc);
-        let qp = (path.remote, rep.local_ca_guid, rep.qpn(xrc));
+        let qp = (path.peer(), rep.local_ca_guid, rep.qpn(xrc));
         if self.end_stale(now, qp, ears) {
             self.reject_stale_rep(now, id, rep);
             return Ok(());

@@ -199,7 +199,7 @@ impl Cm {
                 _ => return Err(CmDrop::WrongState),
             }
         }
-        let alternate = AlternatePath::of_peer(&lap.alternate, path.roce);
+        let alternate = AlternatePath::of_peer(&lap.alternate, &path);
         Ok(alternate.map_or(Examined::Refused(AprStatus::INVALID_GID), Examined::New))
     }
 

@@ -123,7 +123,7 @@ pub use counters::{CmCounters, CmDrop};
 pub use event::{CmError, Event, EventKind, Unanswered};
 pub use params::{
     AcceptParams, AlternatePath, CmConfig, CmPath, ConnId, ConnectParams, Datagram, Ears, Heard,
-    LapParams, ListenerId, SidrParams, SidrReply,
+    LapParams, LidPath, ListenerId, SidrParams, SidrReply,
 };
 
 use crate::time::Time;

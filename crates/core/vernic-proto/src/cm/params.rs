@@ -1,8 +1,10 @@
 //! What the owner tells the connection manager: its limits, paths, and the parameters of commands.
 
-use vernic_wire::cm::{CommId, FailoverAccepted, ReqPath, ServiceId, SidrStatus, timeout_nanos};
+use vernic_wire::cm::{
+    CmaHeader, CommId, FailoverAccepted, ReqPath, ServiceId, SidrStatus, timeout_nanos,
+};
 use vernic_wire::mad::MAD_LEN;
-use vernic_wire::{AckTimeout, Gid, Mtu, Pkey, Psn, Qkey, Qpn, RoceVersion};
+use vernic_wire::{AckTimeout, Gid, Lid, Mtu, Pkey, Psn, Qkey, Qpn, RoceVersion};
 
 use crate::state::QpType;
 use crate::time::Time;
@@ -41,6 +43,38 @@ pub struct CmPath {
     pub flow_label: u32,
     /// The version of RoCE.
     pub roce: RoceVersion,
+    /// Partition of the datagrams.
+    pub pkey: Pkey,
+    /// LIDs of both ends, on InfiniBand.
+    pub lids: Option<LidPath>,
+}
+
+/// What a path within an InfiniBand subnet has beside its GIDs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LidPath {
+    /// LID of our port, with the path bits.
+    pub local: Lid,
+    /// LID of the peer's port, with the path bits.
+    pub remote: Lid,
+    /// Service level, 0 to 15.
+    pub service_level: u8,
+    /// How many low bits of a LID choose among the paths to a port, 0 to 7: a subnet manager gives
+    /// all ports the same number.
+    pub lmc: u8,
+    /// Packets have a GRH: the path leaves the subnet.
+    pub is_global: bool,
+    /// Code of the path's rate (IBTA 15.2.5); 0 where it is not known.
+    pub rate: u8,
+}
+
+impl LidPath {
+    /// Bits of our LID that choose among the paths to our port.
+    pub const fn path_bits(&self) -> u8 {
+        self.local.value() as u8 & self.free_bits()
+    }
+    const fn free_bits(&self) -> u8 {
+        (1u8 << if self.lmc > 7 { 7 } else { self.lmc }) - 1
+    }
 }
 
 impl CmPath {
@@ -56,38 +90,77 @@ impl CmPath {
             hop_limit: Self::HOP_LIMIT,
             flow_label: 0,
             roce: RoceVersion::V2,
+            pkey: Pkey::DEFAULT,
+            lids: None,
         }
     }
-    /// A path of a peer's message, turned round.
-    pub const fn of_peer(said: &ReqPath, roce: RoceVersion) -> Self {
+    /// A path of a peer's message, turned round; `seen` is the path of the message.
+    pub const fn of_peer(said: &ReqPath, seen: &Self) -> Self {
         let hop_limit = if said.hop_limit == 0 { Self::HOP_LIMIT } else { said.hop_limit };
+        let lids = match seen.lids {
+            None => None,
+            Some(lids) => Some(LidPath {
+                local: Lid(said.remote_lid),
+                remote: Lid(said.local_lid),
+                service_level: said.sl,
+                lmc: lids.lmc,
+                is_global: !said.subnet_local,
+                rate: said.packet_rate,
+            }),
+        };
         Self {
             local: said.remote_gid,
             remote: said.local_gid,
             traffic_class: said.traffic_class,
             hop_limit,
             flow_label: said.flow_label,
-            roce,
+            roce: seen.roce,
+            pkey: seen.pkey,
+            lids,
         }
     }
     /// The path as a message has it.
     pub(super) fn to_req_path(self, local_ack_timeout: AckTimeout) -> ReqPath {
+        let lids = self.lids;
         ReqPath {
-            local_lid: NO_LID,
-            remote_lid: NO_LID,
+            local_lid: lids.map_or(NO_LID, |lids| lids.local.value()),
+            remote_lid: lids.map_or(NO_LID, |lids| lids.remote.value()),
             local_gid: self.local,
             remote_gid: self.remote,
             flow_label: self.flow_label,
             traffic_class: self.traffic_class,
             hop_limit: self.hop_limit,
-            subnet_local: self.hop_limit <= 1,
+            sl: lids.map_or(0, |lids| lids.service_level),
+            packet_rate: lids.map_or(0, |lids| lids.rate),
+            subnet_local: lids.map_or(self.hop_limit <= 1, |lids| !lids.is_global),
             local_ack_timeout,
             ..ReqPath::default()
         }
     }
-    /// Whether both have the same ends.
+    /// The name of the peer's port, by which peers are told apart: its GID. On InfiniBand packets
+    /// within a subnet have LIDs alone, so there it is `fe80::` and the lowest LID of the port.
+    pub fn peer(&self) -> Gid {
+        match self.lids {
+            None => self.remote,
+            Some(lids) => {
+                let base = lids.remote.value() & !u16::from(lids.free_bits());
+                let [high, low] = base.to_be_bytes();
+                Gid([0xFE, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, high, low])
+            }
+        }
+    }
+    /// Whether both have the same ends. Of InfiniBand the peer's end counts: a subnet manager may
+    /// give our port another LID meanwhile.
     pub(super) fn same_ends(&self, other: &Self) -> bool {
-        (self.local, self.remote) == (other.local, other.remote)
+        self.peer() == other.peer() && (self.lids.is_some() || self.local == other.local)
+    }
+    /// The address that a request is for: our GID. On InfiniBand several IP addresses may share a
+    /// port, so there it is what the request of `rdma_cm` says (IBTA annex A11).
+    pub fn called(&self, service: ServiceId, private_data: &[u8]) -> Gid {
+        if self.lids.is_none() || service.port_space().is_none() {
+            return self.local;
+        }
+        CmaHeader::parse(private_data).map_or(self.local, |header| Gid::from_ip(header.dst))
     }
 }
 
@@ -313,8 +386,8 @@ pub struct AlternatePath {
 
 impl AlternatePath {
     /// The path of a peer's message, turned round; `None` if the message has none.
-    pub fn of_peer(said: &ReqPath, roce: RoceVersion) -> Option<Self> {
-        let path = || CmPath::of_peer(said, roce);
+    pub fn of_peer(said: &ReqPath, seen: &CmPath) -> Option<Self> {
+        let path = || CmPath::of_peer(said, seen);
         let local_ack_timeout = said.local_ack_timeout;
         (!said.is_none()).then(|| Self { path: path(), local_ack_timeout })
     }

@@ -28,7 +28,7 @@ impl Cm {
         if theirs == CommId::NONE {
             return Err(CmDrop::Malformed);
         }
-        if let Some(id) = self.table.by_remote(path.remote, theirs) {
+        if let Some(id) = self.table.by_remote(path.peer(), theirs) {
             match self.compare_req(id, path, req) {
                 Known::Same => {
                     return self.react(now, id, CmAttribute::REQ).map(|_| ());
@@ -43,18 +43,19 @@ impl Cm {
         if let Err((reason, info)) = check_req(path, req) {
             return self.refuse_req(path, transaction_id, req, reason, info);
         }
-        let Some(listener) = self.listeners.find(req.service_id, path.local) else {
+        let called = path.called(req.service_id, req.private_data.as_bytes());
+        let Some(listener) = self.listeners.find(req.service_id, called) else {
             self.counters.no_listener += 1;
             let reason = RejReason::INVALID_SERVICE_ID;
             return self.refuse_req(path, transaction_id, req, reason, Info::NONE);
         };
         self.supersede_half_open(now, path, req);
-        let qp = (path.remote, req.local_ca_guid, req.local_qpn);
+        let qp = (path.peer(), req.local_ca_guid, req.local_qpn);
         if self.end_stale(now, qp, ears) {
             let reason = RejReason::STALE_CONNECTION;
             return self.refuse_req(path, transaction_id, req, reason, Info::NONE);
         }
-        match self.make_room(now, path.remote, listener)? {
+        match self.make_room(now, path.peer(), listener)? {
             Room::Made => self.admit_req(now, path, transaction_id, req, listener),
             // The peer asks again, and there may be room then.
             Room::FullBacklog => {}
@@ -93,7 +94,7 @@ impl Cm {
 
     /// A peer that asks again for the same queue pair has given up what it asked before.
     fn supersede_half_open(&mut self, now: Time, path: CmPath, req: &Req) {
-        let qp = self.table.by_remote_qp((path.remote, req.local_ca_guid, req.local_qpn));
+        let qp = self.table.by_remote_qp((path.peer(), req.local_ca_guid, req.local_qpn));
         let Some(id) = qp else { return };
         let superseded = self.table.conn(id).is_some_and(|conn| {
             matches!(conn.state, State::ReqRcvd | State::MraReqSent) && conn.path.same_ends(&path)
@@ -169,9 +170,12 @@ impl Cm {
         listener: ListenerId,
     ) {
         let primary = &req.primary;
-        // Its ends are those of the datagram: `check_req`.
-        let ours = CmPath::of_peer(primary, path.roce);
-        let mut conn = Conn::new(State::ReqRcvd, ours, req.service_id);
+        // Its ends are those of the datagram (`check_req`), but on InfiniBand. There messages go back
+        // as they came, and packets as the request says.
+        let pkey = if path.lids.is_some() { req.pkey } else { path.pkey };
+        let ours = CmPath { pkey, ..CmPath::of_peer(primary, &path) };
+        let of_messages = if path.lids.is_some() { path } else { ours };
+        let mut conn = Conn::new(State::ReqRcvd, of_messages, req.service_id);
         conn.remote_id = req.local_comm_id;
         conn.transaction_id = transaction_id;
         conn.remote_guid = req.local_ca_guid;
@@ -182,7 +186,7 @@ impl Cm {
         conn.max_retries = repeats(conn.wait, req.max_cm_retries);
         conn.timewait = self.config.timewait(primary.local_ack_timeout, 0);
         conn.xrc = req.is_xrc();
-        conn.offered = AlternatePath::of_peer(&req.alternate, path.roce).map(|other| other.path);
+        conn.offered = AlternatePath::of_peer(&req.alternate, &path).map(|other| other.path);
         let half = timeout_nanos(conn.peer_waits) / 2;
         let Some(id) = self.table.insert(conn) else {
             self.counters.too_many += 1;
@@ -326,7 +330,8 @@ enum Known {
 fn check_req(path: CmPath, req: &Req) -> Result<(), (RejReason, Info)> {
     let primary = &req.primary;
     for (said, seen) in [(primary.local_gid, path.remote), (primary.remote_gid, path.local)] {
-        if said != seen {
+        // On InfiniBand another port of the host may ask for the one that packets will come from.
+        if said != seen && path.lids.is_none() {
             let right = Info::try_from(&seen.0[..]).unwrap_or(Info::NONE);
             return Err((RejReason::INVALID_GID, right));
         }

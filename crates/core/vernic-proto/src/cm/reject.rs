@@ -194,7 +194,7 @@ impl Cm {
             rej.remote_comm_id
         } else {
             // The peer never heard our id.
-            let id = self.table.by_remote(path.remote, rej.local_comm_id);
+            let id = self.table.by_remote(path.peer(), rej.local_comm_id);
             id.ok_or(CmDrop::UnknownConnection)?
         };
         let conn = self.table.conn(id).ok_or(CmDrop::UnknownConnection)?;

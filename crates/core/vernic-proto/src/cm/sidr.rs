@@ -90,7 +90,7 @@ impl Cm {
         transaction_id: u64,
         req: &SidrReq,
     ) -> Result<(), CmDrop> {
-        let known = self.table.by_request(path.remote, req.request_id);
+        let known = self.table.by_request(path.peer(), req.request_id);
         if let Some(id) = known
             && let Some(conn) = self.table.conn(id)
         {
@@ -104,14 +104,15 @@ impl Cm {
                 return Err(CmDrop::WrongInstance);
             }
         }
-        let Some(listener) = self.listeners.find(req.service_id, path.local) else {
+        let called = path.called(req.service_id, req.private_data.as_bytes());
+        let Some(listener) = self.listeners.find(req.service_id, called) else {
             self.counters.no_listener += 1;
             let status = SidrStatus::UNSUPPORTED_SERVICE;
             let rep = refusal(req.request_id, req.service_id, status);
             self.send(path, transaction_id, &rep.into());
             return Ok(());
         };
-        if !matches!(self.make_room(now, path.remote, listener)?, Room::Made) {
+        if !matches!(self.make_room(now, path.peer(), listener)?, Room::Made) {
             let rep = refusal(req.request_id, req.service_id, SidrStatus::NO_QP);
             self.send(path, transaction_id, &rep.into());
             return Ok(());

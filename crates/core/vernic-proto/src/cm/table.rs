@@ -175,13 +175,13 @@ impl Conn {
     }
     /// Whom it counts for.
     fn source(&self) -> Source {
-        Source::of(self.path.remote)
+        Source::of(self.path.peer())
     }
     fn remote_key(&self) -> (Gid, CommId) {
-        (self.path.remote, self.remote_id)
+        (self.path.peer(), self.remote_id)
     }
     fn qp_key(&self) -> Option<RemoteQp> {
-        let key = (self.path.remote, self.remote_guid, self.remote_qpn);
+        let key = (self.path.peer(), self.remote_guid, self.remote_qpn);
         (self.remote_qpn.value() != 0).then_some(key)
     }
     /// Whether the peer began it, so that it is found by the peer's id.

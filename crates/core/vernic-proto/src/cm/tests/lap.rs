@@ -297,7 +297,7 @@ fn offered(failover: FailoverAccepted) -> (Pair, ConnId) {
     t.settle();
     let event = t.b.next_event();
     let EventKind::Request { req, path, .. } = event.kind else { panic!("{event:?}") };
-    assert_eq!(AlternatePath::of_peer(&req.alternate, path.roce), Some(alternate_of_b()));
+    assert_eq!(AlternatePath::of_peer(&req.alternate, &path), Some(alternate_of_b()));
     let accept = AcceptParams { failover, ..accept_params(gid(2)) };
     t.b.cm.accept(t.now, event.conn, &accept).unwrap();
     t.settle();

@@ -18,6 +18,7 @@ mod random;
 mod sidr;
 mod stale;
 mod strangers;
+mod subnet;
 
 use std::fmt::Write as _;
 
