@@ -17,8 +17,8 @@ use std::sync::Arc;
 use vernic_io::host::SlotError;
 use vernic_proto::Time;
 use vernic_proto::cm::{
-    AcceptParams, AlternatePath, Cm, CmError, CmOccupancy, ConnId, ConnectParams, LapParams,
-    SidrParams, SidrReply,
+    AcceptParams, AlternatePath, Cm, CmError, CmOccupancy, CmPath, ConnId, ConnectParams,
+    LapParams, SidrParams, SidrReply,
 };
 use vernic_wire::cm::{AprStatus, RejReason};
 
@@ -68,6 +68,15 @@ pub enum CmAttachError {
 }
 
 impl Engine {
+    /// Refuses a peer that the setting `peers` does not allow: IP addresses, which InfiniBand has
+    /// none of.
+    fn check_peer(&self, path: &CmPath) -> Result<(), PeerRefused> {
+        match path.lids {
+            Some(_) => Ok(()),
+            None => self.config().peers.check(path.remote.to_ip()),
+        }
+    }
+
     /// Runs a command of the CM machine, reports the events that follow, and sends the messages
     /// that follow, if that is possible within 100 ms (`flush.rs`).
     fn command<T>(
@@ -151,7 +160,7 @@ impl CmAgent {
     /// # Errors
     /// [`CmCallError`].
     pub fn connect(&self, params: &ConnectParams<'_>) -> Result<ConnId, CmCallError> {
-        self.engine.config().peers.check(params.path.remote.to_ip())?;
+        self.engine.check_peer(&params.path)?;
         self.check_alternate(params.alternate.as_ref())?;
         self.engine.cm.find_listener(&params.path, params.service);
         self.engine.command(|machine, now| machine.connect(now, params))
@@ -160,7 +169,7 @@ impl CmAgent {
     /// Checks that the setting `peers` allows the other end of an alternate path.
     fn check_alternate(&self, alternate: Option<&AlternatePath>) -> Result<(), CmCallError> {
         let Some(alternate) = alternate else { return Ok(()) };
-        Ok(self.engine.config().peers.check(alternate.path.remote.to_ip())?)
+        Ok(self.engine.check_peer(&alternate.path)?)
     }
 
     /// Asks the peer to load an alternate path into its queue pair. Sends LAP.
@@ -237,7 +246,7 @@ impl CmAgent {
     /// # Errors
     /// [`CmCallError`].
     pub fn sidr_request(&self, params: &SidrParams<'_>) -> Result<ConnId, CmCallError> {
-        self.engine.config().peers.check(params.path.remote.to_ip())?;
+        self.engine.check_peer(&params.path)?;
         self.engine.cm.find_listener(&params.path, params.service);
         self.engine.command(|machine, now| machine.sidr_request(now, params))
     }

@@ -13,6 +13,7 @@
 //! | `cm/host.rs` | the addresses of this host |
 //! | `cm/local_processes.rs` | processes of this host with connections to this one |
 //! | `cm/route.rs` | which process a received datagram belongs to, and the path of a sent one |
+//! | `cm/subnet.rs` | paths within an InfiniBand subnet |
 //!
 //! # Locks
 //!
@@ -31,6 +32,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vernic_io::host::SlotError;
+use vernic_io::infiniband::ServiceClaim;
 use vernic_io::{ServiceName, Slot, TxPath, random};
 use vernic_proto::Time;
 use vernic_proto::cm::{Cm, CmConfig, CmCounters, Datagram, Event, ListenerId};
@@ -46,6 +48,7 @@ mod forwarded;
 mod host;
 mod local_processes;
 mod route;
+mod subnet;
 
 use early::EarlyRequests;
 use forwarded::Forwarded;
@@ -112,6 +115,8 @@ impl State {
 pub(crate) struct Claimed {
     pub(crate) name: ServiceName,
     pub(crate) listener: Option<ListenerId>,
+    /// The claim at the fabric process, on InfiniBand.
+    pub(crate) claim: Option<ServiceClaim>,
 }
 
 /// The state of a device's connection manager that its threads share.
@@ -147,6 +152,9 @@ impl CmShared {
 
     /// Counts a datagram that is sent by `path`, if it goes to the shared port 4791 of this host.
     pub(crate) fn note_sent(&self, path: &TxPath) {
+        if self.device.rules().has_lids() {
+            return;
+        }
         let ip = path.remote().to_ip();
         if !path.is_local() && (ip.is_loopback() || self.device.has_address(ip)) {
             self.sent_home.fetch_add(1, Ordering::Release);

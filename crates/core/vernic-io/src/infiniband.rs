@@ -33,6 +33,8 @@ use crate::link::{Departure, Link, LinkCounters, LinkError, Nanos, Paths, SendRe
 use crate::link_port::{LinkPort, PortWatch};
 use crate::path::TxPath;
 
+pub use vernic_attach::{AttachError, ServiceClaim};
+
 mod ports;
 mod receive;
 mod route;

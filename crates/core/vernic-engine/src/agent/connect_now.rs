@@ -22,7 +22,7 @@ impl Engine {
     /// address of `path`. Always false if that is not an address of this device.
     fn nobody_listens_here(&self, path: &CmPath, service: ServiceId) -> bool {
         let ip = path.remote.to_ip();
-        if self.config().force_wire || !self.has_address(ip) {
+        if path.lids.is_some() || self.config().force_wire || !self.has_address(ip) {
             return false;
         }
         !self.cm.is_claimed(service, self.local_addr(ip))
@@ -42,7 +42,7 @@ impl CmAgent {
         if engine.is_orphan() {
             return Err(CmCallError::Orphan);
         }
-        engine.config().peers.check(params.path.remote.to_ip())?;
+        engine.check_peer(&params.path)?;
         if engine.nobody_listens_here(&params.path, params.service) {
             return engine.command(|machine, now| {
                 let conn = machine.connect(now, params)?;

@@ -7,12 +7,16 @@
 //! claimed. If two processes claim overlapping names at the same time, at most one of them
 //! succeeds.
 //!
+//! On InfiniBand the fabric process brings requests to the program that has claimed their service.
+//! So there the claim is made with that process ([`ServiceClaim`]), and no names are used.
+//!
 //! Limits: a device has at most [`MAX_NAMES`] listeners and claims.
 //!
 //! [`MAX_NAMES`]: vernic_io::host::MAX_NAMES
 
 use std::net::IpAddr;
 
+use vernic_io::infiniband::{AttachError, ServiceClaim};
 use vernic_io::{LocalAddr, NameError, ServiceName, ServiceScope};
 use vernic_proto::cm::{CmError, ListenerId};
 use vernic_wire::Gid;
@@ -20,6 +24,7 @@ use vernic_wire::cm::ServiceId;
 
 use super::CmAgent;
 use crate::cm::{Claimed, State};
+use crate::device::infiniband;
 use crate::error::ORPHAN;
 use crate::progress::engine::Engine;
 use crate::support::events::lock;
@@ -54,6 +59,14 @@ pub enum ListenError {
         index: u32,
         /// The index of the device's netdev.
         own: u32,
+    },
+    /// The fabric process refuses the claim: usually another program of the host has the service.
+    #[error("{service} cannot be claimed at the host: {source}")]
+    Claim {
+        /// The service.
+        service: ServiceId,
+        /// The reason.
+        source: AttachError,
     },
     /// The system does not allow to claim the name.
     #[error(transparent)]
@@ -91,6 +104,14 @@ impl Engine {
         scope: ServiceScope,
     ) -> Result<(ServiceName, Option<Gid>), ListenError> {
         let device = || self.info().name.clone();
+        if self.rules().has_lids() {
+            // The addresses are those of IP interfaces, which the device does not have itself.
+            let gid = match scope {
+                ServiceScope::Address(address) => Some(Gid::from_ip(address.ip)),
+                ServiceScope::Netdev(_) => None,
+            };
+            return Ok((ServiceName { service, scope }, gid));
+        }
         match scope {
             ServiceScope::Netdev(index)
                 if self.ports().iter().all(|p| p.netdev_index() != index) =>
@@ -129,7 +150,19 @@ impl Engine {
         }
     }
 
-    fn claim(&self, name: &ServiceName) -> Result<(), ListenError> {
+    /// Claims a name. Returns the claim that has to be kept, on InfiniBand.
+    fn claim(&self, name: &ServiceName) -> Result<Option<ServiceClaim>, ListenError> {
+        let service = name.service;
+        if self.rules().has_lids() {
+            let slot = self.with_lane(|lane| lane.first_slot(self.slots()));
+            let slot = slot.map_err(|_| ListenError::NotAttached)?;
+            let address = match name.scope {
+                ServiceScope::Address(address) => Some(address.ip),
+                ServiceScope::Netdev(_) => None,
+            };
+            let claim = infiniband::claim(self.config(), slot, service, address);
+            return claim.map(Some).map_err(|source| ListenError::Claim { service, source });
+        }
         self.slots().claim_name(name)?;
         for other in self.overlapping(name) {
             let taken = match self.slots().is_claimed(&other) {
@@ -140,7 +173,15 @@ impl Engine {
             self.slots().release_name(name);
             return Err(taken);
         }
-        Ok(())
+        Ok(None)
+    }
+
+    /// Gives up a claim.
+    fn give_up(&self, claimed: &Claimed) {
+        // A claim at the fabric process ends when it is dropped.
+        if claimed.claim.is_none() {
+            self.slots().release_name(&claimed.name);
+        }
     }
 }
 
@@ -159,8 +200,8 @@ impl CmAgent {
         self.check()?;
         let (name, _) = self.engine.name_of(service, scope)?;
         let mut listening = lock(&self.engine.cm.listening);
-        self.engine.claim(&name)?;
-        listening.push(Claimed { name, listener: None });
+        let claim = self.engine.claim(&name)?;
+        listening.push(Claimed { name, listener: None, claim });
         Ok(())
     }
 
@@ -181,17 +222,22 @@ impl CmAgent {
         };
         if let Some(at) = listening.iter().position(is_it) {
             let claimed = listening.swap_remove(at);
-            self.engine.slots().release_name(&claimed.name);
+            self.engine.give_up(&claimed);
         }
     }
 
     /// Whether a process of this host, perhaps this one, has claimed the service at `scope`, or at
-    /// an overlapping address or netdev.
+    /// an overlapping address or netdev. On InfiniBand, where this cannot be known, the answer is
+    /// true.
     ///
     /// # Errors
     /// [`ListenError`].
     pub fn is_claimed(&self, service: ServiceId, scope: ServiceScope) -> Result<bool, ListenError> {
         self.check()?;
+        if self.engine.rules().has_lids() {
+            // No program can look up the claims of others.
+            return Ok(true);
+        }
         let (name, _) = self.engine.name_of(service, scope)?;
         for name in [name].into_iter().chain(self.engine.overlapping(&name)) {
             if self.engine.slots().is_claimed(&name)? {
@@ -219,17 +265,17 @@ impl CmAgent {
         let (name, gid) = engine.name_of(service, scope)?;
         let mut listening = lock(&engine.cm.listening);
         let reserved = place_of(&listening, &name);
-        match reserved {
+        let claim = match reserved {
             Some(at) if listening[at].listener.is_some() => return Err(ListenError::InUse(name)),
-            Some(_) => {}
+            Some(_) => None,
             None => engine.claim(&name)?,
-        }
+        };
         let listener = self.open(&name, gid, backlog);
         match (&listener, reserved) {
             (Ok(id), Some(at)) => listening[at].listener = Some(*id),
-            (Ok(id), None) => listening.push(Claimed { name, listener: Some(*id) }),
+            (Ok(id), None) => listening.push(Claimed { name, listener: Some(*id), claim }),
             (Err(_), Some(_)) => {}
-            (Err(_), None) => engine.slots().release_name(&name),
+            (Err(_), None) => engine.give_up(&Claimed { name, listener: None, claim }),
         }
         drop(listening);
         // The listener has new sockets, which the background thread must watch.
@@ -251,6 +297,9 @@ impl CmAgent {
             };
             machine.listen(name.service, gid, backlog)?
         };
+        if self.engine.rules().has_lids() {
+            return Ok(listener);
+        }
         match self.engine.slots().open_name(name) {
             Ok(()) => Ok(listener),
             Err(error) => {
@@ -277,7 +326,7 @@ impl CmAgent {
             return;
         };
         let claimed = listening.swap_remove(at);
-        self.engine.slots().release_name(&claimed.name);
+        self.engine.give_up(&claimed);
         self.close(listener);
         drop(listening);
         // The background thread must stop watching the listener's sockets.

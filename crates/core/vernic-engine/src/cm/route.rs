@@ -42,9 +42,9 @@ use crate::support::events::lock;
 use crate::support::packets::reason_of;
 
 /// The process that a message is for, in terms of what the message contains.
-enum For {
-    /// The process that listens for this service.
-    Service(ServiceId),
+enum For<'a> {
+    /// The process that listens for this service, with the private data of the request.
+    Service(ServiceId, &'a [u8]),
     /// The process that made this communication id.
     Owner(CommId),
     /// The process that received the request for the connection which the sender of the message
@@ -53,10 +53,14 @@ enum For {
 }
 
 /// Returns whom a message is for, and the id that its sender uses for the connection.
-fn addressee(message: &CmMessage) -> (For, Option<CommId>) {
+fn addressee(message: &CmMessage) -> (For<'_>, Option<CommId>) {
     match message {
-        CmMessage::Req(req) => (For::Service(req.service_id), Some(req.local_comm_id)),
-        CmMessage::SidrReq(req) => (For::Service(req.service_id), Some(req.request_id)),
+        CmMessage::Req(req) => {
+            (For::Service(req.service_id, req.private_data.as_bytes()), Some(req.local_comm_id))
+        }
+        CmMessage::SidrReq(req) => {
+            (For::Service(req.service_id, req.private_data.as_bytes()), Some(req.request_id))
+        }
         CmMessage::Rej(rej) if rej.remote_comm_id == CommId::NONE => {
             (For::Asked(rej.local_comm_id), None)
         }
@@ -91,11 +95,11 @@ impl CmShared {
                 }
             }
             // This check comes after the hand-over, because another process has its own setting
-            // `peers`.
-            if !self.device.config().peers.contains(meta.src.ip()) {
+            // `peers`. Peers are IP addresses there.
+            if !self.has_lids() && !self.device.config().peers.contains(meta.src.ip()) {
                 return Err(DropReason::PeerNotAllowed);
             }
-            if !self.is_answered_here(&whose, meta) {
+            if !self.is_answered_here(&whose, packet) {
                 let kept = lock(&self.early).keep(packet, now);
                 match kept {
                     EarlyOutcome::Here => return Ok(()),
@@ -112,15 +116,17 @@ impl CmShared {
                 let _ = self.find_here(meta.src.ip(), id);
             }
         }
-        self.give_mad(table, meta, mad, now)
+        self.give_mad(table, packet, mad, now)
     }
 
     /// Whether this process has a better answer to the message than a REJ that says that no process
     /// listens.
-    fn is_answered_here(&self, whose: &For, meta: &RxMeta) -> bool {
+    fn is_answered_here(&self, whose: &For<'_>, packet: &RxPacket<'_>) -> bool {
         match *whose {
             For::Owner(_) | For::Asked(_) => true,
-            For::Service(service) => self.has_listener(service, meta.dst.gid()),
+            For::Service(service, data) => {
+                self.has_listener(service, self.path_of(packet).called(service, data))
+            }
         }
     }
 
@@ -160,7 +166,7 @@ impl CmShared {
         let packet = early.packet();
         let payload = Packet::parse(packet.transport()).map_err(reason_of)?.payload();
         let mad: &[u8; MAD_LEN] = payload.try_into().map_err(|_| DropReason::Length)?;
-        self.give_mad(table, packet.meta, mad, now)
+        self.give_mad(table, &packet, mad, now)
     }
 
     fn retry(&self, table: &mut QpTable, early: EarlyRequest, now: Time) -> Result<(), DropReason> {
@@ -184,29 +190,38 @@ impl CmShared {
                 HandoverResult::NoOwner => {}
             }
         }
-        if early.is_late() || self.is_answered_here(&whose, packet.meta) {
-            return self.give_mad(table, packet.meta, mad, now);
+        if early.is_late() || self.is_answered_here(&whose, &packet) {
+            return self.give_mad(table, &packet, mad, now);
         }
         lock(&self.early).put_back(early, now);
         Ok(())
     }
 
-    /// Gives a datagram to the machine of this process.
-    fn give_mad(
-        &self,
-        table: &mut QpTable,
-        meta: &RxMeta,
-        mad: &[u8; MAD_LEN],
-        now: Time,
-    ) -> Result<(), DropReason> {
-        let path = CmPath {
+    /// Returns the path that a packet came by.
+    fn path_of(&self, packet: &RxPacket<'_>) -> CmPath {
+        let meta = packet.meta;
+        if self.has_lids() {
+            return self.subnet_path_of(packet);
+        }
+        CmPath {
             traffic_class: meta.traffic_class & !3,
             roce: match meta.dst {
                 Address::RoceV1(_) => RoceVersion::V1,
                 _ => RoceVersion::V2,
             },
             ..CmPath::new(meta.dst.gid(), meta.src.gid())
-        };
+        }
+    }
+
+    /// Gives a datagram to the machine of this process.
+    fn give_mad(
+        &self,
+        table: &mut QpTable,
+        packet: &RxPacket<'_>,
+        mad: &[u8; MAD_LEN],
+        now: Time,
+    ) -> Result<(), DropReason> {
+        let (path, meta) = (self.path_of(packet), packet.meta);
         let given = self.with_machine(table, |machine, table| {
             machine.handle_mad_with(now, path, mad, &|qpn| table.heard(qpn))
         });
@@ -223,7 +238,11 @@ impl CmShared {
 
     /// Hands a datagram over if it belongs to another process. Returns [`HandoverResult::NoOwner`]
     /// if this process has to handle it.
-    fn hand_mad_over(&self, packet: &RxPacket<'_>, whose: &For) -> HandoverResult {
+    fn hand_mad_over(&self, packet: &RxPacket<'_>, whose: &For<'_>) -> HandoverResult {
+        if self.has_lids() {
+            // The fabric process has brought the packet to the process that it is for.
+            return HandoverResult::NoOwner;
+        }
         match *whose {
             For::Owner(id) => {
                 let slot = slot_of(id);
@@ -232,7 +251,7 @@ impl CmShared {
                 }
                 self.device.slots().hand_over_to_slot(slot, packet)
             }
-            For::Service(service) => match self.has_listener(service, packet.meta.dst.gid()) {
+            For::Service(service, _) => match self.has_listener(service, packet.meta.dst.gid()) {
                 true => HandoverResult::NoOwner,
                 false => self.hand_over_to_listener(packet, service),
             },
@@ -259,7 +278,7 @@ impl CmShared {
     /// receives. Returns at once unless that process is of this host and has been asked, which
     /// happens when its message arrives, but has not answered yet. Holds no lock while it waits.
     pub(crate) fn find_peer(&self, conn: ConnId) {
-        if self.device.config().force_wire || self.device.is_orphan() {
+        if self.is_for_the_link() || self.device.is_orphan() {
             return;
         }
         let peer = lock(&self.state).machine.as_ref().and_then(|machine| machine.peer(conn));
@@ -282,7 +301,7 @@ impl CmShared {
     /// Sends no query about addresses of other hosts: such an address may be forged, and a query
     /// costs system calls and takes the place of another query.
     fn find_here(&self, ip: IpAddr, id: CommId) -> Option<PeerProcess> {
-        if self.device.config().force_wire || !lock(&self.host).has(ip, self.device.now()) {
+        if self.is_for_the_link() || !lock(&self.host).has(ip, self.device.now()) {
             return None;
         }
         match self.device.slots().lookup(ip, slot_of(id).qpn(0)) {
@@ -302,7 +321,7 @@ impl CmShared {
     /// Looks up the process of this host that listens for `service` at the other end of `path`, so
     /// that [`mad_path`](Self::mad_path) knows its port. May block; holds no lock while it waits.
     pub(crate) fn find_listener(&self, path: &CmPath, service: ServiceId) {
-        if self.device.config().force_wire || self.device.is_orphan() {
+        if self.is_for_the_link() || self.device.is_orphan() {
             return;
         }
         let wait = Duration::from_micros(self.device.config().peer_query_us);
@@ -315,8 +334,16 @@ impl CmShared {
         }
     }
 
+    /// Whether messages to processes of this host go by the link as well.
+    fn is_for_the_link(&self) -> bool {
+        self.device.config().force_wire || self.has_lids()
+    }
+
     /// Returns the path by which a datagram is sent.
     pub(crate) fn mad_path(&self, out: &Datagram) -> TxPath {
+        if let Some(lids) = out.path.lids {
+            return self.subnet_mad_path(&out.path, lids);
+        }
         let ip = out.path.remote.to_ip();
         let message = CmMessage::parse(&out.mad).ok().map(|(_, message)| message);
         let first = message.map_or(0, |message| flow_of(&message));
@@ -357,7 +384,7 @@ impl CmShared {
         match addressee(message).0 {
             For::Owner(id) => self.find_here(ip, id),
             For::Asked(_) => None,
-            For::Service(service) => {
+            For::Service(service, _) => {
                 let names = self.names_of(service, self.device.local_addr(ip));
                 names.iter().find_map(|name| self.device.slots().known_server(name, ip))
             }
@@ -376,7 +403,7 @@ fn flow_of(message: &CmMessage) -> u16 {
     let id = match addressee(message) {
         // A REJ that withdraws a request uses the source port of that request.
         (For::Owner(id) | For::Asked(id), _) => id,
-        (For::Service(_), id) => id.unwrap_or(CommId::NONE),
+        (For::Service(..), id) => id.unwrap_or(CommId::NONE),
     };
     hash(id.value()) as u16
 }

@@ -4,7 +4,11 @@
 //! host's adapter, and no device of this machine's netdevs. The fabric process has the adapter
 //! (docs/fabric.md); several programs may use it at once.
 
-use vernic_io::infiniband::{Adapter, FabricHost, InfinibandFactory};
+use std::net::IpAddr;
+
+use vernic_io::Slot;
+use vernic_io::infiniband::{Adapter, AttachError, FabricHost, InfinibandFactory, ServiceClaim};
+use vernic_wire::cm::ServiceId;
 
 use crate::config::Config;
 use crate::error::OpenError;
@@ -34,4 +38,18 @@ pub(crate) fn adapter(config: &Config) -> Result<Adapter, OpenError> {
         host: place.host.clone(),
         source,
     })
+}
+
+/// Claims a service for a process slot: requests for it come to this process, those for one IP
+/// address or all.
+///
+/// # Errors
+/// [`AttachError`].
+pub(crate) fn claim(
+    config: &Config,
+    slot: Slot,
+    service: ServiceId,
+    address: Option<IpAddr>,
+) -> Result<ServiceClaim, AttachError> {
+    ServiceClaim::claim(&config.fabric, &config.host, slot.value(), service, address)
 }

@@ -238,7 +238,10 @@ pub fn address_transport(config: &Config) -> Transport {
 pub fn looks_for_transport(config: &Config) -> bool {
     let names_one =
         |prefix| config.device.strip_prefix(prefix).is_some_and(|n: &str| n.parse::<u32>().is_ok());
-    config.transport == TransportChoice::Both && !names_one("viw") && !names_one("vernic")
+    config.transport == TransportChoice::Both
+        && !infiniband::is_chosen(config)
+        && !names_one("viw")
+        && !names_one("vernic")
 }
 
 /// Returns the number in the name of an iWARP device.

@@ -15,7 +15,7 @@ use vernic_io::host::SlotTable;
 use vernic_io::{Clock, LocalAddr, Origin, TxPath, Waker};
 use vernic_mem::{Memory, MwHandle};
 use vernic_proto::Time;
-use vernic_wire::{Gid, PortNum, Rkey};
+use vernic_wire::{Gid, Lid, PortNum, Rkey};
 
 use crate::config::{Config, PeerRefused};
 use crate::counters::Counters;
@@ -198,6 +198,11 @@ impl Device {
     /// Returns the port that has a GID; port 1 if none has it.
     pub(crate) fn port_of_gid(&self, gid: Gid) -> &Port {
         self.ports.iter().find(|port| port.has_gid(gid)).unwrap_or(&self.ports[0])
+    }
+
+    /// Returns the port that has a LID, with any path bits.
+    pub(crate) fn port_of_lid(&self, lid: Lid) -> Option<&Port> {
+        self.ports.iter().find(|port| port.has_lid(lid))
     }
 
     /// Returns the filled rows of all GID tables, those of port 1 first.

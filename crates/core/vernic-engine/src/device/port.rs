@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use vernic_io::{LinkPort, LocalAddr, NoPath, OpenPath, PathRequest, Paths, PortState, TxPath};
-use vernic_wire::{Gid, Mtu, Pkey, PortNum};
+use vernic_wire::{Gid, Lid, Mtu, Pkey, PortNum};
 
 use crate::device::gid::GidTable;
 use crate::device::limits::MAX_PKEYS;
@@ -116,6 +116,13 @@ impl Port {
     /// port's netdev only.
     pub(crate) fn local_addr(&self, ip: IpAddr) -> LocalAddr {
         LocalAddr::new(ip, self.netdev_index)
+    }
+
+    /// Whether a LID is one of this port, with any path bits.
+    pub(crate) fn has_lid(&self, lid: Lid) -> bool {
+        let Some(link) = self.link() else { return false };
+        let free = (1u16 << link.lmc.min(7)) - 1;
+        link.lid.is_unicast() && lid.value() & !free == link.lid.value()
     }
 
     /// Locks the GID table.

@@ -140,7 +140,8 @@ impl Gsi {
             // Bounded by the batch.
             while let Some(room) = tx.room() {
                 let Some(out) = next() else { return };
-                let len = write(psn, (Qpn::GSI, GSI_QKEY), &out.mad, room);
+                let to = (Qpn::GSI, GSI_QKEY, out.path.pkey);
+                let len = write(psn, to, &out.mad, room);
                 let path = cm.mad_path(&out);
                 cm.note_sent(&path);
                 tx.push(&path, len);
@@ -151,7 +152,7 @@ impl Gsi {
             // Bounded by the batch.
             while let Some(room) = tx.room() {
                 let Some(out) = next() else { return };
-                let to = (out.address.qpn, out.address.qkey);
+                let to = (out.address.qpn, out.address.qkey, Pkey::DEFAULT);
                 let len = write(psn, to, &out.mad, room);
                 tx.push(&mads.path(&out.address), len);
             }
@@ -161,10 +162,16 @@ impl Gsi {
     }
 }
 
-/// Writes a packet with the datagram to a queue pair with its Q_Key, without the ICRC; returns its
-/// length.
-fn write(psn: &mut Psn, (to, qkey): (Qpn, Qkey), mad: &[u8; MAD_LEN], room: &mut [u8]) -> usize {
+/// Writes a packet with the datagram to a queue pair with its Q_Key in a partition, without the
+/// ICRC; returns its length.
+fn write(
+    psn: &mut Psn,
+    (to, qkey, pkey): (Qpn, Qkey, Pkey),
+    mad: &[u8; MAD_LEN],
+    room: &mut [u8],
+) -> usize {
     let mut headers = Headers::new(Bth::new(Opcode::UD_SEND_ONLY, to, *psn));
+    headers.bth.pkey = pkey;
     headers.deth = Some(Deth::new(qkey, Qpn::GSI));
     *psn = psn.add(1);
     let start = headers.emit(room);
@@ -173,14 +180,20 @@ fn write(psn: &mut Psn, (to, qkey): (Qpn, Qkey), mad: &[u8; MAD_LEN], room: &mut
 }
 
 /// Returns the datagram in a packet for QP1, if everything about the packet is right.
-fn mad_of<'a>(packet: &RxPacket<'a>) -> Result<(Deth, &'a [u8; MAD_LEN]), DropReason> {
+///
+/// On InfiniBand the datagram may be of any partition of the port: the fabric process has checked
+/// that it is of one.
+fn mad_of<'a>(
+    packet: &RxPacket<'a>,
+    is_infiniband: bool,
+) -> Result<(Deth, &'a [u8; MAD_LEN]), DropReason> {
     let parsed = Packet::parse(packet.transport()).map_err(reason_of)?;
     let is_send = parsed.info().service == Service::Ud && parsed.imm().is_none();
     let deth = parsed.deth().filter(|_| is_send).ok_or(DropReason::WrongService)?;
     if packet.meta.dst.gid().is_multicast() {
         return Err(DropReason::NotAttached);
     }
-    if !parsed.bth().pkey.matches(Pkey::DEFAULT) {
+    if !is_infiniband && !parsed.bth().pkey.matches(Pkey::DEFAULT) {
         return Err(DropReason::Pkey);
     }
     if deth.qkey != GSI_QKEY {
@@ -201,7 +214,7 @@ fn take(
     packet: &RxPacket<'_>,
     now: Time,
 ) -> Result<(), DropReason> {
-    let (deth, mad) = mad_of(packet)?;
+    let (deth, mad) = mad_of(packet, cm.has_lids())?;
     let header = MadHeader::parse(mad).map_err(|_| DropReason::Malformed)?;
     match header.mgmt_class {
         MgmtClass::COMMUNICATION => cm.take_mad(table, packet, mad, now),
@@ -274,7 +287,7 @@ mod tests {
         let src: SocketAddr = "10.0.0.1:50000".parse().unwrap();
         let (dst, icrc) = (dst.parse().unwrap(), Icrc::Good);
         let meta = RxMeta { icrc, ..vernic_io::udp::arrival(src, dst) };
-        mad_of(&RxPacket { bytes: &bytes, meta: &meta, segment: 0 }).map(|_| ())
+        mad_of(&RxPacket { bytes: &bytes, meta: &meta, segment: 0 }, false).map(|_| ())
     }
 
     const HERE: &str = "10.0.0.2:4791";
@@ -310,7 +323,7 @@ mod tests {
         let mad = std::array::from_fn(|i| i as u8);
         let mut room = [0; 300];
         for psn in 0..2 {
-            let len = write(&mut next, (Qpn::GSI, GSI_QKEY), &mad, &mut room);
+            let len = write(&mut next, (Qpn::GSI, GSI_QKEY, Pkey::DEFAULT), &mad, &mut room);
             let parsed = Packet::parse(&room[..len]).unwrap();
             assert_eq!((parsed.payload(), parsed.psn()), (&mad[..], Psn::new(psn)));
             assert_eq!((parsed.dest_qpn(), len), (Qpn::GSI, 276));

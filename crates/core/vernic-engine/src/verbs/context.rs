@@ -17,7 +17,7 @@ use vernic_io::{
 };
 use vernic_proto::congestion::Congestion;
 use vernic_proto::{AddressVector, DropReason, QpState, Time};
-use vernic_wire::{Gid, Mtu, Pkey, PortNum, Qpn, RoceVersion};
+use vernic_wire::{Gid, Lid, Mtu, Pkey, PortNum, Qpn, RoceVersion};
 
 use crate::agent::CmAgent;
 use crate::config::Config;
@@ -310,6 +310,19 @@ impl Context {
     /// Returns a row of the P_Key table of a port; row 0 is the default partition.
     pub fn pkey(&self, port: PortNum, index: u16) -> Option<Pkey> {
         self.engine().port(port).ok()?.pkey(index)
+    }
+
+    /// Returns the row of a port's P_Key table that has a partition, as a full or limited member.
+    pub fn pkey_row(&self, port: PortNum, pkey: Pkey) -> Option<(u16, Pkey)> {
+        (0..self.engine().rules().pkey_table_len()).find_map(|index| {
+            let row = self.pkey(port, index)?;
+            (row.to_full() == pkey.to_full()).then_some((index, row))
+        })
+    }
+
+    /// Returns the number of the port that has a LID, with any path bits: InfiniBand links only.
+    pub fn port_of_lid(&self, lid: Lid) -> Option<PortNum> {
+        self.engine().port_of_lid(lid).map(Port::number)
     }
 
     /// Returns the connection manager of the device.
