@@ -9,10 +9,10 @@ use std::sync::{Arc, Mutex};
 
 use vernic_engine::{
     CmAttachError, CmSink, Config, Context, DeviceInfo, GidEntry, ListenError, Mtu, OpenError,
-    Transport, device_with, devices,
+    Transport, configured_devices, device_with, devices, no_device,
 };
 use vernic_io::{LocalAddr, ServiceScope};
-use vernic_proto::cm::ListenerId;
+use vernic_proto::cm::{CmPath, ListenerId};
 use vernic_wire::cm::ServiceId;
 use vernic_wire::{PortNum, RoceVersion};
 
@@ -157,14 +157,31 @@ impl Device {
         }
     }
 
-    /// The active MTU of port 1, the only one of the devices that this crate opens.
-    pub(crate) fn mtu(&self) -> Mtu {
-        self.context.active_mtu(PortNum(1))
+    /// The active MTU of a port.
+    pub(crate) fn mtu(&self, port: PortNum) -> Mtu {
+        self.context.active_mtu(port)
+    }
+
+    /// Whether the device is one of an InfiniBand fabric: its addresses are those of IP interfaces.
+    pub(crate) fn has_lids(&self) -> bool {
+        self.context.info().transport == Transport::InfiniBand
+    }
+
+    /// The port of this end of a path.
+    pub(crate) fn port_of(&self, path: &CmPath) -> PortNum {
+        let port = path.lids.and_then(|lids| self.context.port_of_lid(lids.local));
+        port.unwrap_or(PortNum(1))
     }
 
     fn is(&self, info: &DeviceInfo) -> bool {
         self.key() == DeviceKey::of(info)
     }
+}
+
+/// The device of the fabric's host that the settings name.
+fn device_of(config: &Config) -> Result<DeviceInfo, OpenError> {
+    let found = configured_devices(config)?.into_iter().next();
+    found.map_or_else(|| Err(no_device()?), Ok)
 }
 
 /// The device of a transport on the netdev of a RoCE device.
@@ -222,6 +239,29 @@ impl Devices {
         }
     }
 
+    /// The device of the fabric's host that the settings name.
+    ///
+    /// # Errors
+    /// The errors of opening the device.
+    pub(crate) fn fabric(&self) -> Result<Arc<Device>, OpenError> {
+        let is_it = |device: &Arc<Device>| device.has_lids();
+        match self.open().into_iter().find(is_it) {
+            Some(device) => Ok(device),
+            None => self.device(&device_of(&self.config)?),
+        }
+    }
+
+    /// The devices where ids of all addresses listen.
+    ///
+    /// # Errors
+    /// [`OpenError::NetDev`], [`OpenError::Fabric`].
+    pub(crate) fn usable(&self) -> Result<Vec<DeviceInfo>, OpenError> {
+        match self.transport {
+            Transport::InfiniBand => Ok(vec![device_of(&self.config)?]),
+            _ => devices(),
+        }
+    }
+
     /// The open device that `info` describes; opened if it is not open.
     ///
     /// # Errors
@@ -265,7 +305,7 @@ impl Devices {
     /// # Errors
     /// The errors of opening the device.
     pub(crate) fn named(&self, name: &str) -> Result<Arc<Context>, OpenError> {
-        let all = devices()?;
+        let all = self.usable()?;
         let beside = all.iter().cloned().map(DeviceInfo::into_iwarp);
         let on_netdev = all.iter().find(|info| info.port.netdev == name).cloned();
         let named = all.iter().cloned().chain(beside).find(|info| info.name == name);

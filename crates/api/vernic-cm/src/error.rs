@@ -5,6 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 
 use libc::c_int;
+use vernic_attach::AttachError;
 use vernic_engine::iwarp::{ConnectError, StartError};
 use vernic_engine::{
     CmCallError, LinkError, ListenError, McastError, ModifyError, OpenError, PathError, QpType,
@@ -74,6 +75,42 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
+    /// The host of the fabric has no IP interface that suits.
+    #[error(
+        "host {host} of fabric {fabric} has no IP interface {wanted}; its addresses: {present}. `vernic \
+         fabric ipoib {fabric} {host} --address ADDRESS/LENGTH` makes one (with --no-device without root)"
+    )]
+    NoInterface {
+        /// The fabric.
+        fabric: String,
+        /// The host.
+        host: String,
+        /// What the interface must have.
+        wanted: String,
+        /// The addresses that there are.
+        present: String,
+    },
+    /// The link of the IP interface is down.
+    #[error(
+        "the IP interface of host {host} of fabric {fabric} in partition {pkey} is down: usually no subnet \
+         manager runs (`vernic fabric up --sm` has one), or it has not let the port into the partition"
+    )]
+    LinkDown {
+        /// The fabric.
+        fabric: String,
+        /// The host.
+        host: String,
+        /// The partition.
+        pkey: vernic_wire::Pkey,
+    },
+    /// Only an InfiniBand device has paths that a program may choose.
+    #[error(
+        "a path of the program's own: only devices of InfiniBand take one, RoCE's is the address"
+    )]
+    NoSubnet,
+    /// The fabric process, or the owner of an IP interface, cannot be asked.
+    #[error(transparent)]
+    Fabric(#[from] AttachError),
     /// The port is taken.
     #[error("port {} of {port_space} is in use on {addr} by {by}", .addr.port())]
     InUse {
@@ -308,6 +345,10 @@ impl Error {
             Self::Failed { kind: EventKind::Rejected, .. } => libc::ECONNREFUSED,
             Self::Failed { status, .. } => status.abs(),
             Self::Device(error) => errno_of_open(error),
+            Self::NoInterface { .. } => libc::EADDRNOTAVAIL,
+            Self::LinkDown { .. } => libc::ENETDOWN,
+            Self::NoSubnet => libc::EOPNOTSUPP,
+            Self::Fabric(error) => error.errno(),
             Self::NoRoute { source, .. } | Self::Os { source, .. } => errno_of(source),
             Self::InUse { everywhere: false, .. } => libc::EADDRINUSE,
             Self::Privileged { .. } => libc::EACCES,
@@ -381,6 +422,7 @@ fn errno_of_listen(error: &ListenError) -> c_int {
     match error {
         ListenError::InUse(_) => libc::EADDRINUSE,
         ListenError::NoSuchAddress { .. } => libc::EADDRNOTAVAIL,
+        ListenError::Claim { source, .. } => source.errno(),
         ListenError::Name(NameError::TooMany { .. }) => libc::EMFILE,
         ListenError::Name(NameError::Os { source, .. }) => errno_of(source),
         ListenError::Orphan => libc::EIO,

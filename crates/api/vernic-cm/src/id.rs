@@ -12,7 +12,8 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-use vernic_engine::{Context, GidEntry, Qp, QpType, Transport};
+use vernic_attach::IpInterface;
+use vernic_engine::{Context, GidEntry, Mtu, Pkey, PortNum, Qp, QpType, Transport};
 use vernic_io::tcp::Bound;
 use vernic_proto::cm::CmPath;
 use vernic_wire::cm::PortSpace;
@@ -36,12 +37,13 @@ mod connection;
 mod event;
 mod listen;
 mod multicast;
-mod next_hop_wait;
 mod options;
 mod qp;
 mod resolve;
 mod shared;
 mod stream;
+mod subnet;
+mod waits;
 mod write;
 
 pub use channel::EventChannel;
@@ -65,6 +67,21 @@ use write::Written;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CommEstablished;
 
+/// Where an id and its peer are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The port of the device, once an address has decided it.
+    pub port: Option<PortNum>,
+    /// The GID of the port.
+    pub local: Option<Gid>,
+    /// The GID of the peer's port.
+    pub remote: Option<Gid>,
+    /// The partition.
+    pub pkey: Pkey,
+    /// The path MTU, once the route is resolved.
+    pub mtu: Option<Mtu>,
+}
+
 /// The state of an id that changes.
 #[derive(Debug)]
 pub(crate) struct Inner {
@@ -79,8 +96,13 @@ pub(crate) struct Inner {
     /// The port, kept from other processes while the id is bound and does not listen.
     pub(crate) reserved: Vec<Reservation>,
     pub(crate) options: Options,
-    /// The path of the request that the id was made for.
+    /// The path of the request that the id was made for; on InfiniBand, the path that was resolved,
+    /// too.
     pub(crate) path: Option<CmPath>,
+    /// The IP interface, on InfiniBand, once an address has decided it.
+    pub(crate) interface: Option<Box<IpInterface>>,
+    /// The largest path MTU of the path, if the path has another than its port.
+    pub(crate) path_mtu: Option<Mtu>,
     pub(crate) qp: Option<Arc<Qp>>,
     /// The queue pair that the program brings up itself, as far as it has named it.
     pub(crate) own_qp: Weak<Qp>,
@@ -145,6 +167,8 @@ impl Id {
             reserved: Vec::new(),
             options: Options::default(),
             path: None,
+            interface: None,
+            path_mtu: None,
             qp: None,
             own_qp: Weak::new(),
             connection: None,
@@ -222,6 +246,12 @@ impl Id {
     /// The index of the local address in the device's GID table.
     pub fn local_gid_index(&self) -> Option<u8> {
         self.look(|inner| Some(inner.local_row()?.index)).flatten()
+    }
+
+    /// The port that the id is on, its GID, the peer's GID, and the partition, as far as they are
+    /// known.
+    pub fn place(&self) -> Place {
+        self.look(Inner::place).unwrap_or_default()
     }
 
     /// The path to the peer, once the peer is resolved or has connected.
@@ -333,16 +363,32 @@ impl Inner {
     /// The row of the local address in the GID table.
     pub(crate) fn local_row(&self) -> Option<GidEntry> {
         let device = self.device.as_ref()?;
+        if device.has_lids() {
+            return device.context.gid_row(self.port_gid()?);
+        }
         let version = self.path.map_or(device.context.config().roce, |path| path.roce);
         device.row_of(route::local(self.local?), version)
     }
 
+    /// Where the id and its peer are.
+    fn place(&self) -> Place {
+        let port = self.device.as_ref().map(|_| self.port_num());
+        let of = |address: Option<SocketAddr>| {
+            address.filter(|a| !a.ip().is_unspecified()).map(|a| Gid::from_ip(a.ip()))
+        };
+        let (mut local, mut remote) = (of(self.local), of(self.peer));
+        if self.device.as_ref().is_some_and(|device| device.has_lids()) {
+            (local, remote) = (self.port_gid(), self.path.map(|path| path.remote));
+        }
+        let mtu = self.device.as_ref().map(|device| self.largest_mtu(device));
+        Place { port, local, remote, pkey: self.pkey(), mtu }
+    }
+
     /// The path to the peer.
     pub(crate) fn path(&self) -> Option<CmPath> {
-        if self.path.is_some() {
+        if self.path.is_some() || self.device.as_ref()?.has_lids() {
             return self.path;
         }
-        self.device.as_ref()?;
         let roce = self.local_row().map_or(RoceVersion::V2, |row| row.kind.roce_version());
         let (local, peer) = (Gid::from_ip(self.local?.ip()), Gid::from_ip(self.peer?.ip()));
         Some(CmPath { traffic_class: self.options.tos, roce, ..CmPath::new(local, peer) })

@@ -32,6 +32,7 @@
 //! | `registry.rs`, `registry/` | events that wait: their id, their channel, their order |
 //! | `worker.rs` | the background thread |
 //! | `device.rs`, `device/` | the open devices, and the engine's interface for RoCE |
+//! | `fabric.rs` | the IP interfaces of a host of an InfiniBand fabric |
 //! | `ports.rs` | port spaces |
 //! | `route.rs` | from a destination to the source address |
 //! | `error.rs` | errors and their errno |
@@ -51,6 +52,7 @@
 mod device;
 mod error;
 mod event;
+mod fabric;
 mod id;
 mod key;
 mod manager;
@@ -70,7 +72,7 @@ mod worker;
 
 pub use error::{Error, StreamError};
 pub use event::{ConnInfo, EventKind, Param, UdInfo};
-pub use id::{CommEstablished, Event, EventChannel, Id, IdOption, JoinState};
+pub use id::{CommEstablished, Event, EventChannel, Id, IdOption, JoinState, Place};
 pub use manager::Manager;
 pub use param::{ConnParam, UDP_QKEY};
 pub use ports::v6_only;

@@ -112,10 +112,10 @@ impl Drop for Expecting<'_> {
 
 /// Whether the addresses in a request are those of its packets: programs are given the addresses in
 /// the request, and some trust a peer by its address. (The kernel looks the sender's address up in
-/// its routes.)
+/// its routes.) On InfiniBand a packet has no IP address, so nothing can be compared.
 fn is_of_path(header: &CmaHeader, path: &CmPath) -> bool {
     let ends = (path.remote.to_ip(), path.local.to_ip());
-    header.version == 0 && (header.src, header.dst) == ends
+    header.version == 0 && (path.lids.is_some() || (header.src, header.dst) == ends)
 }
 
 impl Registry {
@@ -238,7 +238,12 @@ impl Registry {
             _ => return,
         };
         let Some(listeners) = tables.listeners.get(&listener) else { return };
-        let v4 = matches!(path.local.to_ip(), IpAddr::V4(_));
+        // On InfiniBand the IP addresses are those of interfaces, and only the request has them.
+        let called = match (&private_data, path.lids) {
+            (Ok(header), Some(_)) => header.dst,
+            _ => path.local.to_ip(),
+        };
+        let v4 = called.is_ipv4();
         let Some(entry) = listeners
             .iter()
             .find(|entry| if v4 { entry.v4 } else { entry.v6 })
@@ -263,7 +268,7 @@ impl Registry {
             self.worker.add(Task::Refuse { agent, conn, reason, info });
             return;
         }
-        let most = device.mtu();
+        let most = device.mtu(device.port_of(&path));
         if kind.path_mtu().is_some_and(|mtu| mtu > most) {
             let from = path.remote.to_ip();
             tracing::warn!(%from, port = entry.port, %most, "a request for a larger path MTU is refused");

@@ -8,10 +8,12 @@ pub enum State {
     Idle,
     /// The id has a port, and an address unless that is the wildcard.
     Bound,
-    /// The destination has a device, and the next hop is being resolved.
+    /// The destination has a device, and the next hop or the port is being resolved.
     AddrQuery,
     /// The destination has a device, and the next hop is known.
     AddrResolved,
+    /// The route is being asked for.
+    RouteQuery,
     /// The route is known.
     RouteResolved,
     /// The id is connecting, being connected, or connected.

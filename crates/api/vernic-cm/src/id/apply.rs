@@ -10,7 +10,7 @@ use crate::device::Device;
 use crate::event::{ConnInfo, EventKind, Param, UdInfo};
 use crate::id::Event;
 use crate::id::connection::{Connection, Peer, Phase, random_psn};
-use crate::id::{Id, Inner};
+use crate::id::{Id, Inner, subnet};
 use crate::param::UDP_QKEY;
 use crate::registry::{EntryContent, Request, RequestKind, Unacked};
 use crate::state::State;
@@ -234,6 +234,9 @@ impl Inner {
 
 /// The address vector for datagrams to the peer.
 pub(crate) fn vector(device: &Device, path: &CmPath) -> AddressVector {
+    if let Some(lids) = path.lids {
+        return subnet::vector(device, path, lids);
+    }
     let row = device.context.gid_row_by(path.local, path.roce);
     let (port, sgid_index) = row.map_or((PortNum(1), 0), |row| (row.port, row.index));
     AddressVector {

@@ -70,12 +70,19 @@ impl Id {
         if inner.state != State::Idle {
             return Err(self.wrong_state(inner, call, "is new"));
         }
-        route::check_scope(addr)?;
         check_privilege(addr.port())?;
         let place = route::local(addr);
-        let device = match addr.ip().is_unspecified() {
-            true => None,
-            false => Some(self.shared.devices.with(place, inner.transport)?),
+        let device = match (addr.ip().is_unspecified(), inner.transport) {
+            (true, _) => None,
+            (false, Transport::InfiniBand) => {
+                let device = self.shared.devices.fabric()?;
+                self.choose_interface(inner, &device, addr.ip())?;
+                Some(device)
+            }
+            (false, transport) => {
+                route::check_scope(addr)?;
+                Some(self.shared.devices.with(place, transport)?)
+            }
         };
         let binding = Binding {
             key: self.key(),
@@ -133,7 +140,7 @@ impl Id {
             Some(device) => vec![(device.clone(), ServiceScope::Address(place))],
             None => {
                 // Without devices there is nothing to reserve; the call to listen reports that.
-                let infos = vernic_engine::devices().unwrap_or_default();
+                let infos = self.shared.devices.usable().unwrap_or_default();
                 let open = |info: &DeviceInfo| self.shared.devices.device(info).ok();
                 let with_place =
                     |info| Some((open(info)?, ServiceScope::Netdev(info.port.netdev_index)));

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use vernic_engine::{AttrMask, CmCallError, Pkey, Qkey, QpAttr, QpState, QpType, Qpn};
+use vernic_engine::{AttrMask, CmCallError, Qkey, QpAttr, QpState, QpType, Qpn};
 use vernic_proto::cm::{AcceptParams, CmError, ConnId, ConnectParams, SidrParams, SidrReply};
 use vernic_wire::cm::{CmaHeader, FailoverAccepted, RejReason, SidrStatus};
 
@@ -70,7 +70,7 @@ impl Id {
         let _expecting = registry.expect();
         let mut connection = Connection::asking(random_psn());
         connection.conn = if self.qp_type() == QpType::Ud {
-            let pkey = Pkey::DEFAULT;
+            let (_, pkey) = inner.pkey_row();
             let params =
                 SidrParams { path, service, pkey, private_data, response_timeout, max_retries };
             agent.sidr_request(&params)?
@@ -82,7 +82,7 @@ impl Id {
                 limit("responder_resources", param.responder_resources, most.max_qp_rd_atom)?;
             connection.initiator_depth =
                 limit("initiator_depth", param.initiator_depth, most.max_qp_init_rd_atom)?;
-            connection.path_mtu = device.mtu();
+            connection.path_mtu = inner.largest_mtu(device);
             connection.ack_timeout = inner.options.ack_timeout;
             connection.retry_count = param.retry_count;
             connection.alternate = param.alternate;
@@ -103,7 +103,7 @@ impl Id {
                 rnr_retry_count: param.rnr_retry_count,
                 srq,
                 path_mtu: connection.path_mtu,
-                pkey: Pkey::DEFAULT,
+                pkey: inner.pkey_row().1,
                 local_ack_timeout: connection.ack_timeout,
                 local_ca_guid: device.context.info().node_guid,
                 private_data,
@@ -116,7 +116,9 @@ impl Id {
             }
         };
         registry.bind_conn(self.key(), device.key(), connection.conn);
-        self.watch_silence(agent, local, peer, connection.conn);
+        if path.lids.is_none() {
+            self.watch_silence(agent, local, peer, connection.conn);
+        }
         inner.connection = Some(connection);
         inner.state = State::Connect;
         Ok(())

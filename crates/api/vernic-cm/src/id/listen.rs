@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use vernic_attach::{AttachError, RefusalKind};
 use vernic_engine::ListenError;
 use vernic_io::ServiceScope;
 use vernic_proto::cm::ListenerId;
@@ -30,6 +31,11 @@ pub(crate) struct Listening {
     service: ServiceId,
     scope: ServiceScope,
     listener: ListenerId,
+}
+
+/// Whether the fabric process has refused a claim because another program has the service.
+fn is_taken(error: &AttachError) -> bool {
+    matches!(error, AttachError::Refused(refusal) if refusal.kind == RefusalKind::Taken)
 }
 
 impl Id {
@@ -92,7 +98,7 @@ impl Id {
     /// Listens on each device that can be opened.
     fn listen_everywhere(&self, inner: &mut Inner) -> Result<(), Error> {
         let mut refused = None;
-        for info in vernic_engine::devices()? {
+        for info in self.shared.devices.usable()? {
             let key = DeviceKey::of(&info);
             if inner.listening.iter().any(|one| one.device.key() == key) {
                 continue;
@@ -150,6 +156,11 @@ impl Id {
                     format!("another process (`ss -xap | grep vernic/service/{name}` names it)");
                 let everywhere =
                     addr.ip().is_unspecified() || matches!(name.scope, ServiceScope::Netdev(_));
+                Error::InUse { port_space: self.port_space(), addr, by, everywhere }
+            }
+            ListenError::Claim { service, source } if is_taken(&source) => {
+                let by = format!("another program of the host: {service} is claimed");
+                let everywhere = addr.ip().is_unspecified();
                 Error::InUse { port_space: self.port_space(), addr, by, everywhere }
             }
             source => Error::Listen(source),

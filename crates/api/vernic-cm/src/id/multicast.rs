@@ -1,15 +1,18 @@
 //! Multicast groups of datagram ids.
 //!
 //! On RoCE a group is an IP multicast address: its GID is the IPv6 address itself or the
-//! IPv4-mapped one, so no subnet manager is asked for it. Joining attaches the id's queue pair,
-//! when the event is taken, and the event reports where to send.
+//! IPv4-mapped one, so no subnet manager is asked for it. On InfiniBand subnet administration lets
+//! the port into the group (`subnet.rs`), and the event waits for its answer. Joining attaches the
+//! id's queue pair, when the event is taken, and the event reports where to send.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use vernic_engine::{AddressVector, McastError, Qp, QpType};
+use vernic_attach::GroupJoin;
+use vernic_engine::{AddressVector, McastError, Qkey, Qp, QpType};
 use vernic_io::LocalAddr;
 use vernic_io::udp::check_route;
+use vernic_wire::sa::McMemberRecord;
 use vernic_wire::{Gid, Qpn};
 
 use crate::error::Error;
@@ -39,11 +42,33 @@ pub(crate) struct Membership {
     join: JoinState,
     context: usize,
     av: AddressVector,
+    qkey: Qkey,
+    /// The membership of the port, on InfiniBand, once subnet administration has answered.
+    held: Option<GroupJoin>,
     /// The queue pair that was attached.
     attached: Option<Arc<Qp>>,
 }
 
 impl Membership {
+    /// One that was asked for, and of which nothing else is known yet.
+    pub(super) fn asked(addr: SocketAddr, gid: Gid, join: JoinState, context: usize) -> Self {
+        let (av, qkey, held, attached) = (AddressVector::default(), UDP_QKEY, None, None);
+        Self { addr, gid, join, context, av, qkey, held, attached }
+    }
+
+    pub(super) fn gid(&self) -> Gid {
+        self.gid
+    }
+
+    pub(super) fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Notes the answer of subnet administration.
+    pub(super) fn joined(&mut self, av: AddressVector, record: &McMemberRecord, held: GroupJoin) {
+        (self.av, self.qkey, self.held) = (av, record.qkey, Some(held));
+    }
+
     fn detach(&mut self) {
         if let Some(qp) = self.attached.take() {
             // A queue pair that was destroyed meanwhile is in no group.
@@ -77,6 +102,9 @@ impl Id {
                 allowed: "Ud (4)".to_owned(),
             });
         }
+        if device.has_lids() {
+            return self.join_in_subnet(&mut inner, group, join, context);
+        }
         let gid = Gid::from_ip(group.ip());
         if !gid.is_multicast() {
             return Err(McastError::NotGroup(gid).into());
@@ -108,8 +136,7 @@ impl Id {
             port: row.port,
             ..AddressVector::default()
         };
-        let attached = None;
-        inner.groups.push(Membership { addr: group, gid, join, context, av, attached });
+        inner.groups.push(Membership { av, ..Membership::asked(group, gid, join, context) });
         self.shared.registry.push(self.key(), EntryContent::Joined { gid });
         Ok(())
     }
@@ -120,10 +147,11 @@ impl Id {
     /// [`Error::NotJoined`].
     pub fn leave_multicast(&self, group: SocketAddr) -> Result<(), Error> {
         let mut inner = self.enter("leave_multicast")?;
-        let gid = Gid::from_ip(group.ip());
-        let at = inner.groups.iter().position(|member| member.gid == gid);
-        let at = at.ok_or(Error::NotJoined(group))?;
-        inner.groups.swap_remove(at).detach();
+        let at = inner.groups.iter().position(|member| member.addr.ip() == group.ip());
+        let mut member = inner.groups.swap_remove(at.ok_or(Error::NotJoined(group))?);
+        member.detach();
+        let gid = member.gid;
+        self.shared.waits.drop_group(self.key(), gid);
         let of_group = |what: &EntryContent| matches!(what, EntryContent::Joined { gid: joined } if *joined == gid);
         self.shared.registry.withdraw(self.key(), of_group);
         Ok(())
@@ -135,7 +163,7 @@ impl Id {
         let member = inner.groups.iter_mut().find(|member| member.gid == gid)?;
         let mut outcome = (EventKind::MulticastJoin, 0);
         if let Some(qp) = qp.filter(|_| member.join == JoinState::FullMember) {
-            match qp.attach_mcast(gid) {
+            match qp.attach_mcast_at(gid, member.av.dlid) {
                 Ok(()) => member.attached = Some(qp),
                 Err(error) => {
                     tracing::warn!(group = %member.addr, %error, "cannot join");
@@ -147,7 +175,7 @@ impl Id {
             private_data: Vec::new(),
             av: member.av,
             qp_num: Qpn::MULTICAST,
-            qkey: UDP_QKEY,
+            qkey: member.qkey,
             context: member.context,
         };
         Some((outcome.0, outcome.1, Param::Ud(info)))

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use vernic_engine::{Access, AttrMask, PortNum, Psn, Qp, QpAttr, QpState, QpType, RnrTimer};
+use vernic_engine::{Access, AttrMask, Psn, Qp, QpAttr, QpState, QpType, RnrTimer};
 
 use crate::device::Device;
 use crate::error::Error;
@@ -108,7 +108,8 @@ impl Id {
             return Err(Error::NoDevice { call: "init_qp_attr" });
         }
         let datagrams = self.qp_type() == QpType::Ud;
-        let mut attr = QpAttr { state, port: PortNum(1), ..QpAttr::default() };
+        let (port, (pkey_index, _)) = (inner.port_num(), inner.pkey_row());
+        let mut attr = QpAttr { state, port, pkey_index, ..QpAttr::default() };
         let mut mask = AttrMask::STATE;
         match state {
             QpState::Init if datagrams => {

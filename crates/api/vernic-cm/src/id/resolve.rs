@@ -1,7 +1,8 @@
 //! Resolving a destination to a device and a route.
 //!
 //! Both steps are complete when the call returns, unless the system does not know the next hop; an
-//! event reports the outcome, as programs expect.
+//! event reports the outcome, as programs expect. On InfiniBand both steps ask others
+//! (`subnet.rs`).
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use vernic_io::{NextHop, PortProbe, ROCE_PORT, ServiceScope};
 use crate::error::Error;
 use crate::event::{EventKind, Param};
 use crate::id::bind::Purpose;
-use crate::id::next_hop_wait::PollHop;
+use crate::id::waits::{self, Answer, Poll, poll_of_hop};
 use crate::id::{Id, Inner};
 use crate::registry::EntryContent;
 use crate::route;
@@ -42,7 +43,8 @@ impl Id {
     /// # Errors
     /// [`Error::State`] for an id that is neither new nor bound; [`Error::NoRoute`];
     /// [`Error::Device`] for a source that no device has, which lists the addresses that exist;
-    /// [`Error::Family`], [`Error::Scope`]; the errors of [`bind_addr`](Self::bind_addr). The id
+    /// [`Error::Family`], [`Error::Scope`]; on InfiniBand [`Error::NoInterface`] and
+    /// [`Error::Fabric`]; the errors of [`bind_addr`](Self::bind_addr). The id
     /// stays as it was.
     pub fn resolve_addr(
         &self,
@@ -59,8 +61,12 @@ impl Id {
         if let Some(src) = src.filter(|src| src.is_ipv4() != dst.is_ipv4()) {
             return Err(Error::Family { src, dst });
         }
-        if inner.transport == Transport::Iwarp {
-            self.check_streams()?;
+        match inner.transport {
+            Transport::InfiniBand => {
+                return self.resolve_in_subnet(&mut inner, src, dst, timeout);
+            }
+            Transport::Iwarp => self.check_streams()?,
+            _ => {}
         }
         let found = route::source(src.filter(|src| !src.ip().is_unspecified()), dst)?;
         let looks = self.shared.looks_for_transport && self.qp_type() == QpType::Rc;
@@ -83,7 +89,11 @@ impl Id {
         });
         match NextHop::seek(route::local(found), netdev, dst) {
             Some(hop) => {
-                self.begin_next_hop_wait(&mut inner, timeout, Box::new(move || hop.state()));
+                let poll = poll_of_hop(move || hop.state());
+                if let Err(error) = self.begin_wait(&mut inner, State::AddrQuery, timeout, poll) {
+                    tracing::warn!(id = ?self, %error, "whether the next hop is there is not waited for");
+                    self.resolved(&mut inner);
+                }
             }
             None => self.resolved(&mut inner),
         }
@@ -115,55 +125,82 @@ impl Id {
         }
     }
 
-    fn resolved(&self, inner: &mut Inner) {
+    pub(super) fn resolved(&self, inner: &mut Inner) {
         inner.state = State::AddrResolved;
         self.push_event(EventKind::AddrResolved, 0);
     }
 
-    /// Resolves the next hop on the worker's thread.
-    pub(crate) fn begin_next_hop_wait(&self, inner: &mut Inner, timeout: Duration, poll: PollHop) {
-        match self.shared.start_keeper() {
-            Ok(()) => {
-                inner.state = State::AddrQuery;
-                self.shared.next_hop_waits.add(self.key(), timeout, poll);
-                self.shared.worker.wake();
-            }
-            Err(error) => {
-                tracing::warn!(id = ?self, %error, "whether the next hop is there is not waited for");
-                self.resolved(inner);
-            }
-        }
+    /// Waits for an answer on the worker's thread, in `state` meanwhile.
+    ///
+    /// # Errors
+    /// [`Error::Os`] if the process has no thread or descriptor left.
+    pub(crate) fn begin_wait(
+        &self,
+        inner: &mut Inner,
+        state: State,
+        timeout: Duration,
+        poll: Poll,
+    ) -> Result<(), Error> {
+        self.shared.start_keeper()?;
+        inner.state = state;
+        self.shared.waits.add(self.key(), waits::Purpose::Destination, timeout, poll);
+        self.shared.worker.wake();
+        Ok(())
     }
 
-    /// Ends the wait for the next hop with its outcome.
-    pub(crate) fn end_next_hop_wait(&self, outcome: Result<(), c_int>) {
+    /// Ends a wait with its outcome.
+    pub(crate) fn end_wait(&self, purpose: waits::Purpose, outcome: Result<Answer, c_int>) {
         let mut inner = lock(&self.inner);
-        match outcome {
-            // The id was destroyed meanwhile.
-            _ if inner.state != State::AddrQuery => {}
-            Ok(()) => self.resolved(&mut inner),
-            Err(errno) => {
+        if let waits::Purpose::Group(gid) = purpose {
+            return self.end_group_wait(&mut inner, gid, outcome);
+        }
+        match (inner.state, outcome) {
+            (State::AddrQuery, Ok(answer)) => {
+                if let Answer::Address(record) = answer {
+                    inner.take_path(&record);
+                }
+                self.resolved(&mut inner);
+            }
+            (State::AddrQuery, Err(errno)) => {
                 inner.state = State::Bound;
                 self.push_event(EventKind::AddrError, -errno);
             }
+            (State::RouteQuery, Ok(Answer::Route(record))) => {
+                inner.take_path(&record);
+                self.route_resolved(&mut inner);
+            }
+            (State::RouteQuery, Err(errno)) => {
+                inner.state = State::AddrResolved;
+                self.push_event(EventKind::RouteError, -errno);
+            }
+            // The id was destroyed meanwhile.
+            _ => {}
         }
+    }
+
+    pub(super) fn route_resolved(&self, inner: &mut Inner) {
+        inner.state = State::RouteResolved;
+        self.push_event(EventKind::RouteResolved, 0);
     }
 
     /// Resolves the route to the resolved destination; [`EventKind::RouteResolved`] reports the
     /// result.
     ///
-    /// No other machine is asked, so `timeout` does not matter.
+    /// On InfiniBand subnet administration is asked. Without an answer [`EventKind::RouteError`]
+    /// comes, with the status `-ETIMEDOUT` after `timeout`. Then the address is still resolved, and
+    /// the id may try again. Otherwise no other machine is asked, and `timeout` does not matter.
     ///
     /// # Errors
-    /// [`Error::State`] for an id whose address is not resolved.
+    /// [`Error::State`] for an id whose address is not resolved; [`Error::Fabric`].
     pub fn resolve_route(&self, timeout: Duration) -> Result<(), Error> {
-        let _ = timeout;
         let mut inner = self.enter("resolve_route")?;
         if inner.state != State::AddrResolved {
             return Err(self.wrong_state(&inner, "resolve_route", "has resolved its address"));
         }
-        inner.state = State::RouteResolved;
-        self.push_event(EventKind::RouteResolved, 0);
+        if inner.transport == Transport::InfiniBand {
+            return self.resolve_route_in_subnet(&mut inner, timeout);
+        }
+        self.route_resolved(&mut inner);
         Ok(())
     }
 

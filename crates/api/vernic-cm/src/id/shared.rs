@@ -11,8 +11,9 @@ use vernic_wire::cm::RejReason;
 
 use crate::device::{Device, Devices};
 use crate::error::Error;
+use crate::fabric::Fabric;
 use crate::id::Id;
-use crate::id::next_hop_wait::NextHopWaits;
+use crate::id::waits::Waits;
 use crate::key::{DeviceKey, IdKey};
 use crate::ports::Ports;
 use crate::registry::{Entry, EntryContent, Registry};
@@ -33,10 +34,12 @@ pub(crate) struct Shared {
     pub(crate) transport: Transport,
     /// Whether the peer decides the transport.
     pub(crate) looks_for_transport: bool,
+    /// The host of a fabric, if the transport is InfiniBand.
+    pub(crate) fabric: Option<Fabric>,
     /// Start-ups of iWARP.
     pub(crate) streams: Streams,
-    /// Destinations whose next hop is not known yet.
-    pub(crate) next_hop_waits: NextHopWaits,
+    /// Destinations of which something is not known yet.
+    pub(crate) waits: Waits,
     /// Hosts that have not answered a request for a connection by RoCE.
     pub(crate) silent_hosts: SilentHosts,
     /// The ids of this process, until they are dropped.
@@ -62,10 +65,11 @@ impl Shared {
                 devices: Devices::new(config.clone(), transport, Box::new(sink)),
                 transport,
                 looks_for_transport: looks_for_transport(config),
+                fabric: Fabric::of(config),
                 registry,
                 worker,
                 ports: Mutex::new(Ports::new()),
-                next_hop_waits: NextHopWaits::default(),
+                waits: Waits::default(),
                 silent_hosts: SilentHosts::default(),
                 ids: Mutex::default(),
                 wildcards: Mutex::default(),
@@ -162,9 +166,9 @@ impl Work for Shared {
             self.listen_on_new_devices();
         }
         let startups = self.streams.progress(&self.devices);
-        let (next_hop_waits, silent) =
-            (self.next_hop_waits.progress(|key| self.id(key)), self.silent_hosts.progress());
-        [startups, next_hop_waits, silent].into_iter().flatten().min()
+        let (waits, silent) =
+            (self.waits.progress(|key| self.id(key)), self.silent_hosts.progress());
+        [startups, waits, silent].into_iter().flatten().min()
     }
 
     fn alternate_path(&self, id: IdKey, event: cm::EventKind) {

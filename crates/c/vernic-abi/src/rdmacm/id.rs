@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vernic_cm::{Id, PortSpace, QpType};
-use vernic_engine::{Context, Transport};
+use vernic_engine::{Context, PortNum, Transport};
 
 use super::addrinfo::Answer;
 use super::channel::ChannelObject;
@@ -253,9 +253,9 @@ impl IdObject {
             self.show_device(&device);
         }
         // A route of iWARP is TCP's, and has no record.
-        let path = engine.path().filter(|_| context.info().transport == Transport::Roce);
+        let path = engine.path().filter(|_| context.info().transport != Transport::Iwarp);
         if let Some(found) = path {
-            self.path.show(&path::record(&found, &context));
+            self.path.show(&path::record(&found, &engine.place()));
             let place = (&raw const self.path).cast_mut();
             self.base.route.path_rec.store(place, Ordering::Release);
             self.base.route.num_paths.store(1, Ordering::Release);
@@ -285,7 +285,8 @@ impl IdObject {
         let none = std::ptr::null_mut();
         let (now, then) = (Ordering::AcqRel, Ordering::Acquire);
         let _ = self.base.pd.compare_exchange(none, device.pd.raw(), now, then);
-        self.base.port_num.store(path::PORT, Ordering::Relaxed);
+        let port = self.engine.place().port.unwrap_or(PortNum(1));
+        self.base.port_num.store(port.value(), Ordering::Relaxed);
     }
 
     /// Shows the state of its queue pair, which the id may have changed.

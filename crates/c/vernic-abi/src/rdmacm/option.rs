@@ -3,6 +3,7 @@
 use std::ffi::c_int;
 
 use vernic_cm::IdOption;
+use vernic_wire::sa::PathRecord;
 
 use crate::boundary::{self, Failure};
 use crate::layout::cm::{option, rdma_cm_id};
@@ -15,6 +16,26 @@ fn value<const N: usize>(bytes: Bytes, length: usize) -> Result<[u8; N], Failure
     value.ok_or_else(|| {
         Failure::invalid(format!("a value of {length} bytes at {:?}: it has {N}", bytes.raw()))
     })
+}
+
+/// Bytes of a `struct ibv_path_data`: flags and a reserved word, then a record as on the wire.
+const PATH_DATA: usize = 8 + PathRecord::LEN;
+/// `IBV_PATH_FLAG_PRIMARY`, in the flags of a path.
+const PRIMARY: u32 = 1 << 1;
+
+/// The first path that is a primary one: an outbound path of the program's own.
+fn primary(bytes: Bytes, length: usize) -> Result<PathRecord, Failure> {
+    if length == 0 || !length.is_multiple_of(PATH_DATA) {
+        let why = format!("{length} bytes of paths: each has {PATH_DATA}");
+        return Err(Failure::invalid(why));
+    }
+    let all = bytes.slice(length);
+    let is_primary = |path: &&[u8]| {
+        path.first_chunk().is_some_and(|flags| u32::from_ne_bytes(*flags) & PRIMARY != 0)
+    };
+    let first = all.chunks_exact(PATH_DATA).find(is_primary);
+    let first = first.ok_or_else(|| Failure::invalid("no path has IBV_PATH_FLAG_PRIMARY"))?;
+    PathRecord::parse(&first[8..]).map_err(|error| Failure::invalid(error.to_string()))
 }
 
 /// `rdma_set_option`.
@@ -35,7 +56,8 @@ pub(crate) extern "C" fn rdma_set_option(
             (option::LEVEL_ID, option::ID_AFONLY) => IdOption::AfOnly(flag()?),
             (option::LEVEL_ID, option::ID_ACK_TIMEOUT) => IdOption::AckTimeout(byte()?),
             (option::LEVEL_IB, option::IB_PATH) => {
-                return Err(Failure::unsupported("a path of the program's: RoCE's is the address"));
+                object.engine.set_path(&primary(bytes, length)?)?;
+                return Ok(0);
             }
             _ => {
                 let why = format!("there is no option {name} on level {level}");

@@ -1,15 +1,12 @@
-//! Paths, as programs read them in an id: the record that InfiniBand's subnet administration would
-//! give, with what RoCE has of it.
+//! Paths, as programs read them in an id: the record that InfiniBand's subnet administration gives;
+//! on RoCE, with what RoCE has of it.
 
 use std::mem::offset_of;
 
-use vernic_cm::{CmPath, Context, Id};
-use vernic_engine::{Gid, Mtu, Pkey, PortNum, Transport};
+use vernic_cm::{CmPath, Id, Place};
+use vernic_engine::{Mtu, Pkey, PortNum, Transport};
 
 use crate::layout::cm::{ibv_sa_path_rec, rdma_ib_addr};
-
-/// The port of every device.
-pub(crate) const PORT: u8 = 1;
 
 /// `IB_SA_EQ`: the value is exactly this.
 const EXACTLY: u8 = 2;
@@ -22,10 +19,16 @@ const RATE: u8 = 7;
 const LIFE_TIME: u8 = 16;
 
 /// The record of a path, as bytes of `ibv_sa_path_rec`.
-pub(crate) fn record(path: &CmPath, context: &Context) -> [u8; size_of::<ibv_sa_path_rec>()] {
+pub(crate) fn record(path: &CmPath, place: &Place) -> [u8; size_of::<ibv_sa_path_rec>()] {
     let mut bytes = [0; size_of::<ibv_sa_path_rec>()];
     let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
-    let mtu = context.port_attr(PortNum(PORT)).map_or(Mtu::B1024, |port| port.active_mtu);
+    let mtu = place.mtu.unwrap_or(Mtu::B1024);
+    let rate = path.lids.map_or(RATE, |lids| lids.rate);
+    if let Some(lids) = path.lids {
+        put(offset_of!(ibv_sa_path_rec, dlid), &lids.remote.value().to_be_bytes());
+        put(offset_of!(ibv_sa_path_rec, slid), &lids.local.value().to_be_bytes());
+        put(offset_of!(ibv_sa_path_rec, sl), &[lids.service_level]);
+    }
     put(offset_of!(ibv_sa_path_rec, dgid), &path.remote.0);
     put(offset_of!(ibv_sa_path_rec, sgid), &path.local.0);
     put(offset_of!(ibv_sa_path_rec, flow_label), &path.flow_label.to_be_bytes());
@@ -33,9 +36,9 @@ pub(crate) fn record(path: &CmPath, context: &Context) -> [u8; size_of::<ibv_sa_
     put(offset_of!(ibv_sa_path_rec, traffic_class), &[path.traffic_class]);
     put(offset_of!(ibv_sa_path_rec, reversible), &1_i32.to_ne_bytes());
     put(offset_of!(ibv_sa_path_rec, numb_path), &[1]);
-    put(offset_of!(ibv_sa_path_rec, pkey), &Pkey::DEFAULT.value().to_be_bytes());
+    put(offset_of!(ibv_sa_path_rec, pkey), &path.pkey.value().to_be_bytes());
     put(offset_of!(ibv_sa_path_rec, mtu_selector), &[EXACTLY, mtu as u8]);
-    put(offset_of!(ibv_sa_path_rec, rate_selector), &[EXACTLY, RATE]);
+    put(offset_of!(ibv_sa_path_rec, rate_selector), &[EXACTLY, rate]);
     put(offset_of!(ibv_sa_path_rec, packet_life_time_selector), &[EXACTLY, LIFE_TIME]);
     bytes
 }
@@ -50,14 +53,12 @@ pub(crate) fn show_gids(shown: &rdma_ib_addr, id: &Id) {
         shown.pkey.show(&Pkey::DEFAULT.value().to_be_bytes());
         return;
     }
-    let gid = |address: Option<std::net::SocketAddr>| {
-        address.filter(|address| !address.ip().is_unspecified()).map(|a| Gid::from_ip(a.ip()))
-    };
-    if let Some(gid) = gid(id.local_addr()) {
+    let place = id.place();
+    if let Some(gid) = place.local {
         shown.sgid.show(&gid.0);
     }
-    if let Some(gid) = gid(id.peer_addr()) {
+    if let Some(gid) = place.remote {
         shown.dgid.show(&gid.0);
     }
-    shown.pkey.show(&Pkey::DEFAULT.value().to_be_bytes());
+    shown.pkey.show(&place.pkey.value().to_be_bytes());
 }

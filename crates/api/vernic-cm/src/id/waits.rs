@@ -1,17 +1,21 @@
-//! Waits for the hardware addresses of next hops.
+//! Waits for answers about destinations: the hardware address of the next hop, and on InfiniBand
+//! the address, the path and the multicast group.
 //!
 //! Owns the waits of a process. The worker's thread polls each wait and notifies its id at the
-//! end: as soon as the neighbour is known, when the system has given up, or when the program's time
+//! end: as soon as the answer is there, when the system has given up, or when the program's time
 //! is over. (The kernel's `rdma_cm` waits for the program's time even if the system has given up.)
 //!
-//! Limits: one wait per id.
+//! Limits: one wait per id, and one per group that it joins.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use libc::c_int;
+use vernic_attach::GroupJoin;
 use vernic_io::HopState;
+use vernic_wire::Gid;
+use vernic_wire::sa::{McMemberRecord, PathRecord};
 
 use crate::id::Id;
 use crate::key::IdKey;
@@ -23,26 +27,68 @@ const FIRST_PAUSE: Duration = Duration::from_micros(200);
 /// proportion to the wait.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
 
-/// The poll of a wait: what the system knows of the next hop.
-pub(crate) type PollHop = Box<dyn Fn() -> HopState + Send>;
+/// What a wait was for.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    /// The next hop is known.
+    NextHop,
+    /// The port with the destination's IP address, and the path to it.
+    Address(Box<PathRecord>),
+    /// The path for the connection.
+    Route(Box<PathRecord>),
+    /// The group is joined, for as long as this is kept.
+    Group(Box<(McMemberRecord, GroupJoin)>),
+}
+
+/// The result of a poll.
+pub(crate) enum Finding {
+    /// No answer yet.
+    Asked,
+    /// The answer.
+    Known(Answer),
+    /// There is none, for this reason.
+    Failed(c_int),
+}
+
+/// The poll of a wait.
+pub(crate) type Poll = Box<dyn FnMut() -> Finding + Send>;
+
+/// Returns the poll of a next hop.
+pub(crate) fn poll_of_hop(state: impl Fn() -> HopState + Send + 'static) -> Poll {
+    Box::new(move || match state() {
+        HopState::Open => Finding::Known(Answer::NextHop),
+        HopState::Absent => Finding::Failed(libc::EHOSTUNREACH),
+        HopState::Asked => Finding::Asked,
+    })
+}
+
+/// The purpose of a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Purpose {
+    /// The id resolves its destination or its route.
+    Destination,
+    /// The id joins this group.
+    Group(Gid),
+}
 
 /// A wait for one id.
-struct NextHopWait {
+struct Wait {
     id: IdKey,
-    poll: PollHop,
+    purpose: Purpose,
+    poll: Poll,
     /// When the program's time is over; `None` is never.
     until: Option<Instant>,
     pause: Duration,
     next: Instant,
 }
 
-impl NextHopWait {
+impl Wait {
     /// Polls once more; the outcome, if the wait is over.
-    fn outcome(&mut self, now: Instant) -> Option<Result<(), c_int>> {
+    fn outcome(&mut self, now: Instant) -> Option<Result<Answer, c_int>> {
         match (self.poll)() {
-            HopState::Open => return Some(Ok(())),
-            HopState::Absent => return Some(Err(libc::EHOSTUNREACH)),
-            HopState::Asked => {}
+            Finding::Known(answer) => return Some(Ok(answer)),
+            Finding::Failed(errno) => return Some(Err(errno)),
+            Finding::Asked => {}
         }
         if self.until.is_some_and(|until| until <= now) {
             return Some(Err(libc::ETIMEDOUT));
@@ -54,36 +100,43 @@ impl NextHopWait {
     }
 }
 
-impl fmt::Debug for NextHopWait {
+impl fmt::Debug for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("NextHopWait").field("id", &self.id).field("until", &self.until).finish()
+        let (id, purpose) = (&self.id, &self.purpose);
+        f.debug_struct("Wait").field("id", id).field("purpose", purpose).finish_non_exhaustive()
     }
 }
 
 /// The waits that are not over.
 #[derive(Debug, Default)]
-pub(crate) struct NextHopWaits(Mutex<Vec<NextHopWait>>);
+pub(crate) struct Waits(Mutex<Vec<Wait>>);
 
-impl NextHopWaits {
-    /// Adds a wait for the id, which polls `poll` until the next hop is known or `timeout` is
-    /// over.
-    pub(crate) fn add(&self, id: IdKey, timeout: Duration, poll: PollHop) {
+impl Waits {
+    /// Adds a wait for the id, which polls `poll` until there is an answer or `timeout` is over.
+    pub(crate) fn add(&self, id: IdKey, purpose: Purpose, timeout: Duration, poll: Poll) {
         let now = Instant::now();
         let (until, pause) = (now.checked_add(timeout), FIRST_PAUSE);
-        lock(&self.0).push(NextHopWait { id, poll, until, pause, next: now });
+        lock(&self.0).push(Wait { id, purpose, poll, until, pause, next: now });
+    }
+
+    /// Drops the wait of an id for a group, if there is one.
+    pub(crate) fn drop_group(&self, id: IdKey, gid: Gid) {
+        let is_it = |wait: &mut Wait| wait.id == id && wait.purpose == Purpose::Group(gid);
+        let gone: Vec<_> = lock(&self.0).extract_if(.., is_it).collect();
+        drop(gone);
     }
 
     /// Polls the waits that are due, and notifies the ids, found by `id`, of those that are
     /// over. Returns the time until the next is due.
     pub(crate) fn progress(&self, id: impl Fn(IdKey) -> Option<Arc<Id>>) -> Option<Duration> {
         let now = Instant::now();
-        let is_due = |wait: &mut NextHopWait| wait.next <= now;
+        let is_due = |wait: &mut Wait| wait.next <= now;
         let due: Vec<_> = lock(&self.0).extract_if(.., is_due).collect();
         for mut wait in due {
             // An id that is gone needs no outcome.
             let Some(id) = id(wait.id) else { continue };
             match wait.outcome(now) {
-                Some(outcome) => id.end_next_hop_wait(outcome),
+                Some(outcome) => id.end_wait(wait.purpose, outcome),
                 None => lock(&self.0).push(wait),
             }
         }
@@ -117,7 +170,9 @@ mod tests {
             let looked = counted.fetch_add(1, Ordering::Relaxed);
             states[looked.min(states.len() - 1)]
         };
-        id.begin_next_hop_wait(&mut id.enter("search").unwrap(), timeout, Box::new(poll));
+        let mut inner = id.enter("search").unwrap();
+        id.begin_wait(&mut inner, State::AddrQuery, timeout, poll_of_hop(poll)).unwrap();
+        drop(inner);
         (id, polls)
     }
 
@@ -171,9 +226,9 @@ mod tests {
         assert!(lab.kinds().is_empty());
         drop(id);
         // The wait is removed.
-        let next_hop_waits = &lab.channel.shared.next_hop_waits;
+        let waits = &lab.channel.shared.waits;
         let until = Instant::now() + LONG;
-        while !lock(&next_hop_waits.0).is_empty() {
+        while !lock(&waits.0).is_empty() {
             assert!(Instant::now() < until);
             std::thread::yield_now();
         }
