@@ -9,7 +9,7 @@ use vernic_proto::mad::{MadAddress, MadGrh, Outcome};
 use vernic_proto::sa::{SaClient, SaConfig, SaPort, SaUser};
 use vernic_wire::mad::{MadHeader, Method, MgmtClass};
 use vernic_wire::sa::CLASS_VERSION;
-use vernic_wire::{Gid, Pkey, PortNum};
+use vernic_wire::{Gid, Guid, Pkey, PortNum};
 
 use crate::error::IpoibError;
 
@@ -25,6 +25,7 @@ const PARTITION: u16 = 0x7FFF;
 /// What of a port matters here.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Port {
+    pub(crate) adapter: Guid,
     pub(crate) sa: SaPort,
     pub(crate) gid: Gid,
     pub(crate) lid: vernic_wire::Lid,
@@ -75,9 +76,9 @@ impl Administration {
         let found = adapter.ports.into_iter().find(|port| port.number == PORT);
         let report =
             found.ok_or_else(|| IpoibError::NoPort { host: self.host.clone(), port, ports })?;
-        Ok(self.port_of(&report))
+        Ok(self.port_of(adapter.guid, &report))
     }
-    fn port_of(&self, report: &PortReport) -> Port {
+    fn port_of(&self, adapter: Guid, report: &PortReport) -> Port {
         let mut gid = [0; 16];
         gid[..8].copy_from_slice(&report.gid_prefix.to_be_bytes());
         let guid = report.guids.first().map_or(0, |guid| guid.0);
@@ -92,7 +93,8 @@ impl Administration {
             sm_sl: report.sm_service_level,
         };
         let pkey_index = at.and_then(|at| u16::try_from(at).ok());
-        Port { sa, gid: Gid(gid), lid: report.lid, reregisters: report.reregisters, pkey_index }
+        let (gid, lid, reregisters) = (Gid(gid), report.lid, report.reregisters);
+        Port { adapter, sa, gid, lid, reregisters, pkey_index }
     }
 
     /// Sends what the client wants sent.

@@ -3,6 +3,7 @@
 use std::io;
 
 use vernic_attach::AttachError;
+use vernic_wire::Pkey;
 
 /// Why an interface was not made, or has ended.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +32,19 @@ pub enum IpoibError {
     /// The fabric process refused, or is not there.
     #[error(transparent)]
     Fabric(#[from] AttachError),
+    /// The host has an interface in the partition already.
+    #[error(
+        "host {host} has an interface in partition {pkey} already, by process {pid}: end that one, \
+         or give this one another host or partition (--pkey)"
+    )]
+    Taken {
+        /// Name of the host.
+        host: String,
+        /// The partition.
+        pkey: Pkey,
+        /// The process.
+        pid: u32,
+    },
     /// The adapter has no such port.
     #[error("host {host} has no port {port}: its adapter has {ports}")]
     NoPort {

@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use vernic_ipoib::Address;
-use vernic_sys::Tun;
+use vernic_sys::{OwnFd, Tun};
 
 /// The host of an interface, as far as IP packets go.
 pub trait Host {
@@ -48,5 +48,42 @@ impl Host for Tun {
     }
     fn set_mtu(&mut self, mtu: u32) -> io::Result<()> {
         Self::set_mtu(self, mtu)
+    }
+}
+
+/// A host that has addresses on the interface, and sends and takes no IP packets. Programs connect
+/// to the addresses by `rdma_cm`.
+#[derive(Debug)]
+pub struct NoDevice {
+    pub(crate) addresses: Vec<Address>,
+    /// Never readable.
+    silent: OwnFd,
+}
+
+impl NoDevice {
+    /// Returns a host with these addresses.
+    ///
+    /// # Errors
+    /// Errors of the system.
+    pub fn new(addresses: Vec<Address>) -> io::Result<Self> {
+        Ok(Self { addresses, silent: vernic_sys::eventfd()? })
+    }
+}
+
+impl Host for NoDevice {
+    fn recv(&mut self, _buf: &mut [u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+    fn send(&mut self, _packet: &[u8]) -> io::Result<()> {
+        Ok(())
+    }
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.silent.as_fd()
+    }
+    fn addresses(&self) -> io::Result<Vec<Address>> {
+        Ok(self.addresses.clone())
+    }
+    fn set_mtu(&mut self, _mtu: u32) -> io::Result<()> {
+        Ok(())
     }
 }

@@ -2,8 +2,8 @@
 //! a TUN device whose packets go through the host's adapter (docs/ipoib.md).
 //!
 //! Owns what `vernic-ipoib`, the machine, leaves to its owner: the TUN device, a queue pair of
-//! datagrams, requests to subnet administration, the time. Called by `vernic fabric ipoib`, and by
-//! tests with another [`Host`] than a TUN device.
+//! datagrams, requests to subnet administration, the time; and the socket of the interface. Called
+//! by `vernic fabric ipoib`, and by tests with another [`Host`] than a TUN device.
 //!
 //! ```text
 //!   kernel of the network namespace
@@ -18,6 +18,7 @@
 //! | `datagrams` | the queue pair of datagrams, its memory, address handles |
 //! | `administration` | the port as the fabric tells it, and requests to subnet administration |
 //! | `host` | where IP packets come from and go to |
+//! | `questions` | the socket by which programs ask where IP addresses are |
 //!
 //! One thread does all. It sleeps until the host, the queue pair or the SA has something, and looks
 //! at the port and the addresses of the host four times a second.
@@ -28,8 +29,9 @@ mod datagrams;
 mod error;
 mod host;
 mod owner;
+mod questions;
 
 pub use error::IpoibError;
-pub use host::Host;
+pub use host::{Host, NoDevice};
 pub use owner::{Options, Owner, Summary};
 pub use vernic_ipoib::{Address, Gateway, Mode};

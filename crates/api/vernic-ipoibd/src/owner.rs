@@ -5,6 +5,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
+use vernic_attach::interface::{InterfaceAnswer, InterfaceRequest};
+use vernic_attach::{AttachError, IpInterface};
 use vernic_ipoib::{
     Config, Counters, Destination, Event, Forward, Gateway, Interface, Mode, Received, Request,
 };
@@ -16,10 +18,11 @@ use vernic_wire::sa::JoinState;
 use vernic_wire::smp::{Notice, TrapNumber};
 use vernic_wire::{Gid, Pkey, Qkey};
 
-use crate::administration::{Administration, Port, US};
+use crate::administration::{Administration, PORT, Port, US};
 use crate::datagrams::Datagrams;
 use crate::error::IpoibError;
-use crate::host::Host;
+use crate::host::{Host, NoDevice};
+use crate::questions::Questions;
 
 /// How often the port and the addresses of the host are looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -93,6 +96,7 @@ pub struct Owner<H> {
     next_look: Time,
     packet: Vec<u8>,
     troubles: Vec<String>,
+    questions: Questions,
 }
 
 impl Owner<Tun> {
@@ -129,6 +133,24 @@ impl Owner<Tun> {
     }
 }
 
+impl Owner<NoDevice> {
+    /// Gives the host of a fabric addresses without a device. They are found, and programs connect
+    /// to them by `rdma_cm`; IP packets go nowhere.
+    ///
+    /// # Errors
+    /// [`IpoibError`].
+    pub fn without_device(
+        options: Options,
+        addresses: &[vernic_ipoib::Address],
+    ) -> Result<Self, IpoibError> {
+        let host = NoDevice::new(addresses.to_vec());
+        let mut owner = Self::new(options, host.map_err(IpoibError::system("a descriptor"))?)?;
+        let ip = link_local(owner.port.gid).into();
+        owner.host.addresses.push(vernic_ipoib::Address { ip, prefix_len: 64 });
+        Ok(owner)
+    }
+}
+
 /// The link-local address of a port: its GUID, said to be unique in the world.
 fn link_local(gid: Gid) -> std::net::Ipv6Addr {
     let mut octets = [0xFE, 0x80, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
@@ -146,6 +168,13 @@ impl<H: Host> Owner<H> {
         let Options { fabric, host: name, pkey, .. } = &options;
         let administration = Administration::open(fabric, name, *pkey)?;
         let port = administration.port()?;
+        let at = (port.adapter, PORT, pkey.to_full());
+        let questions = Questions::open(fabric, at).map_err(|error| match error {
+            AttachError::Taken { pid, .. } => {
+                IpoibError::Taken { host: name.clone(), pkey: *pkey, pid }
+            }
+            other => other.into(),
+        })?;
         let datagrams = Datagrams::open(fabric, name)?;
         let mut config = Config::new(port.gid, port.lid, datagrams.qpn());
         (config.pkey, config.mode) = (*pkey, options.mode);
@@ -165,6 +194,7 @@ impl<H: Host> Owner<H> {
             next_look: Time(0),
             packet: vec![0; MAX_PACKET],
             troubles: Vec::new(),
+            questions,
             options,
         })
     }
@@ -223,6 +253,7 @@ impl<H: Host> Owner<H> {
         }
         self.administration.client.handle_timeout(now);
         self.administration.receive(now)?;
+        self.take_questions(now);
         let done = self.take_datagrams(now)? + self.take_packets(now)?;
         self.serve(now)?;
         if done == 0 {
@@ -257,13 +288,14 @@ impl<H: Host> Owner<H> {
         let mut fds = vec![
             PollFd::readable(self.administration.as_fd().as_raw_fd()),
             PollFd::readable(self.datagrams.as_fd().as_raw_fd()),
+            PollFd::readable(self.questions.as_fd().as_raw_fd()),
         ];
         fds.extend(stop.map(|stop| PollFd::readable(stop.as_raw_fd())));
         if self.datagrams.has_room() || self.interface.mtu().is_none() {
             fds.push(PollFd::readable(self.host.as_fd().as_raw_fd()));
         }
         poll(&mut fds, Some(timeout)).map_err(IpoibError::system("waiting"))?;
-        Ok(stop.is_some() && fds[2].is_ready())
+        Ok(stop.is_some() && fds[3].is_ready())
     }
 
     /// Looks at what is not told by itself.
@@ -288,11 +320,47 @@ impl<H: Host> Owner<H> {
             self.interface.handle_port(now, false, port.gid, port.lid);
         }
         self.interface.handle_port(now, is_usable, port.gid, port.lid);
+        self.look_at_addresses();
+        if let Err(error) = self.questions.accept_again() {
+            self.note(format!("programs cannot ask this interface: {error}"));
+        }
+        Ok(())
+    }
+    fn look_at_addresses(&mut self) {
         match self.host.addresses() {
             Ok(addresses) => self.interface.set_addresses(&addresses),
             Err(error) => self.note(format!("the addresses of the host are not known: {error}")),
         }
-        Ok(())
+    }
+
+    fn take_questions(&mut self, now: Time) {
+        for (program, request) in self.questions.take() {
+            // The last look may be older than an address of the question.
+            self.look_at_addresses();
+            match request {
+                InterfaceRequest::About => {
+                    let answer = InterfaceAnswer::Interface(self.about());
+                    self.questions.answer(program, Ok(answer));
+                }
+                InterfaceRequest::Resolve(ip) => {
+                    let answered = self.interface.resolve(now, ip);
+                    self.questions.wait(program, answered);
+                }
+            }
+        }
+    }
+    /// What programs are told of the interface.
+    fn about(&self) -> IpInterface {
+        let addresses = self.interface.addresses().iter();
+        IpInterface {
+            guid: self.port.adapter,
+            port: PORT,
+            pkey: self.options.pkey.to_full(),
+            gid: self.port.gid,
+            mtu: self.interface.mtu(),
+            addresses: addresses.map(|address| (address.ip, address.prefix_len)).collect(),
+            group: self.interface.group().copied(),
+        }
     }
 
     fn take_datagrams(&mut self, now: Time) -> Result<usize, IpoibError> {
@@ -396,7 +464,7 @@ impl<H: Host> Owner<H> {
                 self.set_up(mtu, qkey)?;
             }
             Event::Down => tracing::info!("the link is down"),
-            Event::Resolved { .. } => {}
+            Event::Resolved { ip, answer } => self.questions.resolved(ip, answer),
         }
         Ok(())
     }

@@ -1,6 +1,8 @@
 //! Interfaces of hosts of a fabric that runs in this process with its own subnet manager. The
 //! kernels of the hosts are sockets in place of TUN devices, so that no rights are needed.
 
+mod common;
+
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -8,41 +10,11 @@ use std::os::unix::net::UnixDatagram;
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use vernic_attach::ControlClient;
-use vernic_fabric::manager::Routing;
-use vernic_fabric::topology::Topology;
-use vernic_fabricd::control::Request;
-use vernic_fabricd::{FabricError, Server};
+use common::{Fabric, PATIENCE};
 use vernic_ipoibd::{Address, Host, Options, Owner};
 use vernic_wire::net::{Ipv4, Ipv6};
 
-/// Far longer than anything here takes, even on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(60);
 const HOSTS: usize = 3;
-
-struct Fabric {
-    name: String,
-    thread: Option<JoinHandle<Result<(), FabricError>>>,
-}
-
-impl Fabric {
-    fn start() -> Self {
-        let name = format!("ipoib-{}", std::process::id());
-        let manager = Some(vernic_fabricd::ManagerOptions::new(Routing::default()));
-        let options = vernic_fabricd::Options { manager, ..vernic_fabricd::Options::new(&name) };
-        let plan = Topology::single(&name, HOSTS).expect("a plan");
-        let mut server = Server::new(plan, options).expect("the fabric starts");
-        Self { name, thread: Some(thread::spawn(move || server.run(|_| {}))) }
-    }
-}
-
-impl Drop for Fabric {
-    fn drop(&mut self) {
-        let text = serde_json::to_string(&Request::Stop).unwrap();
-        ControlClient::connect(&self.name).unwrap().ask(&text).unwrap();
-        self.thread.take().unwrap().join().unwrap().unwrap();
-    }
-}
 
 /// The kernel of a host, as its interface sees it.
 struct Kernel {
@@ -177,7 +149,7 @@ fn until_it_comes(from: &Running, to: &Running, sent: &[u8]) {
 
 #[test]
 fn hosts_of_a_fabric_speak_ip() {
-    let fabric = Fabric::start();
+    let fabric = Fabric::start(HOSTS);
     let hosts: Vec<_> = (0..HOSTS).map(|index| Running::start(&fabric.name, index)).collect();
     for address in [v4, v6] {
         // The first packet finds everything out; the longest one fits.

@@ -201,6 +201,10 @@ impl Interface {
     pub fn qkey(&self) -> Option<Qkey> {
         self.link.group().map(|group| group.qkey)
     }
+    /// The broadcast group of the link, with the values of all groups; `None` while it is down.
+    pub const fn group(&self) -> Option<&McMemberRecord> {
+        self.link.group()
+    }
     /// Our hardware address.
     pub const fn address(&self) -> HardwareAddress {
         self.config.address()
@@ -208,6 +212,10 @@ impl Interface {
     /// Configuration, with the port's addresses as they are now.
     pub const fn config(&self) -> &Config {
         &self.config
+    }
+    /// Our IP addresses.
+    pub fn addresses(&self) -> &[Address] {
+        self.addresses.own()
     }
     /// What has been counted.
     pub const fn counters(&self) -> &Counters {

@@ -203,7 +203,7 @@ pub enum Event {
     Down,
     /// The answer to [`resolve`](crate::Interface::resolve).
     Resolved {
-        /// What was asked for.
+        /// What was asked for, or the router to it.
         ip: IpAddr,
         /// Where it is, or why nobody knows.
         answer: Result<Resolved, DropReason>,

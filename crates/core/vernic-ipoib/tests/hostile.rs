@@ -143,7 +143,7 @@ impl Machine {
             }
             Step::Reregister => interface.handle_reregister(now),
             Step::Wait(nanos) => self.wait(nanos),
-            Step::Resolve(index) => interface.resolve(now, v4(index)),
+            Step::Resolve(index) => drop(interface.resolve(now, v4(index))),
         }
         self.fetch();
     }

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use clap::{Args, ValueEnum};
 use vernic::Pkey;
-use vernic_ipoibd::{Address, Gateway, Mode, Options, Owner, Summary};
+use vernic_ipoibd::{Address, Gateway, Host, Mode, Options, Owner, Summary};
 
 use crate::failure::{Failure, Outcome, complain};
 
@@ -31,6 +31,10 @@ pub(crate) struct Arguments {
     /// Address of the device, such as 10.0.0.1/24; may be repeated, and `ip` may give others later
     #[arg(long, value_name = "IP/LENGTH", value_parser = parse_address)]
     address: Vec<Address>,
+    /// No TUN device, which takes no rights: programs connect to the addresses by rdma_cm, and IP
+    /// packets go nowhere; several such hosts may be in one network namespace
+    #[arg(long, conflicts_with = "device", requires = "address")]
+    no_device: bool,
     /// Router for all that is not on the link; may be repeated, for IPv4 and IPv6
     #[arg(long, value_name = "IP")]
     gateway: Vec<IpAddr>,
@@ -57,6 +61,14 @@ pub(super) fn run(arguments: &Arguments) -> Outcome<()> {
         gateways: arguments.gateway.iter().map(|via| everything_by(*via)).collect(),
         ..Options::new(name, host)
     };
+    if arguments.no_device {
+        let mut owner = Owner::without_device(options, &arguments.address).map_err(failed)?;
+        complain(format_args!(
+            "host {host} of fabric {name:?} has its addresses in partition {pkey}, without a \
+             device; Ctrl-C ends it"
+        ));
+        return serve(&mut owner, &stop, host);
+    }
     let mut owner = Owner::with_tun(options, device).map_err(failed)?;
     for address in &arguments.address {
         owner.set_address(*address).map_err(failed)?;
@@ -65,6 +77,11 @@ pub(super) fn run(arguments: &Arguments) -> Outcome<()> {
     complain(format_args!(
         "{device} is host {host} of fabric {name:?}, partition {pkey}; Ctrl-C ends it"
     ));
+    serve(&mut owner, &stop, &device)
+}
+
+/// Runs an interface, and tells of its troubles.
+fn serve<H: Host>(owner: &mut Owner<H>, stop: &impl AsFd, device: &str) -> Outcome<()> {
     let mut last = None;
     owner
         .run(stop.as_fd(), |summary| {
@@ -76,7 +93,7 @@ pub(super) fn run(arguments: &Arguments) -> Outcome<()> {
                 complain(format_args!("{device}: {}", state(summary)));
             }
         })
-        .map_err(failed)
+        .map_err(|error| Failure::new(error.to_string()))
 }
 
 fn state(summary: &Summary) -> String {

@@ -25,22 +25,26 @@ const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xFF02, 0, 0, 0, 0, 0, 0, 1);
 
 impl Interface {
     /// Asks where an IP address is, by the router if it is not on the link. The answer is
-    /// [`Event::Resolved`], at once if it is known.
-    pub fn resolve(&mut self, now: Time, ip: IpAddr) {
+    /// [`Event::Resolved`], at once if it is known. Returns the address that the answer is about:
+    /// that of the router, if there is one on the way.
+    pub fn resolve(&mut self, now: Time, ip: IpAddr) -> IpAddr {
         let next = match self.addresses.hop(ip) {
             Hop::Neighbor(next) => next,
             _ if self.addresses.is_own(ip) => ip,
-            _ => return self.answer(ip, Err(DropReason::NoRoute)),
+            _ => {
+                self.answer(ip, Err(DropReason::NoRoute));
+                return ip;
+            }
         };
         if self.link.group().is_none() {
-            return self.answer(ip, Err(DropReason::LinkDown));
+            self.answer(next, Err(DropReason::LinkDown));
+            return next;
         }
         if next == ip && self.addresses.is_own(ip) {
             let address = self.config.address();
             self.insert(ip, Neighbor::new(NeighborState::Known(address)));
             self.timers.set(Due::Neighbor(ip), now + neighbors::HOLDS);
         }
-        // What is asked for is known by the address that was asked for, a router's or not.
         match self.look_up(now, next) {
             Err(reason) => self.answer(next, Err(reason)),
             Ok(_) => {
@@ -50,6 +54,7 @@ impl Interface {
                 self.advance(now, next);
             }
         }
+        next
     }
 
     fn answer(&mut self, ip: IpAddr, answer: Result<Resolved, DropReason>) {
