@@ -2,6 +2,7 @@
 //! IP over InfiniBand have theirs.
 
 use std::fs;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 

@@ -42,7 +42,7 @@ impl Pd {
 
 impl Ah {
     pub(crate) fn new(pd: &Pd, dgid: Gid, path: &Path) -> Result<Self, CreateError> {
-        let av = pd.context().vector(dgid, path);
+        let av = pd.context().vector(dgid, path)?;
         Ok(Self { inner: pd.inner().create_ah(av)?, gid: dgid })
     }
 

@@ -5,10 +5,13 @@ use std::sync::Arc;
 
 use vernic_engine::{
     self as engine, Clocks, Context, DeviceAttr, DeviceCounters, DeviceInfo, DeviceMemory,
-    GidEntry, PortAttr,
+    GidEntry, PortAttr, Transport,
 };
 
-use crate::{AddressVector, Config, CreateError, Error, Gid, OpenError, Path, PortNum, WhyWire};
+use crate::{
+    AddressVector, Config, CreateError, Error, Gid, OpenError, Path, PathError, PortNum,
+    SubnetPath, WhyWire,
+};
 
 /// An open device: one per usable netdev of this machine. A clone is another handle to it; it
 /// closes with the last handle and the last object that was made from it.
@@ -196,9 +199,42 @@ impl Device {
         self.default_gid_index().filter(same).or_else(any)
     }
 
+    /// The path to a GID. On an InfiniBand device this asks subnet administration, and waits for its
+    /// answer; [`Qp::connect`](crate::Qp::connect) and [`Pd::create_ah`](crate::Pd::create_ah) do so
+    /// themselves. On other devices the GID says it all.
+    ///
+    /// # Errors
+    /// [`PathError`]: subnet administration does not answer, or has no path.
+    pub fn path_to(&self, gid: Gid) -> Result<Path, PathError> {
+        let gid_index = self.gid_index_for(gid);
+        if self.info().transport != Transport::InfiniBand {
+            return Ok(Path { gid_index, ..Path::default() });
+        }
+        let port = PortNum(1);
+        let record = self.context.path_to(port, gid_index.unwrap_or(0), gid)?;
+        let lmc = self.port().link.map_or(0, |link| link.lmc.min(7));
+        let subnet = SubnetPath {
+            dlid: record.dlid,
+            path_bits: record.slid.value() as u8 & ((1 << lmc) - 1),
+            service_level: record.service_level.value(),
+            is_global: record.hop_limit > 1,
+        };
+        Ok(Path {
+            gid_index,
+            hop_limit: record.hop_limit,
+            traffic_class: record.traffic_class,
+            flow_label: record.flow_label,
+            subnet: Some(subnet),
+        })
+    }
+
     /// The address vector of a path to `dgid`.
-    pub(crate) fn vector(&self, dgid: Gid, path: &Path) -> AddressVector {
-        AddressVector {
+    pub(crate) fn vector(&self, dgid: Gid, path: &Path) -> Result<AddressVector, PathError> {
+        let mut path = *path;
+        if self.info().transport == Transport::InfiniBand && path.subnet.is_none() {
+            path.subnet = self.path_to(dgid)?.subnet;
+        }
+        let mut av = AddressVector {
             dgid,
             sgid_index: path.gid_index.unwrap_or_else(|| self.gid_index_for(dgid).unwrap_or(0)),
             hop_limit: path.hop_limit,
@@ -206,7 +242,14 @@ impl Device {
             flow_label: path.flow_label,
             port: PortNum(1),
             ..AddressVector::default()
+        };
+        if let Some(subnet) = path.subnet {
+            (av.dlid, av.path_bits, av.sl) = (subnet.dlid, subnet.path_bits, subnet.service_level);
+            if !subnet.is_global {
+                av.dgid = Gid::default();
+            }
         }
+        Ok(av)
     }
 
     /// Memory inside the device, `len` zero bytes, to be copied in and out, and reached by work

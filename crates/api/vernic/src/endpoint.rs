@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-use crate::{Gid, Mtu, Psn, Qpn};
+use crate::{Gid, Lid, Mtu, Psn, Qpn};
 
 /// The address of a queue pair: all that its peer needs to connect to it.
 ///
@@ -44,6 +44,22 @@ pub struct Path {
     pub traffic_class: u8,
     /// Flow label, 20 bits: chooses the UDP source port; 0 lets the queue pair's number do it.
     pub flow_label: u32,
+    /// The way within an InfiniBand subnet. `None`: subnet administration is asked, as by
+    /// [`Device::path_to`](crate::Device::path_to). Nothing else has one.
+    pub subnet: Option<SubnetPath>,
+}
+
+/// The way to a port of an InfiniBand subnet, as subnet administration tells it (IBTA 15.2.5.16).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct SubnetPath {
+    /// LID of the port.
+    pub dlid: Lid,
+    /// Low bits of the own LID, which choose among the ways to the own port.
+    pub path_bits: u8,
+    /// Service level, 0 to 15.
+    pub service_level: u8,
+    /// Whether packets have a GRH: they leave the subnet, or the peer is to learn this port's GID.
+    pub is_global: bool,
 }
 
 /// Text or bytes that are no [`Endpoint`] or [`RemoteMr`](crate::RemoteMr).

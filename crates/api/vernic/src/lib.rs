@@ -78,11 +78,11 @@ pub use asynchronous::{AsyncCq, AsyncEvents};
 pub use channel::CompChannel;
 pub use cq::Cq;
 pub use device::Device;
-pub use endpoint::{Endpoint, EndpointError, Path};
+pub use endpoint::{Endpoint, EndpointError, Path, SubnetPath};
 #[doc(inline)]
 pub use error::{
     BindError, ConfigError, ConnectError, CreateError, Error, McastError, ModifyError, OpenError,
-    PostError, PostRecvError, RangeError, ResizeError, WaitError,
+    PathError, PostError, PostRecvError, RangeError, ResizeError, WaitError,
 };
 pub use event::Events;
 #[doc(inline)]

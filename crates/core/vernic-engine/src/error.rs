@@ -304,6 +304,14 @@ pub enum PathError {
         /// The destination.
         dlid: Lid,
     },
+    /// Subnet administration tells no path to the destination.
+    #[error("no path to {dgid} within the fabric: {why}")]
+    NoRecord {
+        /// The destination.
+        dgid: Gid,
+        /// The reason, as text.
+        why: String,
+    },
     /// The port itself has no LID.
     #[error(
         "port {port} has no LID yet (its state is {state:?}): no subnet manager has set up the fabric; start one (`opensm`)"

@@ -22,7 +22,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use vernic_attach::data::Membership;
-use vernic_attach::{AdapterReport, DataClient, DataEvent, MAX_MESSAGE, MadClient, PacketBatch};
+use vernic_attach::{
+    AdapterReport, DataClient, DataEvent, MAX_MESSAGE, MadClient, PacketBatch, PathQuestion,
+};
+use vernic_sys::{self as sys, PollFd};
+use vernic_wire::sa::PathRecord;
 use vernic_wire::{Gid, Guid, Lid, PortNum};
 
 use crate::address::LocalAddr;
@@ -33,7 +37,7 @@ use crate::link::{Departure, Link, LinkCounters, LinkError, Nanos, Paths, SendRe
 use crate::link_port::{LinkPort, PortWatch};
 use crate::path::TxPath;
 
-pub use vernic_attach::{AttachError, ServiceClaim};
+pub use vernic_attach::{AttachError, PathAsked, ServiceClaim};
 
 mod ports;
 mod receive;
@@ -55,6 +59,10 @@ const AGAIN_NANOS: u64 = 10_000;
 const FLUSH_PATIENCE: Duration = Duration::from_millis(100);
 /// How soon is tried again meanwhile: a message takes about so long.
 const FLUSH_REST: Duration = Duration::from_micros(50);
+
+/// How long the answer of subnet administration is waited for: longer than its client repeats the
+/// question.
+const PATH_PATIENCE: Duration = Duration::from_secs(30);
 
 /// A host of a fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +94,30 @@ impl FabricHost {
         let report = report.map_err(io::Error::other)?;
         let ports = report.ports.iter().map(ports::of_report).collect();
         Ok(Adapter { host: report.host, guid: report.guid, ports })
+    }
+}
+
+impl FabricHost {
+    /// Asks subnet administration for a path that leaves by a port, and waits for the answer, 30 s
+    /// at most.
+    ///
+    /// # Errors
+    /// [`AttachError`].
+    pub fn path(&self, port: PortNum, asked: &PathAsked) -> Result<PathRecord, AttachError> {
+        let mut question = PathQuestion::ask(&self.fabric, &self.host, port, asked)?;
+        let until = Instant::now() + PATH_PATIENCE;
+        loop {
+            if let Some(answer) = question.poll() {
+                return answer;
+            }
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(AttachError::Silent { seconds: PATH_PATIENCE.as_secs() });
+            }
+            let mut fds = [PollFd::readable(question.as_fd().as_raw_fd())];
+            let failed = |source| AttachError::Io { doing: "waiting for a path", source };
+            sys::poll(&mut fds, Some(left)).map_err(failed)?;
+        }
     }
 }
 

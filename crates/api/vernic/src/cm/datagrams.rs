@@ -10,7 +10,7 @@ use vernic_cm::{ConnParam, EventKind, Id, Param};
 use super::CmError;
 use super::waiting::{OwnId, Told, data_of};
 use crate::service::{Rts, Ud};
-use crate::{Device, Gid, Path, Qkey, Qp, Qpn};
+use crate::{Device, Gid, Path, Qkey, Qp, Qpn, SubnetPath};
 
 /// Answers those who look for a datagram queue pair at a port. Dropping it refuses those that wait.
 #[derive(Debug)]
@@ -153,6 +153,12 @@ impl DatagramPeer {
             hop_limit: info.av.hop_limit,
             traffic_class: info.av.traffic_class,
             flow_label: info.av.flow_label,
+            subnet: info.av.dlid.is_unicast().then_some(SubnetPath {
+                dlid: info.av.dlid,
+                path_bits: info.av.path_bits,
+                service_level: info.av.sl,
+                is_global: !info.av.dgid.is_zero(),
+            }),
         };
         let vernic_cm::UdInfo { private_data, av, qp_num: qpn, qkey, .. } = info;
         Ok(Self { device, gid: av.dgid, path, qpn, qkey, private_data })

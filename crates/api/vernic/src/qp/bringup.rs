@@ -175,15 +175,22 @@ impl Qp<Ud, Reset> {
 
 impl<S: Peered> Qp<S, Init> {
     /// What RTR needs of all that have a peer.
-    pub(super) fn rtr_attr(&self, remote: &Endpoint, path: &Path, path_mtu: Mtu) -> QpAttr {
+    pub(super) fn rtr_attr(
+        &self,
+        remote: &Endpoint,
+        path: &Path,
+        path_mtu: Mtu,
+    ) -> Result<QpAttr, ModifyError> {
         let path = Path { gid_index: path.gid_index.or(Some(self.shared.gid_index)), ..*path };
-        QpAttr {
-            av: self.shared.device.vector(remote.gid, &path),
+        let av = self.shared.device.vector(remote.gid, &path);
+        let qpn = self.qpn();
+        Ok(QpAttr {
+            av: av.map_err(|source| ModifyError::Path { qpn, source })?,
             path_mtu,
             dest_qpn: remote.qpn,
             rq_psn: remote.psn,
             ..to(QpState::Rtr)
-        }
+        })
     }
 }
 
@@ -203,7 +210,7 @@ impl<S: Responds> Qp<S, Init> {
         let attr = QpAttr {
             max_dest_rd_atomic: attr.max_dest_rd_atomic,
             min_rnr_timer: attr.min_rnr_timer,
-            ..self.rtr_attr(&attr.remote, &attr.path, attr.path_mtu)
+            ..self.rtr_attr(&attr.remote, &attr.path, attr.path_mtu)?
         };
         let mask = TO_RTR | AttrMask::MAX_DEST_RD_ATOMIC | AttrMask::MIN_RNR_TIMER;
         self.step(&attr, mask)
@@ -216,7 +223,7 @@ impl Qp<Uc, Init> {
     /// # Errors
     /// [`ModifyError`]: a path or value that cannot be; the queue pair is destroyed.
     pub fn rtr(self, attr: UcRtr) -> Result<Qp<Uc, Rtr>, ModifyError> {
-        let attr = self.rtr_attr(&attr.remote, &attr.path, attr.path_mtu);
+        let attr = self.rtr_attr(&attr.remote, &attr.path, attr.path_mtu)?;
         self.step(&attr, TO_RTR)
     }
 }

@@ -103,7 +103,7 @@ impl Qp<XrcIni, Init> {
     /// # Errors
     /// [`ModifyError`]: a path or value that cannot be; the queue pair is destroyed.
     pub fn rtr(self, attr: XrcIniRtr) -> Result<Qp<XrcIni, Rtr>, ModifyError> {
-        let attr = self.rtr_attr(&attr.remote, &attr.path, attr.path_mtu);
+        let attr = self.rtr_attr(&attr.remote, &attr.path, attr.path_mtu)?;
         self.step(&attr, super::bringup::TO_RTR)
     }
 }

@@ -7,8 +7,12 @@
 use std::net::IpAddr;
 
 use vernic_io::Slot;
-use vernic_io::infiniband::{Adapter, AttachError, FabricHost, InfinibandFactory, ServiceClaim};
+use vernic_io::infiniband::{
+    Adapter, AttachError, FabricHost, InfinibandFactory, PathAsked, ServiceClaim,
+};
+use vernic_wire::PortNum;
 use vernic_wire::cm::ServiceId;
+use vernic_wire::sa::PathRecord;
 
 use crate::config::Config;
 use crate::error::OpenError;
@@ -52,4 +56,16 @@ pub(crate) fn claim(
     address: Option<IpAddr>,
 ) -> Result<ServiceClaim, AttachError> {
     ServiceClaim::claim(&config.fabric, &config.host, slot.value(), service, address)
+}
+
+/// Asks subnet administration for a path that leaves by a port, and waits for the answer.
+///
+/// # Errors
+/// [`AttachError`].
+pub(crate) fn path(
+    config: &Config,
+    port: PortNum,
+    asked: &PathAsked,
+) -> Result<PathRecord, AttachError> {
+    place(config).path(port, asked)
 }

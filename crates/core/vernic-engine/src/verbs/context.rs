@@ -10,6 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use vernic_io::host::SlotTable;
+use vernic_io::infiniband::PathAsked;
 use vernic_io::netdev::{ChangeWatcher, HEADER_ALLOWANCE_BYTES};
 use vernic_io::{
     Link, LinkError, LinkFactory, LinkSetup, LocalAddr, NextHop, NoLink, PortState, Sleeper,
@@ -17,6 +18,7 @@ use vernic_io::{
 };
 use vernic_proto::congestion::Congestion;
 use vernic_proto::{AddressVector, DropReason, QpState, Time};
+use vernic_wire::sa::PathRecord;
 use vernic_wire::{Gid, Lid, Mtu, Pkey, PortNum, Qpn, RoceVersion};
 
 use crate::agent::CmAgent;
@@ -318,6 +320,26 @@ impl Context {
             let row = self.pkey(port, index)?;
             (row.to_full() == pkey.to_full()).then_some((index, row))
         })
+    }
+
+    /// Asks subnet administration for the path from row `sgid_index` of a port's GID table to
+    /// `dgid`, in the default partition, and waits for the answer: InfiniBand links only.
+    ///
+    /// # Errors
+    /// [`PathError`]: no such row, no answer.
+    pub fn path_to(
+        &self,
+        port: PortNum,
+        sgid_index: u8,
+        dgid: Gid,
+    ) -> Result<PathRecord, PathError> {
+        let row = self.gid_entry(port, sgid_index);
+        let rows = self.gid_table().len();
+        let sgid = row.ok_or(PathError::NoSuchGid { index: sgid_index, rows })?.gid;
+        let pkey = self.pkey(port, 0).unwrap_or_default();
+        let asked = PathAsked { sgid, dgid, pkey, service: None, traffic_class: None };
+        infiniband::path(self.config(), port, &asked)
+            .map_err(|error| PathError::NoRecord { dgid, why: error.to_string() })
     }
 
     /// Returns the number of the port that has a LID, with any path bits: InfiniBand links only.
