@@ -16,7 +16,7 @@ use std::net::IpAddr;
 use vernic_attach::{Packets, QPN_INDEX_BITS};
 use vernic_fabric::Time;
 use vernic_fabric::subnet::{NodeId, Subnet};
-use vernic_wire::cm::{CmMessage, CmaHeader, CommId};
+use vernic_wire::cm::{CmMessage, CmaHeader, CommId, ServiceId};
 use vernic_wire::mad::{MAD_LEN, MgmtClass};
 use vernic_wire::smp::BadKey;
 use vernic_wire::{Bth, Deth, Gid, Grh, Lid, Lrh, Opcode, PortNum, Qpn, ServiceLevel};
@@ -232,10 +232,17 @@ fn datagram(
     if let Some(mad) = mad
         && MgmtClass(mad[1]) == MgmtClass::COMMUNICATION
     {
-        let key = connection_owner(host, mad);
-        let offer = key.map(|key| offer(clients, &mut world.dirty, key, port, packet, now));
-        // Messages of connection management are repeated.
-        host.counts.no_connection += u64::from(offer != Some(Offer::Done));
+        match whose(mad) {
+            Some(Whose::Service(service, address)) => match host.claimed_by(service, address) {
+                Some(key) => message(world, clients, (at, port), Some(key), packet, now),
+                None => world.early.keep((at, port), packet, (service, address), now),
+            },
+            Some(Whose::Slot(slot)) => {
+                let key = host.program(slot);
+                message(world, clients, (at, port), key, packet, now);
+            }
+            None => host.counts.no_connection += 1,
+        }
         return;
     }
     let Some(attributes) = world.subnet.port(host.node, port) else { return };
@@ -244,17 +251,44 @@ fn datagram(
     host.counts.no_agent += u64::from(!taken);
 }
 
-/// Returns the program that a message of connection management is for.
-fn connection_owner(host: &Host, mad: &[u8; MAD_LEN]) -> Option<Key> {
+/// The receiver of a message of connection management.
+enum Whose {
+    /// The program that has claimed the service, for this IP address.
+    Service(ServiceId, Option<IpAddr>),
+    /// The program with the slot of the receiver's communication id.
+    Slot(u16),
+}
+
+/// Returns whom a message of connection management is for; `None` of what is none.
+fn whose(mad: &[u8; MAD_LEN]) -> Option<Whose> {
     let slot = |id: CommId| (id.value() >> COMM_ID_SHIFT) as u16;
+    let service = |id, private_data: &[u8]| Some(Whose::Service(id, destination(private_data)));
     match CmMessage::parse(mad).ok()?.1 {
-        CmMessage::Req(req) => {
-            host.listener(req.service_id, destination(req.private_data.as_bytes()))
-        }
-        CmMessage::SidrReq(req) => {
-            host.listener(req.service_id, destination(req.private_data.as_bytes()))
-        }
-        other => host.program(slot(other.receiver_comm_id()?)),
+        CmMessage::Req(req) => service(req.service_id, req.private_data.as_bytes()),
+        CmMessage::SidrReq(req) => service(req.service_id, req.private_data.as_bytes()),
+        other => Some(Whose::Slot(slot(other.receiver_comm_id()?))),
+    }
+}
+
+/// Offers a message of connection management to a program. It is lost if the program has no room:
+/// such messages are repeated.
+fn message(
+    world: &mut World,
+    clients: &mut Clients,
+    (at, port): (usize, PortNum),
+    key: Option<Key>,
+    packet: &[u8],
+    now: Time,
+) {
+    let offered = key.map(|key| offer(clients, &mut world.dirty, key, port, packet, now));
+    world.hosts[at].counts.no_connection += u64::from(offered != Some(Offer::Done));
+}
+
+/// Brings requests that came early to the programs that have claimed their services by now.
+pub(crate) fn early(world: &mut World, clients: &mut Clients, now: Time) {
+    // Bounded by the requests that wait: each is taken once.
+    while let Some((request, key)) = world.early.take(&world.hosts, now) {
+        message(world, clients, (request.host, request.port), key, &request.packet, now);
     }
 }
 

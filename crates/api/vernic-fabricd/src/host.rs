@@ -222,15 +222,17 @@ impl Host {
             self.services.remove(&service);
         }
     }
-    /// Returns the program that gets requests for a service which come to an address, if they name
-    /// one: that with a claim for the address, else that with a claim for all, else the first one
-    /// of the host.
-    pub(crate) fn listener(&self, service: ServiceId, address: Option<IpAddr>) -> Option<Key> {
-        let claims = self.services.get(&service).map_or(&[][..], Vec::as_slice);
+    /// Returns the program that has claimed a service, for the requests that come to an address, if
+    /// they name one: a claim for the address goes before one for all.
+    pub(crate) fn claimed_by(&self, service: ServiceId, address: Option<IpAddr>) -> Option<Key> {
+        let claims = self.services.get(&service)?;
         let of = |wanted| claims.iter().find(|claim| claim.address == wanted);
-        let claim = address.and_then(|ip| of(Some(ip.to_canonical()))).or_else(|| of(None));
-        let key = claim.and_then(|claim| self.program(claim.slot));
-        key.or_else(|| self.all_programs().next().map(|(_, key)| key))
+        let claim = address.and_then(|ip| of(Some(ip.to_canonical()))).or_else(|| of(None))?;
+        self.program(claim.slot)
+    }
+    /// Returns the program with the lowest slot: it answers requests for what nobody has claimed.
+    pub(crate) fn first_program(&self) -> Option<Key> {
+        self.all_programs().next().map(|(_, key)| key)
     }
 }
 
@@ -297,33 +299,34 @@ mod tests {
     }
 
     #[test]
-    fn requests_go_to_the_nearest_claim_and_else_to_the_first_program() {
-        let (service, none) = (ServiceId(7), host());
-        assert_eq!(none.listener(service, None), None);
+    fn requests_go_to_the_nearest_claim() {
+        let service = ServiceId(7);
+        assert_eq!(host().first_program(), None);
         let mut host = with_programs(&[1, 2, 3, 4]);
+        assert_eq!(host.first_program(), host.program(1));
         let (here, there) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
         let mapped = IpAddr::from(std::net::Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped());
-        let listener = |host: &Host, address| {
-            let key = host.listener(service, address);
+        let claimed = |host: &Host, address| {
+            let key = host.claimed_by(service, address);
             key.map(|key| key.bits() >> 20)
         };
-        assert_eq!(listener(&host, Some(here)), Some(1), "the first program");
+        assert_eq!(claimed(&host, Some(here)), None);
         let owners = [100, 101, 102].map(Key::from_bits);
         host.claim(owners[0], 2, service, Some(here)).unwrap();
-        assert_eq!([None, Some(there)].map(|ip| listener(&host, ip)), [Some(1); 2]);
-        assert_eq!([here, mapped].map(|ip| listener(&host, Some(ip))), [Some(2); 2]);
+        assert_eq!([None, Some(there)].map(|ip| claimed(&host, ip)), [None; 2]);
+        assert_eq!([here, mapped].map(|ip| claimed(&host, Some(ip))), [Some(2); 2]);
         host.claim(owners[1], 3, service, Some(there)).unwrap();
-        assert_eq!(listener(&host, Some(there)), Some(3));
+        assert_eq!(claimed(&host, Some(there)), Some(3));
         host.end_claim(owners[1], service);
         host.claim(owners[2], 2, service, None).unwrap();
-        assert_eq!([None, Some(there)].map(|ip| listener(&host, ip)), [Some(2); 2]);
-        assert_eq!(host.listener(ServiceId(8), Some(here)), host.program(1), "another service");
+        assert_eq!([None, Some(there)].map(|ip| claimed(&host, ip)), [Some(2); 2]);
+        assert_eq!(host.claimed_by(ServiceId(8), Some(here)), None, "another service");
         host.end_claim(owners[0], service);
-        assert_eq!(listener(&host, Some(here)), Some(2), "by the claim for all");
+        assert_eq!(claimed(&host, Some(here)), Some(2), "by the claim for all");
         host.detach(2);
         assert!(host.services.is_empty());
         host.attach(2, owners[0]);
-        assert_eq!(listener(&host, Some(here)), Some(1), "the next program of a slot has no claim");
+        assert_eq!(claimed(&host, Some(here)), None, "the next program of a slot has no claim");
     }
 
     #[test]

@@ -15,6 +15,7 @@
 //! | `world`, `host` | the subnet with its hosts; one host |
 //! | `program` | one program: packets in both directions |
 //! | `deliver` | which program or agent gets a packet that ended at a host |
+//! | `early` | requests for connections that come before their service is claimed |
 //! | `agents` | management agents of a port, over `vernic_proto::mad` |
 //! | `manager` | the own subnet manager, at a host |
 //! | `report` | what programs are told of adapters |
@@ -37,6 +38,7 @@ mod commands;
 pub mod control;
 mod deliver;
 mod door;
+mod early;
 mod error;
 mod host;
 mod issm;

@@ -393,6 +393,9 @@ impl Server {
         while let Some(end) = self.world.subnet.poll_ready() {
             deliver::port(&mut self.world, &mut self.clients, end, now);
         }
+        if !self.world.early.is_empty() {
+            deliver::early(&mut self.world, &mut self.clients, now);
+        }
         self.retry_waiting(now);
         let mut gone = Vec::new();
         self.serve_agents(&mut gone, now);

@@ -12,6 +12,7 @@ use vernic_wire::smp::PortInfo;
 use vernic_wire::{Guid, PortNum};
 
 use crate::agents::PortAgents;
+use crate::early::EarlyRequests;
 use crate::host::{Host, HostPort};
 use crate::key::Key;
 use crate::manager::{ManagerOptions, OwnManager};
@@ -41,6 +42,8 @@ pub(crate) struct World {
     /// Ports that were opened for management, by host and port.
     pub(crate) managed: BTreeSet<(usize, u8)>,
     pub(crate) scratch: Vec<u8>,
+    /// Requests for connections whose service nobody has claimed.
+    pub(crate) early: EarlyRequests,
     /// The own subnet manager, if there is one.
     pub(crate) manager: Option<OwnManager>,
     /// The host of each node.
@@ -71,6 +74,7 @@ impl World {
             waiting: Vec::new(),
             managed: BTreeSet::new(),
             scratch: Vec::new(),
+            early: EarlyRequests::default(),
             manager: None,
             by_node,
             by_name,
@@ -144,7 +148,7 @@ impl World {
             port.agents.as_ref()?.next_deadline()
         };
         let manager = self.manager.as_ref().and_then(OwnManager::next_deadline);
-        self.managed.iter().filter_map(port).chain(manager).min()
+        self.managed.iter().filter_map(port).chain(manager).chain(self.early.next_due()).min()
     }
     /// Starts the own subnet manager, at the last host. Returns whether there is a host for it.
     pub(crate) fn start_manager(&mut self, options: ManagerOptions, now: Time) -> bool {
