@@ -204,7 +204,7 @@ fn handle(shared: &Arc<Shared>, event: Event) {
         EventKind::ConnectRequest => {
             Told::Request { id, data: conn.unwrap_or_default().private_data }
         }
-        EventKind::AddrResolved => Told::Resolved,
+        EventKind::AddrResolved | EventKind::RouteResolved => Told::Resolved,
         EventKind::Established => Told::Established(conn.unwrap_or_default().private_data),
         EventKind::Disconnected => Told::Disconnected,
         EventKind::Rejected => Told::Refused,

@@ -55,7 +55,7 @@ const ROUTE_BYTES: usize = 72;
 pub(crate) enum Told {
     /// A peer wants to connect; private data of its request.
     Request { id: Arc<Id>, data: Vec<u8> },
-    /// The address of the peer is resolved.
+    /// The address of the peer or the route to it is resolved.
     Resolved,
     /// The connection is there; private data of the peer's answer.
     Established(Vec<u8>),
@@ -302,18 +302,20 @@ impl StreamSocket {
     fn ask(&self, peer: SocketAddr) -> Result<(), Error> {
         self.apply_options()?;
         self.id.resolve_addr(None, peer, RESOLVE_TIMEOUT)?;
-        match self.id.state() {
-            IdState::AddrResolved => self.ask_resolved(),
-            // It goes on when that is told; or there is an error by now, which will be told.
-            _ => Ok(()),
-        }
+        self.go_on()
     }
 
-    /// Asks the peer, whose address is resolved.
-    fn ask_resolved(&self) -> Result<(), Error> {
-        self.id.resolve_route(RESOLVE_TIMEOUT)?;
-        let data = self.make_connection()?.conn_data().to_bytes();
-        Ok(self.id.connect(&Self::param(&data))?)
+    /// Takes the next steps towards the peer that do not wait. What waits goes on when its end is
+    /// told; or there is an error by now, which will be told.
+    fn go_on(&self) -> Result<(), Error> {
+        if self.id.state() == IdState::AddrResolved {
+            self.id.resolve_route(RESOLVE_TIMEOUT)?;
+        }
+        if self.id.state() == IdState::RouteResolved {
+            let data = self.make_connection()?.conn_data().to_bytes();
+            self.id.connect(&Self::param(&data))?;
+        }
+        Ok(())
     }
 
     /// Waits until there is a connection, or none will be.

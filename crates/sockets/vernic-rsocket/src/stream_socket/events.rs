@@ -3,8 +3,6 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use vernic_cm::State as IdState;
-
 use super::{State, StreamSocket, Told};
 use crate::listener::Listener;
 use crate::wake::lock;
@@ -65,10 +63,10 @@ impl StreamSocket {
     /// on.
     fn handle_resolved(&self) {
         let mut state = lock(&self.state);
-        if !matches!(*state, State::Connecting(_)) || self.id.state() != IdState::AddrResolved {
+        if !matches!(*state, State::Connecting(_)) {
             return;
         }
-        if let Err(error) = self.ask_resolved() {
+        if let Err(error) = self.go_on() {
             tracing::warn!(%error, "the peer cannot be asked");
             *state = State::Failed(Some(Failure::from(&error)));
             drop(state);
