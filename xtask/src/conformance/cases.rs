@@ -13,6 +13,8 @@ mod iwarp;
 mod manager;
 mod sockets;
 
+pub(super) use manager::TCP;
+
 /// Path MTUs of InfiniBand, bytes.
 const MTUS: [u64; 5] = [256, 512, 1024, 2048, 4096];
 
@@ -143,12 +145,13 @@ pub(super) fn all() -> Vec<Case> {
     cases.extend(Place::ALL.iter().flat_map(|place| ping_pongs(*place)));
     cases.extend(Place::ALL.iter().flat_map(|place| perftest(*place)));
     // How packets of verbs go makes no difference to who is above.
-    let others = || Place::BY_IP.into_iter().filter(|place| *place != Place::Memory);
+    let others = || Place::ALL.into_iter().filter(|place| *place != Place::Memory);
     cases.extend(others().flat_map(manager::cases));
     let others = || others().filter(|place| *place != Place::Ethernet);
     cases.extend(others().flat_map(sockets::cases));
     cases.extend(others().flat_map(applications::cases));
-    cases.extend(others().flat_map(iwarp::cases));
+    let over_tcp = others().filter(|place| *place != Place::InfiniBand);
+    cases.extend(over_tcp.flat_map(iwarp::cases));
     cases.extend(dapl::PLACES.into_iter().flat_map(dapl::cases));
     cases
 }

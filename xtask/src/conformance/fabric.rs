@@ -1,12 +1,14 @@
-//! The InfiniBand fabric that cases by LID run on: a fat tree of eight hosts, which OpenSM has set
-//! up. Ended when [`Fabric`] is dropped.
+//! The InfiniBand fabric that cases by LID run on: a fat tree of eight hosts, which OpenSM manages.
+//! Two of the hosts have IP addresses. Ended when [`Fabric`] is dropped.
 
 use std::fs::{self, File};
+use std::net::IpAddr;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use super::cases::{Ready, TCP};
 use crate::Result;
 
 /// The variable with the folder of fabrics' sockets.
@@ -20,79 +22,124 @@ const SHAPE: &str = "2,4,8";
 pub(super) const SERVER: &[&str] = &["--fabric", NAME, "--host", "h1"];
 pub(super) const CLIENT: &[&str] = &["--fabric", NAME, "--host", "h8"];
 
+/// The host of OpenSM.
+const MANAGED_BY: &[&str] = &["--fabric", NAME, "--host", "h4"];
+
+/// IP addresses of the hosts of server and client.
+pub(super) const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.8"];
+
 /// How long the fabric may take to be there, and OpenSM to set it up.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A fabric that runs.
 pub(super) struct Fabric {
-    process: Child,
+    vernic: PathBuf,
+    /// The fabric process, OpenSM, and the owners of the IP addresses.
+    processes: Vec<Child>,
     /// The folder of the socket. Its path is short, since paths of sockets are.
     folder: PathBuf,
 }
 
 impl Fabric {
-    /// Starts it, and has OpenSM sweep it once. Their logs go to the folder `logs`.
+    /// Starts it. The logs go to the folder `logs`.
     pub(super) fn start(vernic: &Path, logs: &Path) -> Result<Self> {
         let folder = std::env::temp_dir().join(format!("vernic-fabric-{}", std::process::id()));
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder);
         made.map_err(|error| format!("{}: {error}", folder.display()))?;
-        let log = |name: &str| {
-            let file = logs.join(name);
-            File::create(&file).map_err(|error| format!("{}: {error}", file.display()))
-        };
-        let words = ["fabric", "up", "--tree", SHAPE, "--name", NAME];
-        let (output, errors) = (log("fabric.txt")?, log("fabric.errors.txt")?);
-        let mut command = Command::new(vernic);
-        command.args(words).env(FOLDER_VARIABLE, &folder).env("VERNIC_CONFIG", "/dev/null");
-        let started = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn();
-        let process = started.map_err(|error| format!("vernic fabric up: {error}"))?;
-        let mut fabric = Self { process, folder };
-        fabric.wait(logs)?;
+        let mut fabric = Self { vernic: vernic.to_owned(), processes: Vec::new(), folder };
+        let up = ["fabric", "up", "--tree", SHAPE, "--name", NAME];
+        fabric.add(&up, &logs.join("fabric.txt"), |log| log.contains("run programs with"))?;
         let log = logs.join("opensm.log");
-        let mut command = Command::new("timeout");
-        command.arg(LIMIT.as_secs().to_string()).arg(vernic).arg("run").args(SERVER);
-        command.args(["--", "/usr/sbin/opensm", "-o", "-f"]).arg(&log);
-        command.env(FOLDER_VARIABLE, &fabric.folder).env("VERNIC_CONFIG", "/dev/null");
-        let output = command.output().map_err(|error| format!("opensm: {error}"))?;
-        let text = fs::read_to_string(&log).unwrap_or_default();
-        match text.contains("SUBNET UP") {
-            true => Ok(fabric),
-            false => Err(format!(
-                "OpenSM does not set up the fabric ({}), see {}:\n{}{}",
-                output.status,
-                log.display(),
-                String::from_utf8_lossy(&output.stdout),
-                String::from_utf8_lossy(&output.stderr)
-            )),
+        let _ = fs::remove_file(&log);
+        let path = log.to_string_lossy();
+        let opensm =
+            [&["run"], MANAGED_BY, &["--", "/usr/sbin/opensm", "-d", "2", "-f", &path]].concat();
+        let swept = |_: &str| fs::read_to_string(&log).is_ok_and(|log| log.contains("SUBNET UP"));
+        fabric.add(&opensm, &logs.join("opensm.txt"), swept)?;
+        for (side, address) in [SERVER, CLIENT].iter().zip(ADDRESSES) {
+            let host = side[side.len() - 1];
+            let network = format!("{address}/24");
+            let owner = ["fabric", "ipoib", NAME, host, "--address", &network, "--no-device"];
+            let is_up = |log: &str| log.contains("up, MTU");
+            fabric.add(&owner, &logs.join(format!("ipoib-{host}.txt")), is_up)?;
         }
+        Ok(fabric)
+    }
+
+    /// Starts a process of the fabric, and waits until its log says that it is there.
+    fn add(&mut self, words: &[&str], log: &Path, is_there: impl Fn(&str) -> bool) -> Result {
+        let file = || File::create(log).map_err(|error| format!("{}: {error}", log.display()));
+        let output = file()?;
+        let errors = output.try_clone().map_err(|error| format!("{}: {error}", log.display()))?;
+        let mut command = Command::new(&self.vernic);
+        command.args(words).env(FOLDER_VARIABLE, &self.folder).env("VERNIC_CONFIG", "/dev/null");
+        let started = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn();
+        let what = words.join(" ");
+        let mut child = started.map_err(|error| format!("vernic {what}: {error}"))?;
+        let begun = Instant::now();
+        let outcome = loop {
+            if is_there(&fs::read_to_string(log).unwrap_or_default()) {
+                break Ok(());
+            }
+            if let Ok(Some(status)) = child.try_wait() {
+                break Err(format!("vernic {what}: {status}, see {}", log.display()));
+            }
+            if begun.elapsed() > LIMIT {
+                break Err(format!(
+                    "vernic {what}: not there after {LIMIT:?}, see {}",
+                    log.display()
+                ));
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        };
+        self.processes.push(child);
+        outcome
+    }
+
+    /// Returns how many programs of the server's host take requests for a service, or packets of a
+    /// group: what `vernic fabric show` tells of them.
+    pub(super) fn takers(&self, ready: Ready) -> usize {
+        let (key, wanted) = match ready {
+            Ready::Service(space, port) => {
+                let space = if space == TCP { "tcp" } else { "udp" };
+                ("services", format!("{space}:{port}"))
+            }
+            Ready::Group(IpAddr::V4(group)) => {
+                let [_, b, c, d] = group.octets();
+                // The group's low bits, as the GID has them (RFC 4391).
+                ("groups", format!(":{:x}:{:x}", u16::from(b), u16::from_be_bytes([c, d])))
+            }
+            Ready::Tcp(_) | Ready::Udp(_) | Ready::Group(IpAddr::V6(_)) => return 0,
+        };
+        let mut command = Command::new(&self.vernic);
+        command.args(["fabric", "show", NAME, SERVER[SERVER.len() - 1], "--json"]);
+        command.env(FOLDER_VARIABLE, &self.folder).env("VERNIC_CONFIG", "/dev/null");
+        let Ok(output) = command.output() else { return 0 };
+        let state: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap_or_default();
+        let nodes = state["nodes"].as_array().into_iter().flatten();
+        let programs = nodes.flat_map(|node| node["programs"].as_array().into_iter().flatten());
+        let takes = |program: &&serde_json::Value| {
+            let all = program[key].as_array().into_iter().flatten();
+            all.filter_map(|one| one.as_str()).any(|one| match key {
+                "services" => one.split(' ').next() == Some(&wanted),
+                _ => one.ends_with(&wanted),
+            })
+        };
+        programs.filter(takes).count()
     }
 
     /// The folder of its socket.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
-
-    /// Waits until its socket is there.
-    fn wait(&mut self, logs: &Path) -> Result {
-        let (begun, socket) = (Instant::now(), self.folder.join(format!("{NAME}.fabric")));
-        while !socket.exists() {
-            if let Ok(Some(status)) = self.process.try_wait() {
-                let file = logs.join("fabric.errors.txt");
-                return Err(format!("vernic fabric up: {status}, see {}", file.display()));
-            }
-            if begun.elapsed() > LIMIT {
-                return Err(format!("vernic fabric up: no {}", socket.display()));
-            }
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Ok(())
-    }
 }
 
 impl Drop for Fabric {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        for process in self.processes.iter_mut().rev() {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

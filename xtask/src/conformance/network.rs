@@ -85,7 +85,8 @@ impl Place {
             Self::Loss => "127.0.0.1 with 1 % of the packets lost",
             Self::Memory => "two processes of one host, through shared memory",
             Self::InfiniBand => {
-                "two hosts of an InfiniBand fabric, three switches apart, by LID; OpenSM manages it"
+                "two hosts of an InfiniBand fabric, three switches apart, by LID or by IP address; OpenSM \
+                 manages it"
             }
         }
     }
@@ -107,7 +108,8 @@ impl Place {
     /// The server's address for the programs' own TCP connection: some listen on IPv4 only.
     pub(super) fn server(self) -> &'static str {
         match self {
-            Self::Loopback | Self::Loss | Self::Memory | Self::InfiniBand => "127.0.0.1",
+            Self::Loopback | Self::Loss | Self::Memory => "127.0.0.1",
+            Self::InfiniBand => fabric::ADDRESSES[0],
             Self::Ipv4 | Self::Ipv6 | Self::Ethernet => IPV4[0],
         }
     }
@@ -117,10 +119,11 @@ impl Place {
         if self == Self::Ethernet { "RoCEv1" } else { "RoCEv2" }
     }
 
-    /// The address of a side's GID.
+    /// The address of a side's GID; of a fabric's host, that of its IP interface.
     pub(super) fn address(self, side: usize) -> &'static str {
         match self {
-            Self::Loopback | Self::Loss | Self::Memory | Self::InfiniBand => "127.0.0.1",
+            Self::Loopback | Self::Loss | Self::Memory => "127.0.0.1",
+            Self::InfiniBand => fabric::ADDRESSES[side],
             Self::Ipv4 | Self::Ethernet => IPV4[side],
             Self::Ipv6 => IPV6[side],
         }
@@ -173,8 +176,17 @@ impl Network {
     pub(super) fn start_fabric(&mut self, vernic: &Path, logs: &Path) -> Result {
         if self.fabric.is_none() {
             self.fabric = Some(Fabric::start(vernic, logs)?);
+            // Programs that meet by TCP before they use RDMA name one address for both.
+            for address in fabric::ADDRESSES {
+                ip(&format!("-n {} addr add {address}/32 dev lo", self.names[0]))?;
+            }
         }
         Ok(())
+    }
+
+    /// The fabric, if it runs.
+    pub(super) fn fabric(&self) -> Option<&Fabric> {
+        self.fabric.as_ref()
     }
 
     /// The folder of the fabric's socket, if it runs.

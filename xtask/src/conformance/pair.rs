@@ -88,9 +88,15 @@ impl Stage<'_> {
                 (servers, clients, ready, endless)
             }
         };
+        // Programs of a fabric are known to its process, and not to the kernel.
+        let is_of_fabric = self.case.place == Place::InfiniBand;
+        let fabric = self.network.fabric().filter(|_| is_of_fabric);
         for n in 0..servers {
             let mut side = self.start(SERVER, n)?;
-            let waited = side.wait_until(ready, n + 1, self.deadline);
+            let waited = side.wait_until(self.deadline, ready, |process| match (ready, fabric) {
+                (Ready::Service(..) | Ready::Group(_), Some(fabric)) => fabric.takers(ready) > n,
+                _ => is_ready(process, ready, n + 1),
+            });
             sides.push(side);
             waited?;
         }
@@ -155,8 +161,13 @@ struct Side {
 
 impl Side {
     /// Waits until the process is there for others; `count` of its kind are there then.
-    fn wait_until(&mut self, ready: Ready, count: usize, deadline: Instant) -> Result {
-        while !is_ready(self.child.id(), ready, count) {
+    fn wait_until(
+        &mut self,
+        deadline: Instant,
+        ready: Ready,
+        is_ready: impl Fn(u32) -> bool,
+    ) -> Result {
+        while !is_ready(self.child.id()) {
             let name = NAMES[self.side];
             if let Some(status) = self.exited()? {
                 return Err(format!("the {name} ended before it was there: {status}"));

@@ -140,6 +140,11 @@ pub struct ProgramState {
     pub discarded: u64,
     /// Whether it does not take its packets now.
     pub blocked: bool,
+    /// Services whose requests for connections come to it, such as `tcp:7174`, with the address if
+    /// it is for one alone.
+    pub services: Vec<String>,
+    /// Groups whose packets it takes: their GIDs.
+    pub groups: Vec<String>,
 }
 
 /// A port.

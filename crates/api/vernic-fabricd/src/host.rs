@@ -230,6 +230,16 @@ impl Host {
         let claim = address.and_then(|ip| of(Some(ip.to_canonical()))).or_else(|| of(None))?;
         self.program(claim.slot)
     }
+    /// Returns the services that the program of a slot has claimed, as text.
+    pub(crate) fn services_of(&self, slot: u16) -> Vec<String> {
+        let all = self.services.iter().flat_map(|(id, claims)| claims.iter().map(move |c| (id, c)));
+        let own = all.filter(|(_, claim)| claim.slot == slot);
+        own.map(|(service, claim)| match claim.address {
+            Some(address) => format!("{service} at {address}"),
+            None => service.to_string(),
+        })
+        .collect()
+    }
     /// Returns the program with the lowest slot: it answers requests for what nobody has claimed.
     pub(crate) fn first_program(&self) -> Option<Key> {
         self.all_programs().next().map(|(_, key)| key)

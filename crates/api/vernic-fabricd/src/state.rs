@@ -92,6 +92,8 @@ fn programs(host: &Host, clients: &mut Clients) -> Vec<ProgramState> {
             refused: counts.refused,
             discarded: counts.discarded,
             blocked: program.is_blocked(),
+            services: host.services_of(slot),
+            groups: program.joins.iter().map(|group| group.mgid.to_string()).collect(),
         })
     };
     host.all_programs().filter_map(program).collect()

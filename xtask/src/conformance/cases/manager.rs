@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use super::{Case, Cast, Output, Place, Ready, Troupe};
 
 /// The port spaces of rdma_cm.
-pub(super) const TCP: u16 = 0x0106;
+pub(in crate::conformance) const TCP: u16 = 0x0106;
 const UDP: u16 = 0x0111;
 
 /// What a side of several pairs says at its end.
@@ -52,7 +52,8 @@ pub(super) fn cases(place: Place) -> Vec<Case> {
     // perftest takes IPv6 addresses in a way of its own.
     let plain = place != Place::Ipv6;
     // IPv6 has no groups on `lo`, and these programs take one address of a group.
-    let groups = matches!(place, Place::Loopback | Place::Ipv4 | Place::Ethernet);
+    let groups =
+        matches!(place, Place::Loopback | Place::Ipv4 | Place::Ethernet | Place::InfiniBand);
     let rows = [
         ("rping", "-v -V -C 20", rping, said(&["rdma-ping-19"], &["rdma-ping-19"]), true),
         ("rping", "-v -V -C 5 -S 65000", rping, said(&["rdma-ping-4"], &["rdma-ping-4"]), true),

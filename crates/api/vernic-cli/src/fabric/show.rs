@@ -177,6 +177,11 @@ fn programs(node: &NodeState, text: &mut String) {
             program.not_taken,
             if program.blocked { ", takes nothing now" } else { "" }
         ));
+        for (what, all) in [("listens", &program.services), ("in groups", &program.groups)] {
+            if !all.is_empty() {
+                text.push_str(&format!("    {what}: {}\n", all.join(", ")));
+            }
+        }
     }
 }
 
