@@ -103,11 +103,22 @@ pub enum Error {
         /// The partition.
         pkey: vernic_wire::Pkey,
     },
-    /// Only an InfiniBand device has paths that a program may choose.
+    /// Only an InfiniBand device has GIDs for addresses, and paths that a program may choose.
     #[error(
-        "a path of the program's own: only devices of InfiniBand take one, RoCE's is the address"
+        "GIDs as addresses (AF_IB) and paths of the program's own are for devices of InfiniBand: RoCE and \
+         iWARP have IP addresses"
     )]
     NoSubnet,
+    /// No port has the GID, or one in its subnet.
+    #[error("{device} has no port for {wanted}; its GIDs: {present}")]
+    NoGid {
+        /// The device.
+        device: String,
+        /// The GID.
+        wanted: vernic_wire::Gid,
+        /// The GIDs that there are.
+        present: String,
+    },
     /// The fabric process, or the owner of an IP interface, cannot be asked.
     #[error(transparent)]
     Fabric(#[from] AttachError),
@@ -345,9 +356,9 @@ impl Error {
             Self::Failed { kind: EventKind::Rejected, .. } => libc::ECONNREFUSED,
             Self::Failed { status, .. } => status.abs(),
             Self::Device(error) => errno_of_open(error),
-            Self::NoInterface { .. } => libc::EADDRNOTAVAIL,
+            Self::NoInterface { .. } | Self::NoGid { .. } => libc::EADDRNOTAVAIL,
             Self::LinkDown { .. } => libc::ENETDOWN,
-            Self::NoSubnet => libc::EOPNOTSUPP,
+            Self::NoSubnet => libc::EAFNOSUPPORT,
             Self::Fabric(error) => error.errno(),
             Self::NoRoute { source, .. } | Self::Os { source, .. } => errno_of(source),
             Self::InUse { everywhere: false, .. } => libc::EADDRINUSE,

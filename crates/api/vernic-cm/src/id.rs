@@ -37,6 +37,7 @@ mod connection;
 mod event;
 mod listen;
 mod multicast;
+mod native;
 mod options;
 mod qp;
 mod resolve;
@@ -49,6 +50,7 @@ mod write;
 pub use channel::EventChannel;
 pub use event::Event;
 pub use multicast::JoinState;
+pub use native::GidAddr;
 pub use options::IdOption;
 
 pub(crate) use shared::Shared;
@@ -101,6 +103,8 @@ pub(crate) struct Inner {
     pub(crate) path: Option<CmPath>,
     /// The IP interface, on InfiniBand, once an address has decided it.
     pub(crate) interface: Option<Box<IpInterface>>,
+    /// The partition, if the id's addresses are GIDs.
+    pub(crate) native: Option<Pkey>,
     /// The largest path MTU of the path, if the path has another than its port.
     pub(crate) path_mtu: Option<Mtu>,
     pub(crate) qp: Option<Arc<Qp>>,
@@ -168,6 +172,7 @@ impl Id {
             options: Options::default(),
             path: None,
             interface: None,
+            native: None,
             path_mtu: None,
             qp: None,
             own_qp: Weak::new(),

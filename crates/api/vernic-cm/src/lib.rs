@@ -72,7 +72,7 @@ mod worker;
 
 pub use error::{Error, StreamError};
 pub use event::{ConnInfo, EventKind, Param, UdInfo};
-pub use id::{CommEstablished, Event, EventChannel, Id, IdOption, JoinState, Place};
+pub use id::{CommEstablished, Event, EventChannel, GidAddr, Id, IdOption, JoinState, Place};
 pub use manager::Manager;
 pub use param::{ConnParam, UDP_QKEY};
 pub use ports::v6_only;

@@ -52,6 +52,8 @@ pub(crate) struct Listener {
     pub(crate) key: IdKey,
     pub(crate) device: Arc<Device>,
     pub(crate) port: u16,
+    /// Whether the id's addresses are GIDs.
+    pub(crate) is_native: bool,
     /// Whether the id accepts IPv4 peers.
     pub(crate) v4: bool,
     /// Whether the id accepts IPv6 peers.
@@ -244,9 +246,11 @@ impl Registry {
             _ => path.local.to_ip(),
         };
         let v4 = called.is_ipv4();
+        let by_ip = |entry: &&Listener| !entry.is_native && if v4 { entry.v4 } else { entry.v6 };
         let Some(entry) = listeners
             .iter()
-            .find(|entry| if v4 { entry.v4 } else { entry.v6 })
+            .find(|entry| private_data.is_ok() && by_ip(entry))
+            .or_else(|| listeners.iter().find(|entry| entry.is_native))
             .or(listeners.first())
         else {
             return;
@@ -254,9 +258,15 @@ impl Registry {
         let device = entry.device.clone();
         // Requests are messages, which only devices with an agent have.
         let Some(agent) = device.agent().cloned() else { return };
-        let hears = if v4 { entry.v4 } else { entry.v6 } && entry.suits(&kind);
+        let is_native = entry.is_native;
+        let header = match is_native {
+            true => Ok(CmaHeader::new(0, path.remote.to_ip(), path.local.to_ip())),
+            false => private_data,
+        };
+        let hears = is_native || if v4 { entry.v4 } else { entry.v6 };
+        let hears = hears && entry.suits(&kind);
         let registration = tables.ids.get(&entry.key);
-        let (Some(registration), Ok(header), true) = (registration, private_data, hears) else {
+        let (Some(registration), Ok(header), true) = (registration, header, hears) else {
             let (reason, info) = (RejReason::INVALID_SERVICE_ID, None);
             self.worker.add(Task::Refuse { agent, conn, reason, info });
             return;
@@ -286,7 +296,7 @@ impl Registry {
         let (local, peer) =
             (with_scope(header.dst, entry.port), with_scope(header.src, header.port));
         let (key, events) = (entry.key, self.new_events());
-        tables.admit(key, Request { events, device, conn, path, local, peer, kind });
+        tables.admit(key, Request { events, device, conn, path, is_native, local, peer, kind });
     }
 
     /// Queues an event of an iWARP connection.

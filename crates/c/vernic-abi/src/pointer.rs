@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 pub(crate) mod pieces;
 pub(crate) mod sockaddr;
 
-pub(crate) use sockaddr::SockAddr;
+pub(crate) use sockaddr::{CmAddr, SockAddr};
 
 use crate::failure::Failure;
 

@@ -49,6 +49,7 @@ impl Id {
             inner.local = Some(request.local);
             inner.peer = Some(request.peer);
             inner.path = Some(request.path);
+            inner.native = request.is_native.then_some(request.path.pkey);
             inner.connection = Some(connection);
         });
         id.set_user_context(listener.user_context());
@@ -86,10 +87,12 @@ impl Id {
         if let Some(agent) = request.device.agent() {
             agent.request_taken(request.conn);
         }
+        // Requests between GIDs have no header.
+        let header = if request.is_native { 0 } else { CmaHeader::LEN };
         let param = match request.kind {
-            RequestKind::Connection(req) => Param::Conn(info_of_req(&req)),
+            RequestKind::Connection(req) => Param::Conn(info_of_req(&req, header)),
             RequestKind::Datagrams(req) => Param::Ud(UdInfo {
-                private_data: req.private_data.as_bytes()[CmaHeader::LEN..].to_vec(),
+                private_data: req.private_data.as_bytes()[header..].to_vec(),
                 av: vector(&request.device, &request.path),
                 qp_num: vernic_engine::Qpn::new(0),
                 qkey: UDP_QKEY,
@@ -250,10 +253,10 @@ pub(crate) fn vector(device: &Device, path: &CmPath) -> AddressVector {
     }
 }
 
-fn info_of_req(req: &Req) -> ConnInfo {
+fn info_of_req(req: &Req, header: usize) -> ConnInfo {
     let peer = Peer::of_req(req);
     ConnInfo {
-        private_data: req.private_data.as_bytes()[CmaHeader::LEN..].to_vec(),
+        private_data: req.private_data.as_bytes()[header..].to_vec(),
         responder_resources: peer.responder_resources,
         initiator_depth: peer.initiator_depth,
         flow_control: req.end_to_end_flow_control,

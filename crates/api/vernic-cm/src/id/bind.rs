@@ -74,6 +74,7 @@ impl Id {
         let place = route::local(addr);
         let device = match (addr.ip().is_unspecified(), inner.transport) {
             (true, _) => None,
+            // A zero GID is any, as a wildcard is.
             (false, Transport::InfiniBand) => {
                 let device = self.shared.devices.fabric()?;
                 self.choose_interface(inner, &device, addr.ip())?;
@@ -112,7 +113,8 @@ impl Id {
         // Other processes may ask for a port that the program has named; they do not know a port
         // that was chosen here.
         if addr.port() != 0 && !inner.options.reuse_addr {
-            match self.reserve(device.as_ref(), place, port) {
+            let is_native = inner.native.is_some();
+            match self.reserve(device.as_ref(), place, port, is_native) {
                 Ok(reserved) => inner.reserved = reserved,
                 Err(source) => {
                     lock(&self.shared.ports).release(self.port_space(), port, self.key());
@@ -134,9 +136,14 @@ impl Id {
         device: Option<&Arc<Device>>,
         place: LocalAddr,
         port: u16,
+        is_native: bool,
     ) -> Result<Vec<Reservation>, ListenError> {
         let service = self.port_space().service_id(port);
         let wanted: Vec<_> = match device {
+            Some(device) if is_native => {
+                let scope = ServiceScope::Netdev(device.context.info().port.netdev_index);
+                vec![(device.clone(), scope)]
+            }
             Some(device) => vec![(device.clone(), ServiceScope::Address(place))],
             None => {
                 // Without devices there is nothing to reserve; the call to listen reports that.

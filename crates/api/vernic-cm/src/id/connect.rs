@@ -55,15 +55,20 @@ impl Id {
         agent: &Arc<dyn Agent>,
         param: &ConnParam<'_>,
     ) -> Result<(), Error> {
-        self.check_param("connect", param, (MAX_REQ, MAX_SIDR_REQ))?;
+        // Addresses of InfiniBand's own leave the header's room to the program.
+        let header = if inner.native.is_some() { 0 } else { CmaHeader::LEN };
+        let limits = [MAX_REQ, MAX_SIDR_REQ].map(|most| most + CmaHeader::LEN - header);
+        self.check_param("connect", param, limits.into())?;
         let (Some(path), Some(local), Some(peer)) = (inner.path(), inner.local, inner.peer) else {
             return Err(Error::NoDevice { call: "connect" });
         };
         let service = self.port_space().service_id(peer.port());
         let mut private_data = [0; CmaHeader::LEN + MAX_SIDR_REQ];
-        CmaHeader::new(local.port(), local.ip(), peer.ip()).emit(&mut private_data);
-        let len = CmaHeader::LEN + param.private_data.len();
-        private_data[CmaHeader::LEN..len].copy_from_slice(param.private_data);
+        if header != 0 {
+            CmaHeader::new(local.port(), local.ip(), peer.ip()).emit(&mut private_data);
+        }
+        let len = header + param.private_data.len();
+        private_data[header..len].copy_from_slice(param.private_data);
         let private_data = &private_data[..len];
         let (response_timeout, max_retries) = (None, None);
         let registry = &self.shared.registry;

@@ -70,6 +70,11 @@ impl Id {
         let result = self.shared.start_keeper().and_then(|()| {
             match (inner.socket.take(), inner.device.clone()) {
                 (Some(socket), _) => self.listen_at_socket(&mut inner, socket, local),
+                // GIDs are not in requests: all requests for the port come to the id.
+                (None, Some(device)) if inner.native.is_some() => {
+                    let scope = ServiceScope::Netdev(device.context.info().port.netdev_index);
+                    self.listen_at(&mut inner, device, scope)
+                }
                 (None, Some(device)) => {
                     self.listen_at(&mut inner, device, ServiceScope::Address(route::local(local)))
                 }
@@ -133,6 +138,7 @@ impl Id {
             key: self.key(),
             device: device.clone(),
             port: local.port(),
+            is_native: inner.native.is_some(),
             v4: local.is_ipv4() || both,
             v6: local.is_ipv6(),
             qp_type: self.qp_type(),

@@ -26,6 +26,7 @@ use crate::event::{EventKind, Param, UdInfo};
 use crate::fabric::Fabric;
 use crate::id::bind::Purpose;
 use crate::id::multicast::{JoinState, Membership};
+use crate::id::native;
 use crate::id::waits::{self, Answer, Finding, Poll};
 use crate::id::{Id, Inner};
 use crate::param::UDP_QKEY;
@@ -58,7 +59,10 @@ impl Id {
         ip: IpAddr,
     ) -> Result<(), Error> {
         if inner.interface.is_none() {
-            let interface = self.fabric("bind_addr")?.with_address(device, ip)?;
+            let interface = match inner.native {
+                Some(pkey) => native::interface_of(device, Gid::from_ip(ip), pkey)?,
+                None => self.fabric("bind_addr")?.with_address(device, ip)?,
+            };
             inner.interface = Some(Box::new(interface));
         }
         Ok(())

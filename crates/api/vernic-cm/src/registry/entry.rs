@@ -43,6 +43,8 @@ pub(crate) struct Request {
     pub(crate) device: Arc<Device>,
     pub(crate) conn: ConnId,
     pub(crate) path: CmPath,
+    /// Whether the addresses are GIDs.
+    pub(crate) is_native: bool,
     /// The local address, with the listener's port.
     pub(crate) local: SocketAddr,
     /// The peer's address and port.

@@ -283,7 +283,16 @@ impl Streams {
             (Some(Listening { id, port, backlog, .. }), Some((local, peer, kind))) => {
                 let path = CmPath::new(Gid::from_ip(local.ip()), Gid::from_ip(peer.ip()));
                 let (local, kind) = (route::with_port(local, *port), RequestKind::Stream(kind));
-                let make = |events| Request { events, device, conn, path, local, peer, kind };
+                let make = |events| Request {
+                    events,
+                    device,
+                    conn,
+                    path,
+                    is_native: false,
+                    local,
+                    peer,
+                    kind,
+                };
                 self.registry.request_stream(*id, *backlog, make)
             }
             _ => false,

@@ -3,6 +3,9 @@
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use std::ptr;
 
+use vernic_cm::GidAddr;
+use vernic_wire::{Gid, Pkey};
+
 use crate::boundary::Failure;
 use crate::pointer::Plain;
 
@@ -14,7 +17,18 @@ const IPV6_BYTES: usize = size_of::<libc::sockaddr_in6>();
 pub(crate) const STORAGE_BYTES: usize = size_of::<libc::sockaddr_storage>();
 
 /// `AF_IB`: GIDs and P_Keys of InfiniBand instead of IP.
-const AF_IB: u16 = 27;
+pub(crate) const AF_IB: u16 = 27;
+/// Bytes of `sockaddr_ib`.
+pub(crate) const INFINIBAND_BYTES: usize = 48;
+
+/// An address of an id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CmAddr {
+    /// Of IP.
+    Ip(SocketAddr),
+    /// Of InfiniBand (`AF_IB`).
+    Gid(GidAddr),
+}
 
 /// A `struct sockaddr *`, or NULL.
 #[repr(transparent)]
@@ -36,6 +50,27 @@ impl SockAddr {
     /// The address of the address.
     pub(crate) fn raw(self) -> *mut libc::sockaddr {
         self.0
+    }
+
+    /// What is there, of either kind; `None` for NULL.
+    ///
+    /// # Errors
+    /// `EINVAL` for an address that is neither of IP nor of InfiniBand.
+    pub(crate) fn read_any(self) -> Result<Option<CmAddr>, Failure> {
+        if self.0.is_null() {
+            return Ok(None);
+        }
+        // SAFETY: every address starts with its family (contract of `pointer.rs`, 2).
+        let family = unsafe { self.0.cast::<u16>().read_unaligned() };
+        if family != AF_IB {
+            return Ok(self.read()?.map(CmAddr::Ip));
+        }
+        let mut bytes = [0; INFINIBAND_BYTES];
+        // SAFETY: so long is an address of this family (contract of `pointer.rs`, 2).
+        unsafe {
+            ptr::copy_nonoverlapping(self.0.cast(), bytes.as_mut_ptr(), bytes.len());
+        }
+        Ok(Some(CmAddr::Gid(infiniband(&bytes))))
     }
 
     /// What is there; `None` for NULL.
@@ -66,7 +101,7 @@ impl SockAddr {
                 Ok(Some(ipv6(&bytes)))
             }
             _ if family == AF_IB => {
-                let why = "an address of InfiniBand (AF_IB): RoCE has IPv4 and IPv6";
+                let why = "an address of InfiniBand (AF_IB), where only IPv4 and IPv6 are possible";
                 Err(Failure::new(libc::EAFNOSUPPORT, why))
             }
             _ => Err(Failure::invalid(format!("address family {family}: neither IPv4 nor IPv6"))),
@@ -120,6 +155,27 @@ fn ipv6(bytes: &[u8; IPV6_BYTES]) -> SocketAddr {
     SocketAddrV6::new(Ipv6Addr::from(part::<16>(bytes, 8)), port, flow, scope).into()
 }
 
+/// `sockaddr_ib`: family, P_Key, flow information, GID, service id, its mask, scope.
+fn infiniband(bytes: &[u8; INFINIBAND_BYTES]) -> GidAddr {
+    let service = u64::from_be_bytes(part(bytes, 24));
+    GidAddr {
+        gid: Gid(part(bytes, 8)),
+        port: service as u16,
+        pkey: Pkey(u16::from_be_bytes(part(bytes, 2))),
+    }
+}
+
+/// An address of InfiniBand as C has it: `service` is the port's service id.
+pub(crate) fn infiniband_bytes(address: GidAddr, service: u64) -> [u8; STORAGE_BYTES] {
+    let mut bytes = [0; STORAGE_BYTES];
+    bytes[..2].copy_from_slice(&AF_IB.to_ne_bytes());
+    bytes[2..4].copy_from_slice(&address.pkey.value().to_be_bytes());
+    bytes[8..24].copy_from_slice(&address.gid.0);
+    bytes[24..32].copy_from_slice(&service.to_be_bytes());
+    bytes[32..40].copy_from_slice(&u64::MAX.to_be_bytes());
+    bytes
+}
+
 /// An address as C has it, and how many of the bytes it takes.
 pub(crate) fn to_bytes(address: SocketAddr) -> ([u8; STORAGE_BYTES], usize) {
     let mut bytes = [0; STORAGE_BYTES];
@@ -154,6 +210,19 @@ mod tests {
         let scoped = SocketAddrV6::new("fe80::1".parse().unwrap(), 5, 7, 3);
         let mut bytes = to_bytes(scoped.into()).0;
         assert_eq!(SockAddr(bytes.as_mut_ptr().cast()).read().unwrap(), Some(scoped.into()));
+    }
+
+    #[test]
+    fn addresses_of_infiniband_are_read_as_they_were_written() {
+        let gid = Gid::from_ip("fe80::2:c903:1".parse::<Ipv6Addr>().unwrap().into());
+        let address = GidAddr { gid, port: 7471, pkey: Pkey(0x8001) };
+        let mut bytes = infiniband_bytes(address, 0x0106_1D2F);
+        let read = SockAddr(bytes.as_mut_ptr().cast()).read_any().unwrap();
+        assert_eq!(read, Some(CmAddr::Gid(address)));
+        let ip: SocketAddr = "192.0.2.1:7471".parse().unwrap();
+        let mut bytes = to_bytes(ip).0;
+        let read = SockAddr(bytes.as_mut_ptr().cast()).read_any().unwrap();
+        assert_eq!(read, Some(CmAddr::Ip(ip)));
     }
 
     #[test]

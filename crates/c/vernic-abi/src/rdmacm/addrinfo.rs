@@ -6,13 +6,15 @@
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr;
 
-use vernic_cm::EventKind;
+use vernic_cm::{EventKind, GidAddr};
+use vernic_wire::{Gid, Pkey};
 
 use super::id::and_complete;
 use crate::boundary::{self, Failure};
 use crate::layout::cm::{port_space, rai, rdma_addrinfo, rdma_cm_id};
 use crate::layout::qp::qpt;
 use crate::log;
+use crate::pointer::sockaddr::{INFINIBAND_BYTES, infiniband_bytes};
 use crate::pointer::{Handle, In, Out, SockAddr, Text, plain};
 
 plain! { rdma_addrinfo, *mut rdma_addrinfo }
@@ -142,6 +144,35 @@ struct Resolved {
     canonical: Vec<u8>,
 }
 
+/// Whether addresses of InfiniBand are wanted.
+fn is_native(hints: &rdma_addrinfo) -> bool {
+    hints.ai_flags & rai::FAMILY != 0 && hints.ai_family == libc::AF_IB
+}
+
+impl Resolved {
+    /// Makes an IPv6 address, as whose text a GID is written, one of InfiniBand, in the default
+    /// partition.
+    fn make_native(&mut self, hints: &rdma_addrinfo) {
+        let Some(bytes) =
+            self.address.first_chunk::<28>().filter(|_| self.family == libc::AF_INET6)
+        else {
+            return;
+        };
+        let mut gid = Gid([0; 16]);
+        gid.0.copy_from_slice(&bytes[8..24]);
+        let port = u16::from_be_bytes([bytes[2], bytes[3]]);
+        let space = match hints.ai_port_space as u32 {
+            0 if self.protocol == libc::IPPROTO_UDP => port_space::UDP,
+            0 => port_space::TCP,
+            space => space,
+        };
+        let service = u64::from(space) << 16 | u64::from(port);
+        let address = GidAddr { gid, port, pkey: Pkey::DEFAULT };
+        self.address = infiniband_bytes(address, service)[..INFINIBAND_BYTES].to_vec();
+        self.family = libc::AF_IB;
+    }
+}
+
 /// The hints of the system's call that stand for those of ours.
 fn system_hints(hints: &rdma_addrinfo) -> libc::addrinfo {
     // SAFETY: of integers and pointers, of which zero is a value.
@@ -152,9 +183,12 @@ fn system_hints(hints: &rdma_addrinfo) -> libc::addrinfo {
     if hints.ai_flags & rai::NUMERICHOST != 0 {
         to.ai_flags |= libc::AI_NUMERICHOST;
     }
-    if matches!(hints.ai_family, libc::AF_INET | libc::AF_INET6) {
-        to.ai_family = hints.ai_family;
-    }
+    to.ai_family = match hints.ai_family {
+        // A GID is written as an IPv6 address is.
+        _ if is_native(hints) => libc::AF_INET6,
+        family @ (libc::AF_INET | libc::AF_INET6) => family,
+        _ => 0,
+    };
     to.ai_socktype = match hints.ai_qp_type as u32 {
         qpt::RC | qpt::UC | qpt::XRC_SEND | qpt::XRC_RECV => libc::SOCK_STREAM,
         qpt::UD => libc::SOCK_DGRAM,
@@ -237,11 +271,6 @@ pub(crate) fn resolve(
         let what = "names of InfiniBand's subnet administration (RAI_SA)";
         return Err(Failure::unsupported(what).into());
     }
-    if wanted.ai_flags & rai::FAMILY != 0 && wanted.ai_family == libc::AF_IB {
-        let failure =
-            Failure::new(libc::EAFNOSUPPORT, "addresses of InfiniBand (AF_IB): RoCE has IP");
-        return Err(Unresolved { code: libc::EAI_FAMILY, failure });
-    }
     let mut answer = Answer::empty()?;
     let to = answer.fields();
     to.ai_flags = wanted.ai_flags;
@@ -252,7 +281,11 @@ pub(crate) fn resolve(
         let bytes = wanted.ai_dst_addr.copy(wanted.ai_dst_len)?;
         (to.ai_dst_addr, to.ai_dst_len) = address(&bytes)?;
     } else {
-        fill(to, &ask(node, service, hints.as_ref())?)?;
+        let mut found = ask(node, service, hints.as_ref())?;
+        if is_native(&wanted) {
+            found.make_native(&wanted);
+        }
+        fill(to, &found)?;
     }
     if to.ai_src_len == 0 {
         let bytes = wanted.ai_src_addr.copy(wanted.ai_src_len)?;

@@ -8,11 +8,12 @@
 //! event, which stays in the field `event` until the next ([`complete`]).
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicPtr, AtomicU8, Ordering};
 use std::sync::{Arc, Mutex};
 
-use vernic_cm::{Id, PortSpace, QpType};
-use vernic_engine::{Context, PortNum, Transport};
+use vernic_cm::{GidAddr, Id, PortSpace, QpType};
+use vernic_engine::{Context, Gid, PortNum, Transport};
 
 use super::addrinfo::Answer;
 use super::channel::ChannelObject;
@@ -29,7 +30,7 @@ use crate::layout::cm::{
 use crate::layout::qp::{ibv_qp, qpt};
 use crate::log;
 use crate::object::lock;
-use crate::pointer::sockaddr::to_bytes;
+use crate::pointer::sockaddr::{infiniband_bytes, to_bytes};
 use crate::pointer::{CObject, Handle, Out};
 use crate::waiting::{Attempt, attempts};
 
@@ -239,7 +240,14 @@ impl IdObject {
     /// The system's, when the device cannot be shown.
     pub(crate) fn show(&self) -> Result<(), Failure> {
         let (engine, addr) = (&self.engine, &self.base.route.addr);
-        let bytes = |address| to_bytes(address).0;
+        let bytes = |address: SocketAddr| match engine.is_native() {
+            true => {
+                let (gid, port) = (Gid::from_ip(address.ip()), address.port());
+                let address = GidAddr { gid, port, pkey: engine.place().pkey };
+                infiniband_bytes(address, engine.port_space().service_id(port).value())
+            }
+            false => to_bytes(address).0,
+        };
         if let Some(local) = engine.local_addr() {
             addr.src_storage.show(&bytes(local));
         }

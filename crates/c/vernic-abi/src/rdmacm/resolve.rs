@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::id::{IdObject, and_complete};
 use crate::boundary::{self, Failure};
 use crate::layout::cm::rdma_cm_id;
-use crate::pointer::{Handle, SockAddr};
+use crate::pointer::{CmAddr, Handle, SockAddr};
 
 /// A timeout of C's. A negative one is very long, as for the kernel, which takes it for a number
 /// without sign.
@@ -17,24 +17,36 @@ fn timeout(ms: c_int) -> Duration {
 /// Binds an id.
 ///
 /// # Errors
-/// Those of the engine; `EINVAL` for NULL or an address that is not of IP.
+/// Those of the engine; `EINVAL` for NULL or an address of another family.
 pub(crate) fn bind(id: &IdObject, address: SockAddr) -> Result<(), Failure> {
-    id.engine.bind_addr(address.require("an address")?)?;
+    match address.read_any()?.ok_or_else(|| Failure::null("an address"))? {
+        CmAddr::Ip(address) => id.engine.bind_addr(address)?,
+        CmAddr::Gid(address) => id.engine.bind_gid(address)?,
+    }
     id.show()
 }
 
 /// Looks for the way to a destination.
 ///
 /// # Errors
-/// Those of the engine; `EINVAL` for NULL or an address that is not of IP.
+/// Those of the engine; `EINVAL` for NULL, and for an address of another family, which source and
+/// destination must have in common.
 pub(crate) fn resolve_addr(
     id: &IdObject,
     src: SockAddr,
     dst: SockAddr,
     timeout_ms: c_int,
 ) -> Result<(), Failure> {
-    let dst = dst.require("a destination")?;
-    id.engine.resolve_addr(src.read()?, dst, timeout(timeout_ms))?;
+    let dst = dst.read_any()?.ok_or_else(|| Failure::null("a destination"))?;
+    match (src.read_any()?, dst) {
+        (None, CmAddr::Ip(dst)) => id.engine.resolve_addr(None, dst, timeout(timeout_ms))?,
+        (Some(CmAddr::Ip(src)), CmAddr::Ip(dst)) => {
+            id.engine.resolve_addr(Some(src), dst, timeout(timeout_ms))?;
+        }
+        (None, CmAddr::Gid(dst)) => id.engine.resolve_gid(None, dst)?,
+        (Some(CmAddr::Gid(src)), CmAddr::Gid(dst)) => id.engine.resolve_gid(Some(src), dst)?,
+        _ => return Err(Failure::invalid("source and destination are of different families")),
+    }
     Ok(())
 }
 
