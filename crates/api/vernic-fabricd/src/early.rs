@@ -58,8 +58,8 @@ impl EarlyRequests {
         let (packet, until) = (packet.to_vec(), now + PATIENCE_NS);
         self.0.push_back(EarlyRequest { host, port, packet, service, address, until });
     }
-    /// Takes a request whose service is claimed by now, or that has waited for long enough, with the
-    /// program that gets it, if there is one.
+    /// Takes a request whose service is claimed by now, or that has waited for long enough. With it
+    /// comes the program that gets it, if there is one.
     pub(crate) fn take(
         &mut self,
         hosts: &[Host],

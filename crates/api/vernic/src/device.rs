@@ -199,9 +199,10 @@ impl Device {
         self.default_gid_index().filter(same).or_else(any)
     }
 
-    /// The path to a GID. On an InfiniBand device this asks subnet administration, and waits for its
-    /// answer; [`Qp::connect`](crate::Qp::connect) and [`Pd::create_ah`](crate::Pd::create_ah) do so
-    /// themselves. On other devices the GID says it all.
+    /// The path to a GID. On an InfiniBand device this asks subnet administration, and waits for
+    /// its answer; [`Qp::connect`](crate::Qp::connect) and
+    /// [`Pd::create_ah`](crate::Pd::create_ah) do so themselves. On other devices the GID says it
+    /// all.
     ///
     /// # Errors
     /// [`PathError`]: subnet administration does not answer, or has no path.

@@ -24,9 +24,9 @@ pub(crate) const INFINIBAND_BYTES: usize = 48;
 /// An address of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CmAddr {
-    /// Of IP.
+    /// An IP address and a port.
     Ip(SocketAddr),
-    /// Of InfiniBand (`AF_IB`).
+    /// A GID, a partition and a port (`AF_IB`).
     Gid(GidAddr),
 }
 
