@@ -7,7 +7,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::thread;
 use std::time::Duration;
 
-use common::{Fabric, Manager, ONE, eventually, receive, request};
+use common::{Fabric, Manager, ONE, eventually, receive};
 use vernic_attach::hello::Purpose;
 use vernic_attach::{
     AgentId, AttachError, MadAddress, MadClient, MadGrh, MadPort, RefusalKind, Registration,
@@ -15,7 +15,7 @@ use vernic_attach::{
 };
 use vernic_fabric::topology::Topology;
 use vernic_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
-use vernic_wire::smp::{NodeInfo, PortInfo, SmAttribute};
+use vernic_wire::smp::{NodeInfo, PortInfo, SmAttribute, Smp};
 use vernic_wire::{Lid, PortNum, Qkey, Qpn};
 
 const GSI_QKEY: Qkey = Qkey(0x8001_0000);
@@ -68,12 +68,12 @@ fn a_directed_route_is_answered_by_the_node_at_its_end_or_by_silence() {
     let mut manager = Manager::bring_up(&fabric, 3);
     let client = MadClient::over(fabric.connect(Purpose::Mad));
     for (path, host) in [(&[][..], "h1"), (&[1, 2], "h2"), (&[1, 3], "h3")] {
-        let answer = manager.ask(&request(path, SmAttribute::NODE_INFO, 0)).unwrap();
+        let answer = manager.ask(&Smp::by_route(path, SmAttribute::NODE_INFO, 0)).unwrap();
         let info = NodeInfo::parse(&answer.data).unwrap();
         assert_eq!(info.node_guid, client.adapter(host).unwrap().guid);
     }
     // Nobody is there: the datagram comes back when its time is over.
-    assert_eq!(manager.ask(&request(&[1, 200], SmAttribute::NODE_INFO, 0)), None);
+    assert_eq!(manager.ask(&Smp::by_route(&[1, 200], SmAttribute::NODE_INFO, 0)), None);
     fabric.stop();
 }
 

@@ -6,9 +6,7 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::time::Duration;
 
-use common::{
-    Fabric, Manager, ONE, eventually, packet, port_news, receive_batch, request, restamp, send,
-};
+use common::{Fabric, Manager, ONE, eventually, packet, port_news, receive_batch, restamp, send};
 use vernic_attach::data::Membership;
 use vernic_attach::hello::{Hello, Purpose};
 use vernic_attach::{
@@ -18,7 +16,7 @@ use vernic_attach::{
 use vernic_fabric::topology::Topology;
 use vernic_fabricd::control::{Answer, LinkChange, Request};
 use vernic_sys as sys;
-use vernic_wire::smp::SmAttribute;
+use vernic_wire::smp::{SmAttribute, Smp};
 use vernic_wire::{Gid, Lid, PortNum};
 
 fn single(hosts: usize) -> Fabric {
@@ -105,7 +103,7 @@ fn packets_that_a_wrong_table_has_led_to_a_host_are_counted_there() {
     let (a, _) = fabric.attach("h1");
     let mut manager = Manager::bring_up(&fabric, 2);
     port_news(&a, |port| port.state == 4);
-    let mut table = request(&[1], SmAttribute::LINEAR_FORWARDING, 0);
+    let mut table = Smp::by_route(&[1], SmAttribute::LINEAR_FORWARDING, 0);
     table.data.fill(255);
     table.data[1..=5].copy_from_slice(&[1, 2, 255, 255, 2]);
     manager.set(table);
@@ -127,7 +125,7 @@ fn members_of_a_group_get_its_packets_until_they_leave() {
     let (c, _) = fabric.attach("h2");
     let mut manager = Manager::bring_up(&fabric, 2);
     // Both ports of the switch belong to the group.
-    let mut table = request(&[1], SmAttribute::MULTICAST_FORWARDING, 0);
+    let mut table = Smp::by_route(&[1], SmAttribute::MULTICAST_FORWARDING, 0);
     table.data[3] = 0b110;
     manager.set(table);
     port_news(&a, |port| port.state == 4 && port.lid == Lid(1));
@@ -171,7 +169,7 @@ fn a_partition_that_was_taken_away_carries_nothing() {
     port_news(&b, |port| port.state == 4);
     // Gives a port the partitions of the first rows.
     let set_keys = |manager: &mut Manager, path: &[u8], keys: [u16; 2]| {
-        let mut table = request(path, SmAttribute::PKEY_TABLE, 0);
+        let mut table = Smp::by_route(path, SmAttribute::PKEY_TABLE, 0);
         for (room, key) in table.data.chunks_mut(2).zip(keys) {
             room.copy_from_slice(&key.to_be_bytes());
         }

@@ -17,7 +17,7 @@ use vernic_attach::{
 use vernic_fabric::topology::Topology;
 use vernic_fabricd::control::{Answer, Request, State};
 use vernic_fabricd::{FabricError, Options, Server};
-use vernic_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
+use vernic_wire::mad::{MAD_LEN, Method, MgmtClass};
 use vernic_wire::smp::{PortInfo, SmAttribute, Smp, SwitchInfo};
 use vernic_wire::{
     Bth, Deth, Lid, LinkPacket, Lrh, Opcode, Pkey, PortNum, Psn, Qkey, Qpn, VirtualLane, icrc,
@@ -127,11 +127,11 @@ impl Manager {
             manager.eventually_init(&[1, host]);
             manager.set_port(&[1, host], 0, lids(host.into()));
         }
-        let mut table = request(&[1], SmAttribute::LINEAR_FORWARDING, 0);
+        let mut table = Smp::by_route(&[1], SmAttribute::LINEAR_FORWARDING, 0);
         table.data.fill(255);
         (1..=hosts).for_each(|host| table.data[usize::from(host)] = host);
         manager.set(table);
-        let mut switch = request(&[1], SmAttribute::SWITCH_INFO, 0);
+        let mut switch = Smp::by_route(&[1], SmAttribute::SWITCH_INFO, 0);
         let mut info = SwitchInfo::parse(&manager.ask(&switch).unwrap().data).unwrap();
         info.linear_top = Lid(100);
         info.emit(&mut switch.data);
@@ -147,7 +147,7 @@ impl Manager {
     }
     fn eventually_init(&mut self, path: &[u8]) {
         eventually("the link comes up", || {
-            let answer = self.ask(&request(path, SmAttribute::PORT_INFO, 0))?;
+            let answer = self.ask(&Smp::by_route(path, SmAttribute::PORT_INFO, 0))?;
             (PortInfo::from_bytes(&answer.data).state >= 2).then_some(())
         });
     }
@@ -173,7 +173,7 @@ impl Manager {
     }
     /// Writes a port of the node at the end of a directed route.
     pub fn set_port(&mut self, path: &[u8], port: u32, change: impl FnOnce(&mut PortInfo)) {
-        let mut smp = request(path, SmAttribute::PORT_INFO, port);
+        let mut smp = Smp::by_route(path, SmAttribute::PORT_INFO, port);
         let mut info = PortInfo::from_bytes(&self.ask(&smp).expect("an answer").data);
         (info.state, info.physical_state) = (0, 0);
         change(&mut info);
@@ -193,31 +193,6 @@ pub fn receive(port: &mut MadPort) -> UserMad {
             }
             Err(error) => panic!("{error}"),
         }
-    }
-}
-
-/// A request by a directed route.
-pub fn request(path: &[u8], attribute: SmAttribute, modifier: u32) -> Smp {
-    let mut initial_path = [0; Smp::PATH_LEN];
-    initial_path[1..=path.len()].copy_from_slice(path);
-    Smp {
-        header: MadHeader {
-            base_version: 1,
-            mgmt_class: MgmtClass::SUBNET_DIRECTED_ROUTE,
-            class_version: 1,
-            method: Method::GET,
-            class_specific: path.len() as u16,
-            attribute_id: attribute.0,
-            attribute_modifier: modifier,
-            ..MadHeader::default()
-        },
-        m_key: 0,
-        dr_slid: Lid::PERMISSIVE,
-        dr_dlid: Lid::PERMISSIVE,
-        reserved36: [0; 28],
-        data: [0; 64],
-        initial_path,
-        return_path: [0; Smp::PATH_LEN],
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use vernic_proto::mad::MadAddress;
-use vernic_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
-use vernic_wire::smp::{CLASS_VERSION, DATA_LEN, SmAttribute, Smp};
+use vernic_wire::mad::{MAD_LEN, MadHeader, Method};
+use vernic_wire::smp::{DATA_LEN, SmAttribute, Smp};
 use vernic_wire::{Lid, Qpn};
 
 use super::map::End;
@@ -66,30 +66,11 @@ impl Ask {
         ask
     }
     fn datagram(&self, transaction_id: u64, m_key: u64) -> [u8; MAD_LEN] {
-        let mut initial_path = [0; Smp::PATH_LEN];
         // Longer paths are not asked.
-        let hops = self.path.len().min(Smp::PATH_LEN - 1);
-        initial_path[1..=hops].copy_from_slice(&self.path[..hops]);
-        let smp = Smp {
-            header: MadHeader {
-                base_version: MadHeader::BASE_VERSION,
-                mgmt_class: MgmtClass::SUBNET_DIRECTED_ROUTE,
-                class_version: CLASS_VERSION,
-                method: self.method,
-                class_specific: hops as u16,
-                transaction_id,
-                attribute_id: self.attribute.0,
-                attribute_modifier: self.modifier,
-                ..MadHeader::default()
-            },
-            m_key,
-            dr_slid: Lid::PERMISSIVE,
-            dr_dlid: Lid::PERMISSIVE,
-            reserved36: [0; 28],
-            data: self.data,
-            initial_path,
-            return_path: [0; Smp::PATH_LEN],
-        };
+        let mut smp = Smp::by_route(&self.path, self.attribute, self.modifier);
+        smp.header.method = self.method;
+        smp.header.transaction_id = transaction_id;
+        (smp.m_key, smp.data) = (m_key, self.data);
         let mut mad = [0; MAD_LEN];
         smp.emit(&mut mad);
         mad

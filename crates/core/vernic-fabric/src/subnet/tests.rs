@@ -54,28 +54,9 @@ impl Bench {
 
 /// A request by a directed route.
 fn request(path: &[u8], attribute: SmAttribute, modifier: u32) -> Smp {
-    let mut initial_path = [0; Smp::PATH_LEN];
-    initial_path[1..=path.len()].copy_from_slice(path);
-    Smp {
-        header: MadHeader {
-            base_version: 1,
-            mgmt_class: MgmtClass::SUBNET_DIRECTED_ROUTE,
-            class_version: 1,
-            method: Method::GET,
-            class_specific: path.len() as u16,
-            transaction_id: 77,
-            attribute_id: attribute.0,
-            attribute_modifier: modifier,
-            ..MadHeader::default()
-        },
-        m_key: 0,
-        dr_slid: Lid::PERMISSIVE,
-        dr_dlid: Lid::PERMISSIVE,
-        reserved36: [0; 28],
-        data: [0; 64],
-        initial_path,
-        return_path: [0; Smp::PATH_LEN],
-    }
+    let mut smp = Smp::by_route(path, attribute, modifier);
+    smp.header.transaction_id = 77;
+    smp
 }
 
 #[test]

@@ -9,7 +9,7 @@ use vernic_fabric::datagram::Envelope;
 use vernic_fabric::link::SubmitError;
 use vernic_fabric::subnet::{NodeId, Subnet, SubnetConfig};
 use vernic_fabric::topology::{End, Topology};
-use vernic_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
+use vernic_wire::mad::{MAD_LEN, Method};
 use vernic_wire::smp::{
     LinearForwardingTable, PortInfo, SmAttribute, Smp, SwitchInfo, VlArbitrationTable,
 };
@@ -313,28 +313,8 @@ impl Net {
         modifier: u32,
         data: &[u8; 64],
     ) -> [u8; 64] {
-        let mut initial_path = [0; Smp::PATH_LEN];
-        initial_path[1..=path.len()].copy_from_slice(path);
-        let smp = Smp {
-            header: MadHeader {
-                base_version: 1,
-                mgmt_class: MgmtClass::SUBNET_DIRECTED_ROUTE,
-                class_version: 1,
-                method,
-                class_specific: path.len() as u16,
-                transaction_id: 77,
-                attribute_id: attribute.0,
-                attribute_modifier: modifier,
-                ..MadHeader::default()
-            },
-            m_key: 0,
-            dr_slid: Lid::PERMISSIVE,
-            dr_dlid: Lid::PERMISSIVE,
-            reserved36: [0; 28],
-            data: *data,
-            initial_path,
-            return_path: [0; Smp::PATH_LEN],
-        };
+        let mut smp = Smp::by_route(path, attribute, modifier);
+        (smp.header.method, smp.header.transaction_id, smp.data) = (method, 77, *data);
         let mut mad = [0; MAD_LEN];
         smp.emit(&mut mad);
         let mut bytes = Vec::new();

@@ -15,9 +15,9 @@
 
 use core::fmt;
 
-use super::{DATA_LEN, MadStatus, SmAttribute, array, be16, be64};
+use super::{CLASS_VERSION, DATA_LEN, MadStatus, SmAttribute, array, be16, be64};
 use crate::error::head;
-use crate::mad::{MAD_LEN, MadHeader, MgmtClass};
+use crate::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
 use crate::{Lid, ParseError};
 
 /// Subnet management packet.
@@ -51,6 +51,32 @@ impl Smp {
     /// Bit of the status that says that a directed-route packet returns.
     pub const RETURNS: u16 = 0x8000;
 
+    /// Returns a question about an attribute of the node at the end of a directed route. The route
+    /// begins at the sender, and is the ports to leave by: 63 at most, others are cut off.
+    pub fn by_route(path: &[u8], attribute: SmAttribute, modifier: u32) -> Self {
+        let hops = path.len().min(Self::PATH_LEN - 1);
+        let mut initial_path = [0; Self::PATH_LEN];
+        initial_path[1..=hops].copy_from_slice(&path[..hops]);
+        Self {
+            header: MadHeader {
+                base_version: MadHeader::BASE_VERSION,
+                mgmt_class: MgmtClass::SUBNET_DIRECTED_ROUTE,
+                class_version: CLASS_VERSION,
+                method: Method::GET,
+                class_specific: hops as u16,
+                attribute_id: attribute.0,
+                attribute_modifier: modifier,
+                ..MadHeader::default()
+            },
+            m_key: 0,
+            dr_slid: Lid::PERMISSIVE,
+            dr_dlid: Lid::PERMISSIVE,
+            reserved36: [0; 28],
+            data: [0; DATA_LEN],
+            initial_path,
+            return_path: [0; Self::PATH_LEN],
+        }
+    }
     /// Whether the packet follows a list of ports.
     pub const fn is_directed(&self) -> bool {
         self.header.mgmt_class.0 == MgmtClass::SUBNET_DIRECTED_ROUTE.0
@@ -160,6 +186,17 @@ mod tests {
         let smp = Smp::parse(&bytes).unwrap();
         assert!(!smp.returns());
         assert_eq!(smp.status(), MadStatus(0x8000));
+    }
+
+    #[test]
+    fn a_question_by_a_route_begins_and_ends_at_nodes_of_it() {
+        let smp = Smp::by_route(&[3, 1], SmAttribute(0x15), 7);
+        assert!(smp.is_directed() && !smp.returns());
+        assert_eq!((smp.hop_pointer(), smp.hop_count()), (0, 2));
+        assert_eq!(smp.initial_path[..4], [0, 3, 1, 0]);
+        assert_eq!(smp.attribute(), SmAttribute(0x15));
+        assert_eq!((smp.dr_slid, smp.dr_dlid), (Lid::PERMISSIVE, Lid::PERMISSIVE));
+        assert_eq!(Smp::by_route(&[1; 200], SmAttribute(0x15), 0).hop_count(), 63);
     }
 
     #[test]
