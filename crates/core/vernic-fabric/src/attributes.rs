@@ -168,8 +168,8 @@ pub struct PortAttributes {
 }
 
 impl PortAttributes {
-    /// Returns the attributes of a port before a link and a manager have changed them: down, without
-    /// LID and keys, of so many data lanes, all of them in operation.
+    /// Returns the attributes of a port before a link and a manager have changed them: it is down,
+    /// has no LID and no keys, and has so many data lanes in operation.
     pub fn new(guid: Guid, mtu: Mtu, lanes: u8, tables: PortTables) -> Self {
         Self {
             guid,
