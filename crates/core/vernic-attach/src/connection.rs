@@ -79,11 +79,22 @@ impl Connection {
     /// # Errors
     /// [`AttachError::Silent`], [`AttachError::Ended`].
     pub fn send_waiting(&self, message: &[u8]) -> Result<(), AttachError> {
-        let end = Instant::now() + PATIENCE;
+        self.send_within(message, PATIENCE)
+    }
+    /// Sends a message, and waits for room for so long.
+    ///
+    /// # Errors
+    /// [`AttachError::Silent`], [`AttachError::Ended`].
+    pub(crate) fn send_within(
+        &self,
+        message: &[u8],
+        patience: Duration,
+    ) -> Result<(), AttachError> {
+        let end = Instant::now() + patience;
         loop {
             match self.send(message) {
                 Err(error) if sys::is_for_later(&error) => {
-                    self.wait(PollFd::writable(self.socket.as_raw_fd()), end)?;
+                    self.wait(PollFd::writable(self.socket.as_raw_fd()), end, patience)?;
                 }
                 other => return other.map_err(AttachError::io("sending to the fabric")),
             }
@@ -178,7 +189,8 @@ impl Connection {
                 }
                 Ok((_, message)) => return Ok(message),
                 Err(error) if sys::is_for_later(&error) => {
-                    let waited = self.wait(PollFd::readable(self.socket.as_raw_fd()), end);
+                    let what = PollFd::readable(self.socket.as_raw_fd());
+                    let waited = self.wait(what, end, PATIENCE);
                     if let Err(AttachError::Silent { .. }) = waited {
                         self.late.fetch_add(1, Ordering::Relaxed);
                     }
@@ -200,10 +212,10 @@ impl Connection {
     pub fn wait_readable(&self, timeout: Option<Duration>) -> io::Result<bool> {
         sys::poll(&mut [PollFd::readable(self.socket.as_raw_fd())], timeout).map(|ready| ready > 0)
     }
-    fn wait(&self, what: PollFd, end: Instant) -> Result<(), AttachError> {
+    fn wait(&self, what: PollFd, end: Instant, patience: Duration) -> Result<(), AttachError> {
         let left = end.saturating_duration_since(Instant::now());
         if left.is_zero() {
-            return Err(AttachError::Silent { seconds: PATIENCE.as_secs() });
+            return Err(AttachError::Silent { seconds: patience.as_secs() });
         }
         let waited = sys::poll(&mut [what], Some(left));
         waited.map(drop).map_err(AttachError::io("waiting for the fabric"))
@@ -228,14 +240,14 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::data::{DataReport, DataRequest};
+    use crate::data::{DataReport, DataRequest, Membership};
     use crate::mad::{MadAnswer, MadRequest};
     use crate::report::tests::some_adapter;
     use crate::{
         AgentId, ControlClient, DataClient, DataEvent, MadClient, MadPort, PacketBatch,
         RefusalKind, UserMad, control,
     };
-    use vernic_wire::PortNum;
+    use vernic_wire::{Gid, Lid, PortNum};
 
     fn pair() -> (Connection, Connection) {
         let (one, other) = sys::packet_pair().unwrap();
@@ -286,6 +298,11 @@ mod tests {
             assert!(sent < 1000, "the system bounds what waits");
         }
         let mut buf = vec![0; MAX_MESSAGE];
+        // Who joins a group may hold up others.
+        let group = Membership { port: PortNum(1), mlid: Lid(0xC001), mgid: Gid::ZERO };
+        let since = Instant::now();
+        assert!(matches!(client.join(group), Err(AttachError::Silent { seconds: 1 })));
+        assert!(since.elapsed() < PATIENCE / 2);
         fabric.recv(&mut buf).unwrap();
         for _ in 0..sent {
             assert_eq!(fabric.recv(&mut buf).unwrap().len(), batch.message().len());

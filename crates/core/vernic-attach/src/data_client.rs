@@ -11,6 +11,10 @@ use crate::hello::Purpose;
 use crate::packets::{PacketBatch, Packets};
 use crate::report::{AdapterReport, PortReport};
 
+/// How long the connection is waited for where a link joins a group and leaves it: its queue pairs
+/// stand still meanwhile. A fabric process that runs makes room in microseconds.
+const BRIEFLY: Duration = Duration::from_secs(1);
+
 /// A program that is attached to an adapter. Its slot, its groups and its packets end when this is
 /// dropped.
 ///
@@ -103,14 +107,14 @@ impl DataClient {
     /// # Errors
     /// [`AttachError::Silent`], [`AttachError::Ended`].
     pub fn join(&self, membership: Membership) -> Result<(), AttachError> {
-        self.connection.send_waiting(&DataRequest::join(membership))
+        self.connection.send_within(&DataRequest::join(membership), BRIEFLY)
     }
     /// Takes one join back.
     ///
     /// # Errors
     /// [`AttachError::Silent`], [`AttachError::Ended`].
     pub fn leave(&self, membership: Membership) -> Result<(), AttachError> {
-        self.connection.send_waiting(&DataRequest::leave(membership))
+        self.connection.send_within(&DataRequest::leave(membership), BRIEFLY)
     }
 }
 
