@@ -153,10 +153,6 @@ impl Program {
         let mut full = Full::default();
         let start = message.as_ptr() as usize;
         for (port, packet) in packets {
-            if !is_allowed(subnet, host.node, port, packet) {
-                self.counts.refused += 1;
-                continue;
-            }
             if !self.submit_one(subnet, host.node, port, packet, now, &mut full) {
                 let at = packet.as_ptr() as usize - start;
                 self.held.push(Held { port, at, len: packet.len() });
@@ -179,7 +175,8 @@ impl Program {
         (self.message, self.held) = (message, held);
         self.held.is_empty()
     }
-    /// Sends a packet. Returns whether it is done with.
+    /// Sends a packet, if that is allowed now: a subnet manager may have changed the port since the
+    /// packet was held. Returns whether it is done with.
     fn submit_one(
         &mut self,
         subnet: &mut Subnet,
@@ -189,9 +186,13 @@ impl Program {
         now: Time,
         full: &mut Full,
     ) -> bool {
-        let level = packet[1] >> 4;
+        let level = packet.get(1).map_or(0, |byte| byte >> 4);
         if full.has(port, level) {
             return false;
+        }
+        if !is_allowed(subnet, node, port, packet) {
+            self.counts.refused += 1;
+            return true;
         }
         match subnet.submit(node, port, packet, now) {
             Ok(()) => self.counts.sent += 1,
