@@ -15,18 +15,19 @@
 //! | `ask` | requests under way |
 //! | `sweep` | the phases of a sweep, and what each writes |
 //! | `routing` | forwarding tables |
-//! | `partitions` | who may talk to whom: tables of P_Keys |
+//! | `partitions`, `lanes` | who may talk to whom, on which service levels |
 //! | `peers` | other managers: priorities and states |
 //! | `admin`, `paths`, `query` | answers of subnet administration |
 //! | `members`, `services`, `notices` | groups, services, subscriptions to notices |
 //!
 //! # What it does not do
 //!
-//! LMC, quality of service: one service level; keys of managers; records of links, switches and
-//! tables. OpenSM does. Both can be in a subnet: the one with the higher priority manages it.
+//! LMC, lanes of high priority, keys of managers, records of links, switches and tables. OpenSM
+//! does. Both can be in a subnet: the one with the higher priority manages it.
 
 mod admin;
 mod ask;
+mod lanes;
 mod map;
 mod members;
 mod notices;
@@ -205,6 +206,8 @@ pub struct Manager {
     services: Services,
     notices: Notices,
     partitions: Partitions,
+    /// Data lanes of ports whose tables of lanes are written, by node GUID and port.
+    lanes_written: BTreeMap<(Guid, u8), u8>,
 }
 
 impl Manager {
@@ -238,10 +241,11 @@ impl Manager {
             up_since: None,
             unanswered: 0,
             last_own_id: 1 << 31,
-            members: Members::new(partitions.pkeys()),
+            members: Members::new(partitions.groups()),
             services: Services::default(),
             notices: Notices::default(),
             partitions,
+            lanes_written: BTreeMap::new(),
         }
     }
     /// Returns what the manager registers at its port.

@@ -500,6 +500,49 @@ fn partitions_are_in_all_tables_and_switches_and_administration_keep_to_them() {
 }
 
 #[test]
+fn partitions_with_service_levels_share_links_by_their_weights() {
+    let plan = Topology::tree("t", 2, 2, 4).unwrap();
+    let mut lab = Lab::new(&plan, SubnetConfig { data_lanes: 4, ..SubnetConfig::MODELLED });
+    let texts = ["0x8001@1=ALL", "0x8002@6:192=ALL"];
+    let h4 = lab.manage_parted("h4", &texts, |_| {});
+    assert!(lab.until(20 * SECOND, |lab| is_up(lab, h4)));
+    let (h1, h3) = (lab.add("h1"), lab.node("h3"));
+    let leaf = lab.subnet.port_view(h1, ONE).unwrap().peer.unwrap();
+    for (node, port, rows) in [(h1, ONE, 1), (leaf.0, PortNum(3), 5)] {
+        let tables = &lab.subnet.port(node, port).unwrap().tables;
+        let shares: Vec<_> =
+            tables.low.iter().map(|entry| (entry.lane.value(), entry.weight)).collect();
+        // Level 6 is lane 2 of four.
+        assert_eq!(shares[..5], [(0, 64), (1, 64), (2, 192), (3, 64), (0, 0)]);
+        assert_eq!(tables.lanes.len(), rows);
+        assert!(tables.lanes.iter().all(|row| row[6].value() == 2 && row[1].value() == 1));
+    }
+    let (sgid, dgid) = (gid(&lab, h1), gid(&lab, h3));
+    let wanted = PathRecord { sgid, dgid, pkey: Pkey(0x8002), ..Default::default() };
+    let mask = (PathComponents::SGID | PathComponents::DGID | PathComponents::PKEY).bits();
+    let get = request(Method::GET, SaAttribute::PATH_RECORD, mask, |buf| wanted.emit(buf));
+    let (_, data) = ask(&mut lab, h1, &get);
+    let path = PathRecord::parse(&data).unwrap();
+    assert_eq!((path.pkey, path.service_level.value()), (Pkey(0x8002), 6));
+
+    // Both lanes always have packets: the third of four goes three times as often.
+    let flow = |level| Flow { source: path.slid.0, destination: path.dlid.0, service_level: level };
+    let packets = [1, 6].map(|level| packet(flow(level), 0, 0, 2048));
+    let mut counts = [0_u32; 2];
+    let (end, mut out) = (lab.now + SECOND / 1_000, Vec::new());
+    while lab.now < end {
+        for packet in &packets {
+            while lab.subnet.submit(h1, ONE, packet, lab.now).is_ok() {}
+        }
+        lab.pass(500);
+        while lab.subnet.poll_receive(h3, ONE, &mut out) {
+            counts[usize::from(out[1] >> 4 == 6)] += 1;
+        }
+    }
+    assert!(counts[0] > 200 && counts[1].abs_diff(3 * counts[0]) < counts[0] / 10, "{counts:?}");
+}
+
+#[test]
 fn a_manager_that_takes_over_writes_its_own_partitions() {
     let plan = Topology::tree("t", 2, 2, 4).unwrap();
     let mut lab = Lab::new(&plan, SubnetConfig::MODELLED);

@@ -139,8 +139,9 @@ pub(crate) struct UpArguments {
     sm_priority: u8,
     /// Partition of the own subnet manager, such as 0x8001=h1,h2:limited; repeatable. Members are
     /// names or GUIDs of hosts, or ALL: full ones if the P_Key has its top bit, else limited ones.
-    /// 0x7fff=ALL lets hosts talk in other partitions alone
-    #[arg(long, value_name = "P_KEY=HOST,...", requires = "sm")]
+    /// 0x7fff=ALL lets hosts talk in other partitions alone. 0x8001@2:128=ALL has service level 2,
+    /// and a share of links of 128 where other levels have 64
+    #[arg(long, value_name = "P_KEY[@SL[:WEIGHT]]=HOST,...", requires = "sm")]
     partition: Vec<Partition>,
 }
 

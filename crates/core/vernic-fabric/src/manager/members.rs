@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use vernic_wire::sa::{JoinState, McMemberRecord, MemberComponents, SaStatus, Selected, Selector};
-use vernic_wire::{Gid, Guid, Lid, Mtu, Pkey, Qkey};
+use vernic_wire::{Gid, Guid, Lid, Mtu, Pkey, Qkey, ServiceLevel};
 
 use super::map::{End, Map};
 use super::query;
@@ -59,22 +59,24 @@ pub(super) struct Done {
 }
 
 impl Members {
-    /// Makes the broadcast groups of partitions, by the P_Keys of full members.
-    pub(super) fn new(pkeys: impl Iterator<Item = Pkey>) -> Self {
-        let groups = (Lid::FIRST_MULTICAST.0..).zip(pkeys).map(|(mlid, pkey)| {
+    /// Makes the broadcast groups of partitions, by the P_Keys of full members and service levels.
+    pub(super) fn new(partitions: impl Iterator<Item = (Pkey, ServiceLevel)>) -> Self {
+        let of = |(mlid, (pkey, service_level))| {
             let record = McMemberRecord {
                 mgid: broadcast(pkey),
                 qkey: BROADCAST_QKEY,
                 mlid: Lid(mlid),
                 mtu: Selected::exactly(GROUP_MTU),
                 pkey,
+                service_level,
                 rate: Selected::exactly(GROUP_RATE),
                 life_time: Selected::exactly(GROUP_LIFE),
                 scope: 2,
                 ..McMemberRecord::default()
             };
             (record.mgid, Group { record, members: BTreeMap::new(), is_kept: true })
-        });
+        };
+        let groups = (Lid::FIRST_MULTICAST.0..).zip(partitions).map(of);
         Self { groups: groups.collect(), made: 0, blocks_written: 0 }
     }
     pub(super) fn len(&self) -> usize {

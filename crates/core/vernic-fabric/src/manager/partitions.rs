@@ -10,9 +10,10 @@ use std::fmt;
 use std::str::FromStr;
 
 use vernic_wire::smp::{NodeDescription, PkeyTable, SmAttribute};
-use vernic_wire::{Guid, Lid, Pkey};
+use vernic_wire::{Guid, Lid, Pkey, ServiceLevel};
 
 use super::Manager;
+use super::lanes;
 use super::map::{End, Map, Node, Port};
 
 /// The bit of a P_Key that says that its owner is a full member.
@@ -45,6 +46,8 @@ enum Name {
 pub struct Partition {
     /// The number of the partition, 1 to 0x7FFF.
     base: u16,
+    /// Service level of its packets and the weight of that, if they have one of their own.
+    level: Option<(ServiceLevel, u8)>,
     /// Members, and whether each is a full one.
     members: Vec<(Name, bool)>,
 }
@@ -64,7 +67,9 @@ impl std::error::Error for BadPartition {}
 impl FromStr for Partition {
     type Err = BadPartition;
 
-    /// Reads a partition: `P_KEY=MEMBER,...`. Members are full ones if the P_Key has its top bit,
+    /// Reads a partition: `P_KEY=MEMBER,...`, or `P_KEY@SL=MEMBER,...` for one whose packets have a
+    /// service level, or `P_KEY@SL:WEIGHT=MEMBER,...` with its weight beside others, 1 to 255, of
+    /// which 64 is the usual one. Members are full ones if the P_Key has its top bit,
     /// else limited ones, unless `:full` or `:limited` says otherwise. A member is the name of a
     /// node, the GUID of a port, or `ALL`.
     fn from_str(text: &str) -> Result<Self, BadPartition> {
@@ -72,6 +77,13 @@ impl FromStr for Partition {
             BadPartition(format!("{text:?}: {why}; write P_KEY=MEMBER,..., as in 0x8001=h1,h2"))
         };
         let (key, members) = text.split_once('=').ok_or_else(|| bad("there is no `=`"))?;
+        let (key, level) = match key.split_once('@') {
+            None => (key, None),
+            Some((key, level)) => {
+                let level = read_level(level.trim());
+                (key, Some(level.ok_or_else(|| bad("SL is 0 to 14, and its weight 1 to 255"))?))
+            }
+        };
         let digits = key.trim().strip_prefix("0x").unwrap_or(key.trim());
         let key =
             u16::from_str_radix(digits, 16).map_err(|_| bad("the P_Key is 16 bits in hex"))?;
@@ -95,7 +107,7 @@ impl FromStr for Partition {
             };
             named.push((name, is_full));
         }
-        Ok(Self { base: key & !FULL, members: named })
+        Ok(Self { base: key & !FULL, level, members: named })
     }
 }
 
@@ -117,6 +129,14 @@ impl Partition {
         let all = self.members.iter().filter(|(name, _)| *name == Name::All);
         named.or(all.map(|(_, is_full)| *is_full).max())
     }
+}
+
+/// Reads a service level and its weight. Level 15 is subnet management's lane by itself.
+fn read_level(text: &str) -> Option<(ServiceLevel, u8)> {
+    let (level, weight) = text.split_once(':').map_or((text, None), |(l, w)| (l, Some(w)));
+    let level = level.parse().ok().filter(|level: &u8| *level < 15)?;
+    let weight = weight.map_or(Some(lanes::WEIGHT), |weight| weight.parse().ok())?;
+    (weight > 0).then_some((ServiceLevel::new(level), weight))
 }
 
 /// Returns whether a description, which ends with zeros, begins with a name as a word.
@@ -153,7 +173,10 @@ impl Partitions {
                 base => others.iter_mut().find(|other| other.base == base),
             };
             match known {
-                Some(known) => known.members.extend(partition.members),
+                Some(known) => {
+                    known.members.extend(partition.members);
+                    known.level = known.level.or(partition.level);
+                }
                 None if partition.base == DEFAULT => default = Some(partition),
                 None if has_room => others.push(partition),
                 None => {}
@@ -161,9 +184,23 @@ impl Partitions {
         }
         Self { default, others, written: BTreeMap::new(), tables: BTreeMap::new() }
     }
-    /// Returns the P_Keys of full members, the default partition first.
-    pub(super) fn pkeys(&self) -> impl Iterator<Item = Pkey> + '_ {
-        [Pkey(DEFAULT | FULL)].into_iter().chain(self.others.iter().map(Partition::pkey))
+    /// Returns the P_Keys of full members with their service levels, the default partition first.
+    pub(super) fn groups(&self) -> impl Iterator<Item = (Pkey, ServiceLevel)> + '_ {
+        let all = [Pkey::DEFAULT].into_iter().chain(self.others.iter().map(Partition::pkey));
+        all.map(|pkey| (pkey, self.service_level(pkey)))
+    }
+    fn named(&self) -> impl Iterator<Item = &Partition> {
+        self.default.iter().chain(&self.others)
+    }
+    /// Returns the service level of a partition's packets.
+    pub(super) fn service_level(&self, pkey: Pkey) -> ServiceLevel {
+        let mut own = self.named().filter(|own| own.base == pkey.0 & !FULL);
+        let level = own.next().and_then(|own| own.level);
+        level.map_or(ServiceLevel::new(0), |(level, _)| level)
+    }
+    /// Returns the service levels that partitions have, and their weights.
+    pub(super) fn weights(&self) -> impl Iterator<Item = (ServiceLevel, u8)> + '_ {
+        self.named().filter_map(|partition| partition.level)
     }
     /// Whether switches have something to enforce.
     fn are_enforced(&self) -> bool {
@@ -353,6 +390,8 @@ mod tests {
             ("0x18001=h1", "16 bits"),
             ("0x8001=h1,,h2", "no name"),
             ("0x8001=0xyz", "up to 16 digits"),
+            ("0x8001@15=h1", "SL is 0 to 14"),
+            ("0x8001@1:0=h1", "its weight 1 to 255"),
         ] {
             let error = text.parse::<Partition>().unwrap_err().to_string();
             assert!(error.contains(why) && error.contains("0x8001=h1,h2"), "{error}");
@@ -363,6 +402,6 @@ mod tests {
     fn more_partitions_than_a_table_has_rows_are_left_out() {
         let texts: Vec<_> = (1..=200).map(|key| format!("{key:x}=ALL")).collect();
         let list = partitions(&texts.iter().map(String::as_str).collect::<Vec<_>>());
-        assert_eq!(list.pkeys().count(), MOST);
+        assert_eq!(list.groups().count(), MOST);
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use vernic_wire::sa::{PathComponents, PathRecord, Selected};
 use vernic_wire::smp::PortInfo;
-use vernic_wire::{Gid, Guid, Lid, Pkey, ServiceLevel};
+use vernic_wire::{Gid, Guid, Lid, Pkey};
 
 use super::Manager;
 use super::map::{ACTIVE, End, Map, Port, gid, guid_of};
@@ -130,7 +130,7 @@ impl Manager {
             slid,
             reversible: true,
             pkey,
-            service_level: ServiceLevel::new(0),
+            service_level: self.partitions.service_level(pkey),
             mtu: Selected::exactly(limits.mtu),
             rate: Selected::exactly(limits.rate),
             life_time: Selected::exactly(LIFE),

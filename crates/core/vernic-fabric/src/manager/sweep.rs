@@ -180,6 +180,7 @@ impl Manager {
                 Phase::Ports => {
                     self.phase = Phase::Tables;
                     self.write_tables();
+                    self.write_lanes();
                 }
                 Phase::Tables => {
                     self.phase = Phase::Arm;
@@ -422,6 +423,7 @@ impl Manager {
         self.written_groups.clear();
         self.reregistered.clear();
         self.partitions.forget_written();
+        self.lanes_written.clear();
     }
     /// Returns whether it is the one that may write.
     pub(super) fn is_master(&self) -> bool {
