@@ -12,14 +12,16 @@ pub struct ManagerOptions {
     pub routing: Routing,
     /// Priority, 0 to 15: the manager with the highest one becomes the master.
     pub priority: u8,
+    /// Ports of hosts have 2 to the power of this LIDs, 0 to 7.
+    pub lmc: u8,
     /// Partitions besides the default one, or the members of that.
     pub partitions: Vec<Partition>,
 }
 
 impl ManagerOptions {
-    /// Returns the usual ones: priority 0, and all hosts in the default partition alone.
+    /// Returns the usual ones: priority 0, a LID for each port, and the default partition alone.
     pub const fn new(routing: Routing) -> Self {
-        Self { routing, priority: 0, partitions: Vec::new() }
+        Self { routing, priority: 0, lmc: 0, partitions: Vec::new() }
     }
 }
 
@@ -42,8 +44,8 @@ impl OwnManager {
         options: ManagerOptions,
         agents: &mut Agents,
     ) -> Option<Self> {
-        let ManagerOptions { routing, priority, partitions } = options;
-        let config = ManagerConfig { routing, priority, ..ManagerConfig::new(guid) };
+        let ManagerOptions { routing, priority, lmc, partitions } = options;
+        let config = ManagerConfig { routing, priority, lmc, ..ManagerConfig::new(guid) };
         let register = |(via, registration)| Some((via, agents.register(&registration).ok()?));
         let agents = Manager::registrations().into_iter().map(register).collect::<Option<_>>()?;
         let manager = Manager::with_partitions(config, partitions);

@@ -22,7 +22,7 @@
 //!
 //! # What it does not do
 //!
-//! LMC, lanes of high priority, keys of managers, records of links, switches and tables. OpenSM
+//! Lanes of high priority, keys of managers, records of links, switches and tables. OpenSM
 //! does. Both can be in a subnet: the one with the higher priority manages it.
 
 mod admin;
@@ -68,6 +68,9 @@ pub struct ManagerConfig {
     pub priority: u8,
     /// How packets are led.
     pub routing: Routing,
+    /// Ports of adapters have 2 to the power of this LIDs, 0 to 7, each with a way of its own where
+    /// there are several.
+    pub lmc: u8,
     /// The first half of the subnet's GIDs.
     pub prefix: u64,
     /// The key that nodes want from a manager, or 0 for none.
@@ -93,6 +96,7 @@ impl ManagerConfig {
             guid,
             priority: 0,
             routing: Routing::MinHop,
+            lmc: 0,
             prefix: 0xFE80_0000_0000_0000,
             m_key: 0,
             window: 8,

@@ -302,6 +302,47 @@ fn paths_lead_where_the_tables_do_and_tables_of_them_come_in_segments() {
 }
 
 #[test]
+fn ports_with_several_lids_have_a_way_for_each() {
+    let plan = Topology::tree("t", 4, 2, 6).unwrap();
+    let (mut lab, _) = up(&plan, |config| config.lmc = 2);
+    check(&lab);
+    let (h2, h6) = (lab.add("h2"), lab.node("h6"));
+    for node in hosts(&lab) {
+        let port = lab.subnet.port(node, ONE).unwrap();
+        assert_eq!((port.lmc, port.lid.0 % 4), (2, 0));
+    }
+    let base = |lab: &Lab, node| lab.subnet.port(node, ONE).unwrap().lid.0;
+    let (from, to) = (base(&lab, h2), base(&lab, h6));
+    let spines: std::collections::BTreeSet<_> = (to..to + 4)
+        .map(|lid| {
+            let packet =
+                packet(Flow { source: from, destination: lid, service_level: 0 }, 0, 0, 64);
+            lab.subnet.submit(h2, ONE, &packet, lab.now).unwrap();
+            lab.pass(SECOND / 100);
+            assert!(lab.subnet.poll_receive(h6, ONE, &mut Vec::new()), "LID {lid}");
+            let leaf = lab.subnet.port_view(h2, ONE).unwrap().peer.unwrap().0;
+            lab.subnet.forwarding(leaf).unwrap().linear[usize::from(lid)]
+        })
+        .collect();
+    assert_eq!(spines.len(), 4, "each LID by a spine of its own");
+
+    let wanted = PathRecord { sgid: gid(&lab, h2), dgid: gid(&lab, h6), ..Default::default() };
+    let mask = PathComponents::SGID | PathComponents::DGID;
+    let attribute = SaAttribute::PATH_RECORD;
+    let all = request(Method::GET_TABLE, attribute, mask.bits(), |buf| wanted.emit(buf));
+    let (_, data) = ask(&mut lab, h2, &all);
+    let lids = data.chunks(64).map(|chunk| PathRecord::parse(chunk).unwrap());
+    let lids: Vec<_> = lids.map(|path| (path.slid.0, path.dlid.0)).collect();
+    assert_eq!(lids, [0, 1, 2, 3].map(|at| (from + at, to + at)));
+    // A path to a LID that is not the first.
+    let wanted = PathRecord { dlid: Lid(to + 3), ..wanted };
+    let mask = (mask | PathComponents::DLID).bits();
+    let get = request(Method::GET, attribute, mask, |buf| wanted.emit(buf));
+    let (status, data) = ask(&mut lab, h2, &get);
+    assert_eq!((status, PathRecord::parse(&data).unwrap().dlid.0), (0, to + 3));
+}
+
+#[test]
 fn records_of_nodes_and_ports_say_what_there_is() {
     let plan = Topology::tree("t", 2, 4, 8).unwrap();
     let (mut lab, _) = up(&plan, |_| {});

@@ -137,6 +137,16 @@ pub(crate) struct UpArguments {
         value_parser = clap::value_parser!(u8).range(..=15)
     )]
     sm_priority: u8,
+    /// LMC of the own subnet manager, 0 to 7: each port has 2 to the power of N LIDs, with ways of
+    /// their own where there are several
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        requires = "sm",
+        value_parser = clap::value_parser!(u8).range(..=7)
+    )]
+    sm_lmc: u8,
     /// Partition of the own subnet manager, such as 0x8001=h1,h2:limited; repeatable. Members are
     /// names or GUIDs of hosts, or ALL: full ones if the P_Key has its top bit, else limited ones.
     /// 0x7fff=ALL lets hosts talk in other partitions alone. 0x8001@2:128=ALL has service level 2,

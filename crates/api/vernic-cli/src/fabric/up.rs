@@ -24,6 +24,7 @@ pub(super) fn up(arguments: &UpArguments) -> Outcome<()> {
     options.manager = arguments.sm.map(|routing| ManagerOptions {
         routing,
         priority: arguments.sm_priority,
+        lmc: arguments.sm_lmc,
         partitions: arguments.partition.clone(),
     });
     let failed = |error: vernic_fabricd::FabricError| Failure::new(error.to_string());

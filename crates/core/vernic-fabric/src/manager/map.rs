@@ -22,6 +22,14 @@ pub(super) struct Port {
     pub(super) path: Vec<u8>,
 }
 
+impl Port {
+    /// Returns the LIDs of an end port, the base LID first.
+    pub(super) fn lids(&self) -> impl Iterator<Item = Lid> + use<> {
+        let (base, last) = (self.info.lid.0, (1 << self.info.lmc.min(7)) - 1);
+        (base..=base.saturating_add(last)).map(Lid)
+    }
+}
+
 /// A node.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
@@ -88,8 +96,9 @@ impl Map {
     }
     /// Completes the map: end ports can be found by LID and GUID from now on.
     pub(super) fn complete(&mut self) {
-        let by_lid = self.end_ports().map(|(end, port)| (port.info.lid, end));
-        let by_lid = by_lid.filter(|(lid, _)| lid.is_unicast()).collect();
+        let with_lids = self.end_ports().filter(|(_, port)| port.info.lid.is_unicast());
+        let by_lid = with_lids.flat_map(|(end, port)| port.lids().map(move |lid| (lid, end)));
+        let by_lid = by_lid.collect();
         let by_port_guid = self.end_ports().map(|(end, port)| (port.guid, end)).collect();
         (self.by_lid, self.by_port_guid) = (by_lid, by_port_guid);
     }

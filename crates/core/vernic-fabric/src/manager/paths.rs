@@ -101,27 +101,27 @@ impl Manager {
         }
         None
     }
-    /// Returns the path between two ports. `known` has what was found before, from a switch to a
-    /// port: most ports share a switch.
+    /// Returns the path between LIDs of two ports. `known` has what was found before, from a switch
+    /// to a LID: most ports share a switch.
     fn path(
         &self,
         from: (End, &Port),
         to: (End, &Port),
+        (slid, dlid): (Lid, Lid),
         asked: Option<Pkey>,
-        known: &mut BTreeMap<(usize, End), Option<Limits>>,
+        known: &mut BTreeMap<(usize, Lid), Option<Limits>>,
     ) -> Option<PathRecord> {
         let pkey = self.partitions.common(from.1.guid, to.1.guid, asked);
         // A port talks to itself whatever its partitions are.
         let itself = (from.0 == to.0).then_some(Pkey::DEFAULT).filter(|_| asked.is_none());
         let pkey = pkey.or(itself)?;
-        let (slid, dlid) = (from.1.info.lid, to.1.info.lid);
         let own = limits(from.1);
         let limits = if from.0 == to.0 {
             own
         } else {
             let (switch, _) = self.subnet.attachment(from.0)?;
             let find = || self.follow(switch, to.0, dlid);
-            known.entry((switch, to.0)).or_insert_with(find).map(|limits| own.min(limits))?
+            known.entry((switch, dlid)).or_insert_with(find).map(|limits| own.min(limits))?
         };
         Some(PathRecord {
             dgid: gid(self.config.prefix, to.1.guid),
@@ -219,7 +219,17 @@ impl Manager {
         let pairs = sources.iter().flat_map(|from| targets.iter().map(move |to| (*from, *to)));
         let mut known = BTreeMap::new();
         let pkey = has(PathComponents::PKEY).then_some(asked.pkey);
-        let paths = pairs.filter_map(|(from, to)| self.path(from, to, pkey, &mut known));
+        let count = match (table, has(PathComponents::PATH_COUNT)) {
+            (false, _) => 1,
+            (true, true) => usize::from(asked.path_count),
+            (true, false) => usize::MAX,
+        };
+        let wanted_lids = (slid, dlid);
+        let paths = pairs.flat_map(|(from, to)| {
+            let lids = lids_between(from.1, to.1, wanted_lids).take(count);
+            let path = |lids| self.path(from, to, lids, pkey, &mut known);
+            lids.filter_map(path).collect::<Vec<_>>()
+        });
         for path in paths.filter(|path| is_wanted(asked, mask, path)) {
             if !records.push(|buf| path.emit(buf)) {
                 break;
@@ -227,6 +237,25 @@ impl Manager {
         }
         records
     }
+}
+
+/// Returns the LIDs of the paths between two ports: each LID of one with one of the other, the base
+/// LIDs first, or those that are asked for.
+fn lids_between(
+    from: &Port,
+    to: &Port,
+    (slid, dlid): (Option<Lid>, Option<Lid>),
+) -> impl Iterator<Item = (Lid, Lid)> + use<> {
+    let [sources, targets]: [Vec<Lid>; 2] = [from, to].map(|port| port.lids().collect());
+    let count = sources.len().max(targets.len());
+    let pairs =
+        (0..count).map(move |at| (sources[at % sources.len()], targets[at % targets.len()]));
+    let is_asked = |asked: Option<Lid>, lid| asked.is_none_or(|asked| asked == lid);
+    // Both asked for: any two belong together.
+    let both = slid.zip(dlid);
+    let others = pairs
+        .filter(move |pair| both.is_none() && is_asked(slid, pair.0) && is_asked(dlid, pair.1));
+    both.into_iter().chain(others)
 }
 
 /// Returns whether a path is as a request wants it.

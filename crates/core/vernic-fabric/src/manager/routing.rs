@@ -124,7 +124,9 @@ impl Ranks {
 
 /// Returns the linear table of each switch, in the order of the graph, for LIDs up to the last.
 pub(super) fn tables(map: &Map, graph: &Graph, routing: Routing) -> (Vec<Vec<u8>>, Lid) {
-    let ends: Vec<(End, Lid)> = map.end_ports().map(|(end, port)| (end, port.info.lid)).collect();
+    // The LIDs of a port are neighbours, so that parallel ways are given to them in turn.
+    let ends = map.end_ports().flat_map(|(end, port)| port.lids().map(move |lid| (end, lid)));
+    let ends: Vec<(End, Lid)> = ends.collect();
     let top = ends.iter().map(|(_, lid)| *lid).filter(|lid| lid.is_unicast()).max();
     let top = top.unwrap_or(Lid(0));
     let mut tables =

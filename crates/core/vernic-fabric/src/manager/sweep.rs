@@ -45,6 +45,8 @@ const LIFE: u8 = 18;
 /// Nanoseconds between two looks at the manager's own port while that has no link: no trap says
 /// that it has come up.
 const LINKLESS_NS: u64 = 100_000_000;
+/// The largest LMC (IBTA 4.1.3).
+const MOST_LMC: u8 = 7;
 /// Exponent of how often a node sends traps: once in 134 ms, so that a second cut is told soon.
 const SUBNET_TIMEOUT: u8 = 15;
 
@@ -213,8 +215,8 @@ impl Manager {
         let after = ports(&self.subnet);
         let (members, partitions) = (&mut self.members, &self.partitions);
         members.retain(|guid, pkey| after.contains(&guid) && partitions.is_member(guid, pkey));
-        let lids: Vec<_> = self.subnet.end_ports().map(|(_, port)| port.info.lid).collect();
-        self.notices.retain(|lid| lids.contains(&lid));
+        let (notices, subnet) = (&mut self.notices, &self.subnet);
+        notices.retain(|lid| subnet.by_lid(lid).is_some());
         for (number, changed) in [
             (PORT_IN, after.difference(&before).copied().collect::<Vec<_>>()),
             (PORT_OUT, before.difference(&after).copied().collect()),
@@ -246,34 +248,54 @@ impl Manager {
         Some((0, *own.ports.keys().next()?))
     }
 
-    /// Gives every end port a LID: the one that it has, or had, or the next that is free.
+    /// Gives every end port its LIDs: those that it has, or had, or the next that are free. The
+    /// first is a multiple of how many there are (IBTA 4.1.3).
     fn assign_lids(&mut self) {
-        let ends: Vec<(End, Guid, Lid)> =
-            self.map.end_ports().map(|(end, port)| (end, port.guid, port.info.lid)).collect();
+        let ends = self.map.end_ports();
+        let ends: Vec<(End, Guid, Lid, u16)> =
+            ends.map(|(end, port)| (end, port.guid, port.info.lid, self.lids_of(end))).collect();
         let mut taken = std::collections::BTreeSet::new();
+        let mut take = |lid: Lid, count: u16| {
+            let last = lid.0.saturating_add(count - 1);
+            let is_right =
+                lid.0.is_multiple_of(count) && lid.is_unicast() && Lid(last).is_unicast();
+            let is_free = is_right && (lid.0..=last).all(|lid| !taken.contains(&lid));
+            if is_free {
+                taken.extend(lid.0..=last);
+            }
+            is_free
+        };
         let mut assigned = vec![None; ends.len()];
-        for (slot, (_, guid, _)) in assigned.iter_mut().zip(&ends) {
-            *slot = self.lids.get(guid).copied().filter(|lid| taken.insert(*lid));
+        for (slot, (_, guid, _, count)) in assigned.iter_mut().zip(&ends) {
+            *slot = self.lids.get(guid).copied().filter(|lid| take(*lid, *count));
         }
-        for (slot, (_, _, lid)) in assigned.iter_mut().zip(&ends) {
-            if slot.is_none() && lid.is_unicast() && taken.insert(*lid) {
+        for (slot, (_, _, lid, count)) in assigned.iter_mut().zip(&ends) {
+            if slot.is_none() && take(*lid, *count) {
                 *slot = Some(*lid);
             }
         }
-        let mut next = 1;
-        for (slot, (end, guid, _)) in assigned.into_iter().zip(&ends) {
-            let lid = slot.unwrap_or_else(|| {
-                while taken.contains(&Lid(next)) || self.lids.values().any(|lid| lid.0 == next) {
-                    next += 1;
-                }
-                taken.insert(Lid(next));
-                Lid(next)
+        // Ports that are gone may come back.
+        for lid in self.lids.values() {
+            take(*lid, 1 << self.config.lmc.min(MOST_LMC));
+        }
+        let mut next = 1_u16;
+        for (slot, (end, guid, _, count)) in assigned.into_iter().zip(&ends) {
+            let lid = slot.or_else(|| {
+                let first = next.next_multiple_of(*count);
+                let mut free = (first..Lid::FIRST_MULTICAST.0).step_by(usize::from(*count));
+                let lid = free.find(|lid| take(Lid(*lid), *count))?;
+                next = lid + count;
+                Some(Lid(lid))
             });
-            if lid.is_unicast() {
+            if let Some(lid) = lid {
                 self.lids.insert(*guid, lid);
                 self.wanted_lids.insert(*end, lid);
             }
         }
+    }
+    /// Returns how many LIDs an end port is to have.
+    fn lids_of(&self, end: End) -> u16 {
+        if self.map.is_switch(end.0) { 1 } else { 1 << self.config.lmc.min(MOST_LMC) }
     }
     fn write_ports(&mut self) {
         self.wanted_lids.clear();
@@ -297,7 +319,8 @@ impl Manager {
                 info.lid = self.wanted_lids.get(&end).copied().unwrap_or(before.lid);
                 info.sm_lid = own;
                 info.gid_prefix = self.config.prefix;
-                (info.lmc, info.sm_service_level) = (0, 0);
+                info.lmc = self.lids_of(end).trailing_zeros() as u8;
+                info.sm_service_level = 0;
                 info.subnet_timeout = SUBNET_TIMEOUT;
                 info.m_key = self.config.m_key;
             }
