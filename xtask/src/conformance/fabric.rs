@@ -2,13 +2,12 @@
 //! Two of the hosts have IP addresses. Ended when [`Fabric`] is dropped.
 
 use std::fs::{self, File};
-use std::net::IpAddr;
+use std::net::Ipv4Addr;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use super::cases::{Ready, TCP};
 use crate::Result;
 
 /// The variable with the folder of fabrics' sockets.
@@ -30,6 +29,14 @@ pub(super) const ADDRESSES: [&str; 2] = ["10.77.0.1", "10.77.0.8"];
 
 /// How long the fabric may take to be there, and OpenSM to set it up.
 const LIMIT: Duration = Duration::from_secs(20);
+
+/// What programs of a host take.
+pub(super) enum Taken {
+    /// Requests for a service, such as `tcp:7174`.
+    Service(String),
+    /// Packets of an IP group.
+    Group(Ipv4Addr),
+}
 
 /// A fabric that runs.
 pub(super) struct Fabric {
@@ -98,18 +105,14 @@ impl Fabric {
 
     /// Returns how many programs of the server's host take requests for a service, or packets of a
     /// group: what `vernic fabric show` tells of them.
-    pub(super) fn takers(&self, ready: Ready) -> usize {
-        let (key, wanted) = match ready {
-            Ready::Service(space, port) => {
-                let space = if space == TCP { "tcp" } else { "udp" };
-                ("services", format!("{space}:{port}"))
-            }
-            Ready::Group(IpAddr::V4(group)) => {
+    pub(super) fn takers(&self, taken: &Taken) -> usize {
+        let (key, wanted) = match taken {
+            Taken::Service(service) => ("services", service.clone()),
+            Taken::Group(group) => {
                 let [_, b, c, d] = group.octets();
                 // The group's low bits, as the GID has them (RFC 4391).
                 ("groups", format!(":{:x}:{:x}", u16::from(b), u16::from_be_bytes([c, d])))
             }
-            Ready::Tcp(_) | Ready::Udp(_) | Ready::Group(IpAddr::V6(_)) => return 0,
         };
         let mut command = Command::new(&self.vernic);
         command.args(["fabric", "show", NAME, SERVER[SERVER.len() - 1], "--json"]);

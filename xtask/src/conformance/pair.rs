@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use super::cases::{Case, Cast, Output, Ready, Troupe};
-use super::fabric;
+use super::cases::{Case, Cast, Output, Ready, TCP, Troupe};
+use super::fabric::{self, Taken};
 use super::judge::{ended_by_loss, judge};
 use super::network::{Network, Place};
 use crate::{Result, root};
@@ -93,9 +93,11 @@ impl Stage<'_> {
         let fabric = self.network.fabric().filter(|_| is_of_fabric);
         for n in 0..servers {
             let mut side = self.start(SERVER, n)?;
-            let waited = side.wait_until(self.deadline, ready, |process| match (ready, fabric) {
-                (Ready::Service(..) | Ready::Group(_), Some(fabric)) => fabric.takers(ready) > n,
-                _ => is_ready(process, ready, n + 1),
+            let waited = side.wait_until(self.deadline, ready, |process| {
+                match fabric.zip(taken(ready)) {
+                    Some((fabric, taken)) => fabric.takers(&taken) > n,
+                    None => is_ready(process, ready, n + 1),
+                }
             });
             sides.push(side);
             waited?;
@@ -229,6 +231,16 @@ fn arguments(case: &Case, side: usize, network: &Network) -> Vec<String> {
             let text = text.replace("SERVER", case.place.address(SERVER));
             words(&text.replace("OWN", case.place.address(side)))
         }
+    }
+}
+
+/// What programs of a fabric that are there take; `None` if the kernel knows it.
+fn taken(ready: Ready) -> Option<Taken> {
+    match ready {
+        Ready::Service(TCP, port) => Some(Taken::Service(format!("tcp:{port}"))),
+        Ready::Service(_, port) => Some(Taken::Service(format!("udp:{port}"))),
+        Ready::Group(IpAddr::V4(group)) => Some(Taken::Group(group)),
+        Ready::Group(IpAddr::V6(_)) | Ready::Tcp(_) | Ready::Udp(_) => None,
     }
 }
 

@@ -14,7 +14,7 @@ use vernic_attach::{
 };
 use vernic_fabric::manager::Routing;
 use vernic_fabric::topology::Topology;
-use vernic_fabricd::Options;
+use vernic_fabricd::{ManagerOptions, Options};
 use vernic_fabricd::control::{Answer, LinkChange, Request};
 use vernic_wire::cm::{CmMessage, CmaHeader, GSI_QKEY, Req, ServiceId, SidrReq};
 use vernic_wire::mad::{MAD_LEN, MgmtClass};
@@ -26,7 +26,7 @@ const GROUP: Gid = Gid([0xFF, 0x12, 0xA0, 0x1B, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,
 /// A fabric of one switch with its own subnet manager, and with all ports up.
 fn managed(test: &str, hosts: usize) -> Fabric {
     let folder = std::env::temp_dir().join(format!("vernic-{test}-{}", std::process::id()));
-    let manager = Some(Routing::default());
+    let manager = Some(ManagerOptions::new(Routing::default()));
     let options = Options { folder, manager, ..Options::new("lab") };
     let fabric = Fabric::start_with(Topology::single("lab", hosts).unwrap(), options);
     for host in 1..=hosts {
