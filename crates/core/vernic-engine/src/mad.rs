@@ -20,7 +20,7 @@
 //! # Locks
 //!
 //! The state has a lock of its own, which is taken with and without the lane, and under which
-//! nothing else is locked but the bell.
+//! nothing else is locked but the bell. Whoever registers agents has another lock around it.
 
 use std::collections::VecDeque;
 use std::io;
@@ -79,6 +79,11 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// How many agents have this name.
+    fn agents_of(&mut self, name: ServiceName) -> Option<&mut usize> {
+        self.names.iter_mut().find(|(claimed, _)| *claimed == name).map(|(_, agents)| agents)
+    }
+
     /// Returns the next datagram for the program.
     pub(crate) fn take_delivery(&mut self) -> Option<Delivery> {
         let agents = self.agents.as_mut()?;
@@ -111,6 +116,8 @@ impl State {
 pub(crate) struct MadShared {
     device: Arc<Device>,
     pub(crate) state: Mutex<State>,
+    /// Held while an agent comes or goes.
+    pub(crate) registering: Mutex<()>,
     /// Whether there may be something to send that the lane does not know of.
     work: AtomicBool,
     /// Makes the lane look at this again, from any thread.
@@ -122,8 +129,9 @@ pub(crate) struct MadShared {
 
 impl MadShared {
     pub(crate) fn new(device: Arc<Device>) -> Self {
-        let (state, work, ring) = (Mutex::default(), AtomicBool::new(false), OnceLock::new());
-        Self { device, state, work, ring, flow: AtomicU16::new(0) }
+        let (state, registering) = (Mutex::default(), Mutex::default());
+        let (work, ring, flow) = (AtomicBool::new(false), OnceLock::new(), AtomicU16::new(0));
+        Self { device, state, registering, work, ring, flow }
     }
 
     /// Sets what makes the lane look at this again.
@@ -147,31 +155,36 @@ impl MadShared {
         rules.uses_gids() && !rules.has_lids()
     }
 
-    /// Claims the name of a class among the processes of the host, for one more agent.
+    /// Claims the name of a class among the processes of the host, for one more agent. May wait for
+    /// a moment, without the lock of the state.
     ///
     /// # Errors
     /// Another process has it, or the system has no descriptor left.
-    pub(crate) fn claim(&self, state: &mut State, wanted: &Registration) -> Result<(), NameError> {
+    pub(crate) fn claim(&self, wanted: &Registration) -> Result<(), NameError> {
         let name = self.name_of_agent(wanted);
-        if let Some((_, agents)) = state.names.iter_mut().find(|(claimed, _)| *claimed == name) {
-            *agents += 1;
-            return Ok(());
+        let is_claimed = lock(&self.state).agents_of(name).is_some();
+        if !is_claimed {
+            let slots = self.device.slots();
+            slots.claim_name(&name)?;
+            slots.open_name(&name).inspect_err(|_| slots.release_name(&name))?;
         }
-        let slots = self.device.slots();
-        slots.claim_name(&name)?;
-        slots.open_name(&name).inspect_err(|_| slots.release_name(&name))?;
-        state.names.push((name, 1));
+        let mut state = lock(&self.state);
+        match state.agents_of(name) {
+            Some(agents) => *agents += 1,
+            None => state.names.push((name, 1)),
+        }
         Ok(())
     }
 
     /// Gives the name of a class back, for one agent less.
-    pub(crate) fn release(&self, state: &mut State, registration: &Registration) {
+    pub(crate) fn release(&self, registration: &Registration) {
         let name = self.name_of_agent(registration);
-        let at = state.names.iter().position(|(claimed, _)| *claimed == name);
-        let Some(at) = at.filter(|_| registration.methods != 0) else { return };
-        state.names[at].1 -= 1;
-        if state.names[at].1 == 0 {
-            state.names.swap_remove(at);
+        let mut state = lock(&self.state);
+        let Some(agents) = state.agents_of(name) else { return };
+        *agents -= 1;
+        if *agents == 0 {
+            state.names.retain(|(claimed, _)| *claimed != name);
+            drop(state);
             self.device.slots().release_name(&name);
         }
     }

@@ -113,16 +113,18 @@ impl MadAgents {
             return Err(MadError::NoSubnetManagement);
         }
         let mads = &self.engine.mads;
-        let mut state = lock(&mads.state);
+        let _alone = lock(&mads.registering);
         if wanted.methods != 0 {
-            mads.claim(&mut state, wanted).map_err(MadError::Taken)?;
+            mads.claim(wanted).map_err(MadError::Taken)?;
         }
-        let agents = state.agents.get_or_insert_with(|| Agents::new(AgentsConfig::default()));
-        let registered = agents.register(wanted);
-        if registered.is_err() {
-            mads.release(&mut state, wanted);
+        let registered = {
+            let mut state = lock(&mads.state);
+            let agents = state.agents.get_or_insert_with(|| Agents::new(AgentsConfig::default()));
+            agents.register(wanted)
+        };
+        if registered.is_err() && wanted.methods != 0 {
+            mads.release(wanted);
         }
-        drop(state);
         self.engine.waker().wake();
         Ok(registered?)
     }
@@ -133,12 +135,18 @@ impl MadAgents {
             return false;
         }
         let mads = &self.engine.mads;
-        let mut state = lock(&mads.state);
-        let Some(agents) = &mut state.agents else { return false };
-        let Some(registration) = agents.registration(agent).copied() else { return false };
-        agents.unregister(agent);
-        mads.release(&mut state, &registration);
-        state.ring_or_still();
+        let _alone = lock(&mads.registering);
+        let registration = {
+            let mut state = lock(&mads.state);
+            let Some(agents) = &mut state.agents else { return false };
+            let Some(registration) = agents.registration(agent).copied() else { return false };
+            agents.unregister(agent);
+            state.ring_or_still();
+            registration
+        };
+        if registration.methods != 0 {
+            mads.release(&registration);
+        }
         true
     }
 
