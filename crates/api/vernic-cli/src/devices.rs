@@ -10,8 +10,8 @@ use serde::Serialize;
 use std::fmt::Write as _;
 use std::net::IpAddr;
 use vernic::{
-    Device, DeviceAttr, DeviceCounters, DeviceInfo, DeviceTransport, GidEntry, GidType, PortState,
-    Settings,
+    Device, DeviceAttr, DeviceCounters, DeviceInfo, DeviceTransport, GidEntry, GidType,
+    PORT_COUNTERS, PortState, ProcessStatus, QpStatus, Settings,
 };
 
 /// One line of `vernic devices`.
@@ -45,6 +45,8 @@ struct DeviceView {
     gids: Vec<GidView>,
     limits: Vec<Named>,
     counters: Vec<Named>,
+    /// Other processes that have the device open; none if one of them did not tell.
+    processes: Option<Vec<ProcessView>>,
 }
 
 /// The port.
@@ -73,6 +75,26 @@ struct GidView {
     kind: &'static str,
     netdev: String,
     reach: &'static str,
+}
+
+/// A process that has the device open.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct ProcessView {
+    pid: u32,
+    /// Counters of the port, in the words of `ports/1/counters`.
+    counters: Vec<Named>,
+    qps: Vec<QpView>,
+}
+
+/// A queue pair of a process.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct QpView {
+    number: u32,
+    #[serde(rename = "type")]
+    kind: &'static str,
+    state: &'static str,
+    /// The peer's queue pair.
+    peer: Option<u32>,
 }
 
 /// A number with a name.
@@ -186,9 +208,46 @@ impl DeviceView {
                 .collect(),
             limits: limits(&attributes),
             counters: counters(&device.counters()),
+            processes: Device::processes(&info.name).ok().map(|all| {
+                let others = all.iter().filter(|status| status.pid != std::process::id());
+                others.map(ProcessView::of).collect()
+            }),
         }
     }
 }
+
+impl ProcessView {
+    fn of(status: &ProcessStatus) -> Self {
+        let named = |(name, value): (&&str, &u64)| Named { name: (*name).into(), value: *value };
+        Self {
+            pid: status.pid,
+            counters: PORT_COUNTERS.iter().zip(&status.port).map(named).collect(),
+            qps: status.qps.iter().map(QpView::of).collect(),
+        }
+    }
+}
+
+impl QpView {
+    fn of(qp: &QpStatus) -> Self {
+        let peer = qp.dest_qpn.value();
+        Self {
+            number: qp.qpn.value(),
+            kind: match qp.qp_type {
+                2 => "RC",
+                3 => "UC",
+                4 => "UD",
+                9 => "XRC initiator",
+                10 => "XRC target",
+                _ => "other",
+            },
+            state: STATES.get(usize::from(qp.state)).unwrap_or(&"other"),
+            peer: (peer != 0).then_some(peer),
+        }
+    }
+}
+
+/// The names of the states of queue pairs, by number.
+const STATES: [&str; 7] = ["Reset", "Init", "RTR", "RTS", "SQD", "SQE", "Error"];
 
 impl PortView {
     fn of(device: &Device) -> Self {
@@ -355,6 +414,36 @@ fn device_text(view: &DeviceView) -> String {
     let _ = write!(text, "\n{}", gids.render());
     let _ = write!(text, "\nlimits\n{}", named_text(&view.limits));
     let _ = write!(text, "\n{}", counted_text(&view.counters));
+    let _ = write!(text, "\n{}", processes_text(view.processes.as_deref()));
+    text
+}
+
+/// Most queue pairs of a process that are listed.
+const LISTED_QPS: usize = 20;
+
+fn processes_text(processes: Option<&[ProcessView]>) -> String {
+    let Some(processes) = processes else {
+        return "other processes: one of them does not tell what it has; is it stopped?\n".into();
+    };
+    if processes.is_empty() {
+        return "other processes of this user: none has the device open\n".into();
+    }
+    let mut text = String::from("other processes of this user\n");
+    for ProcessView { pid, counters, qps } in processes {
+        let counted = counters.iter().filter(|counter| counter.value > 0);
+        let counted: Vec<_> =
+            counted.map(|Named { name, value }| format!("{name} {value}")).collect();
+        let counted = if counted.is_empty() { "no packets".into() } else { counted.join(", ") };
+        // Writing to a String does not fail.
+        let _ = writeln!(text, "  pid {pid}: {counted}");
+        for QpView { number, kind, state, peer } in qps.iter().take(LISTED_QPS) {
+            let peer = peer.map_or(String::new(), |peer| format!(", peer {peer}"));
+            let _ = writeln!(text, "    queue pair {number}: {kind}, {state}{peer}");
+        }
+        if let Some(more) = qps.len().checked_sub(LISTED_QPS + 1) {
+            let _ = writeln!(text, "    and {} more", more + 1);
+        }
+    }
     text
 }
 

@@ -63,6 +63,15 @@ impl Device {
         engine::no_device()
     }
 
+    /// What the processes of this user have on the device of this name: counters of the port, queue
+    /// pairs. For root, the processes of all users.
+    ///
+    /// # Errors
+    /// A process did not tell within 2 s: it is stopped, say.
+    pub fn processes(name: &str) -> std::io::Result<Vec<engine::ProcessStatus>> {
+        engine::processes(name)
+    }
+
     /// Opens the configured device, or the first of [`Device::list`].
     ///
     /// # Errors

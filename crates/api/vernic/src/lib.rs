@@ -110,9 +110,9 @@ pub use vernic_engine::{
     DeviceCounters, DeviceInfo, DeviceMemory, DirectAccess, DmRangeError, DropReason, Element,
     EventKind, Explanation, Failure, Gid, GidEntry, GidType, Lid, LinkCounters, LinkPort, LivePeer,
     Lkey, LocalAddr, Mtu, PORT_COUNTERS, PathMigState, Pkey, PortAttr, PortInfo, PortNum,
-    PortState, Psn, Qkey, QpAttr, QpCap, QpCounters, QpState, Qpn, RemoteRange, Rkey, RnrTimer,
-    RoceVersion, Route, SrqId, Srqn, Transport as DeviceTransport, TransportChoice, TxPath,
-    WcOpcode, WcStatus, WhyWire, YamaForbids, limits,
+    PortState, ProcessStatus, Psn, Qkey, QpAttr, QpCap, QpCounters, QpState, QpStatus, Qpn,
+    RemoteRange, Rkey, RnrTimer, RoceVersion, Route, SrqId, Srqn, Transport as DeviceTransport,
+    TransportChoice, TxPath, WcOpcode, WcStatus, WhyWire, YamaForbids, limits,
 };
 
 /// The example of the repository's README, tested.

@@ -11,8 +11,11 @@
 //! among the device's counters.
 
 use std::fmt::Write as _;
+use std::io;
+use std::time::Duration;
 
 use vernic_proto::QpAttr;
+use vernic_wire::Qpn;
 
 use crate::counters::DeviceCounters;
 use crate::device::alarms::Offender;
@@ -61,6 +64,79 @@ impl DeviceCounters {
         let [tx_data, rx_data] = [tx_bytes, rx_bytes].map(|bytes| bytes / DATA_UNIT_BYTES);
         [tx_data, rx_data, tx_packets, rx_packets, discards, errors]
     }
+}
+
+/// How long the processes of a device together are waited for: one that runs answers in a
+/// millisecond.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a process of this host has on a device that it has open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessStatus {
+    /// The process.
+    pub pid: u32,
+    /// The values of [`PORT_COUNTERS`], in their order.
+    pub port: [u64; PORT_COUNTERS.len()],
+    /// The queue pairs; the first thousand.
+    pub qps: Vec<QpStatus>,
+}
+
+/// A queue pair of a process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpStatus {
+    /// The number.
+    pub qpn: Qpn,
+    /// The type, by its number in `ibv_qp_type`.
+    pub qp_type: u8,
+    /// The state, by its number in `ibv_qp_state`.
+    pub state: u8,
+    /// The number of the peer's queue pair; 0 if there is none.
+    pub dest_qpn: Qpn,
+}
+
+impl ProcessStatus {
+    /// Reads a text of [`Engine::status`]. Lines that are not known are left out.
+    fn parse(text: &str) -> Self {
+        let mut status = Self::default();
+        for line in text.lines() {
+            let words: Vec<_> = line.split(' ').collect();
+            let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok());
+            match words[0] {
+                "pid" => status.pid = number(1).unwrap_or(0) as u32,
+                "port" => {
+                    let at = PORT_COUNTERS.iter().position(|name| words.get(1) == Some(name));
+                    if let (Some(at), Some(value)) = (at, number(2)) {
+                        status.port[at] = value;
+                    }
+                }
+                "qp" => status.qps.extend(QpStatus::of([1, 2, 3, 4].map(number))),
+                _ => {}
+            }
+        }
+        status
+    }
+}
+
+impl QpStatus {
+    fn of(numbers: [Option<u64>; 4]) -> Option<Self> {
+        let [qpn, qp_type, state, dest_qpn] = numbers;
+        Some(Self {
+            qpn: Qpn::new(qpn? as u32),
+            qp_type: qp_type? as u8,
+            state: state? as u8,
+            dest_qpn: Qpn::new(dest_qpn? as u32),
+        })
+    }
+}
+
+/// Returns what the processes of this user (for root, of all users) have on a device, this process
+/// included.
+///
+/// # Errors
+/// A process did not tell within 2 s, or not everything.
+pub fn processes(device: &str) -> io::Result<Vec<ProcessStatus>> {
+    let texts = vernic_io::status::ask_all(device, PATIENCE)?;
+    Ok(texts.iter().map(|text| ProcessStatus::parse(text)).collect())
 }
 
 impl Engine {
@@ -140,6 +216,7 @@ mod tests {
     fn the_text_tells_what_there_is_and_what_was_sent() {
         let context = without_background();
         let text = context.engine().status();
+        assert!(ProcessStatus::parse(&text).qps.is_empty());
         assert!(text.contains("\nresource qp 0\n") && text.contains("\nresource cq 0\n"), "{text}");
         let cq = context.create_cq(16, None).unwrap();
         let [a, b] = rc_pair(&context, &cq, 16);
@@ -163,6 +240,14 @@ mod tests {
         assert_eq!(value("port port_xmit_packets"), expected.to_string());
         let (qpn, dest) = (a.qpn().value(), b.qpn().value());
         assert_eq!(value(&format!("qp {qpn}")), format!("2 3 {dest} 0 0"));
+        let status = ProcessStatus::parse(&text);
+        assert_eq!((status.pid, status.port[2]), (std::process::id(), expected));
+        let (qpn, dest_qpn) = (a.qpn(), b.qpn());
+        assert!(
+            status.qps.contains(&QpStatus { qpn, qp_type: 2, state: 3, dest_qpn }),
+            "{status:?}"
+        );
+        assert_eq!(ProcessStatus::parse("qp 1 2 x 4\nqp 5\nnew 1\n\nport a 1"), Default::default());
         assert!(text.starts_with(&format!("device {}\npid ", context.info().name)), "{text}");
         assert!(text.ends_with("\nend\n"), "{text}");
     }
