@@ -93,12 +93,11 @@ impl Stage<'_> {
         let fabric = self.network.fabric().filter(|_| is_of_fabric);
         for n in 0..servers {
             let mut side = self.start(SERVER, n)?;
-            let waited = side.wait_until(self.deadline, ready, |process| {
-                match fabric.zip(taken(ready)) {
+            let waited =
+                side.wait_until(self.deadline, ready, |process| match fabric.zip(taken(ready)) {
                     Some((fabric, taken)) => fabric.takers(&taken) > n,
                     None => is_ready(process, ready, n + 1),
-                }
-            });
+                });
             sides.push(side);
             waited?;
         }

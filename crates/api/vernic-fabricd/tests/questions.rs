@@ -14,8 +14,8 @@ use vernic_attach::{
 };
 use vernic_fabric::manager::Routing;
 use vernic_fabric::topology::Topology;
-use vernic_fabricd::{ManagerOptions, Options};
 use vernic_fabricd::control::{Answer, LinkChange, Request};
+use vernic_fabricd::{ManagerOptions, Options};
 use vernic_wire::cm::{CmMessage, CmaHeader, GSI_QKEY, Req, ServiceId, SidrReq};
 use vernic_wire::mad::{MAD_LEN, MgmtClass};
 use vernic_wire::sa::{JoinState, McMemberRecord, MemberComponents, PathRecord};
