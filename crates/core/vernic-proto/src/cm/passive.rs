@@ -170,8 +170,8 @@ impl Cm {
         listener: ListenerId,
     ) {
         let primary = &req.primary;
-        // Its ends are those of the datagram (`check_req`), but on InfiniBand. There messages go back
-        // as they came, and packets as the request says.
+        // Its ends are those of the datagram (`check_req`), but on InfiniBand. There messages go
+        // back as they came, and packets as the request says.
         let pkey = if path.lids.is_some() { req.pkey } else { path.pkey };
         let ours = CmPath { pkey, ..CmPath::of_peer(primary, &path) };
         let of_messages = if path.lids.is_some() { path } else { ours };
