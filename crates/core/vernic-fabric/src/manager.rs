@@ -335,8 +335,10 @@ impl Manager {
         if !self.is_master() {
             return;
         }
+        // Capabilities, or a standby that has more right to be the master.
+        let flags = Change::from_details(&notice.details).flags;
         let is_change =
-            notice.number == TrapNumber::CHANGE && Change::from_details(&notice.details).flags == 0;
+            notice.number == TrapNumber::CHANGE && (flags == 0 || flags & Change::PRIORITY != 0);
         if notice.number == TrapNumber::LINK_STATE || is_change {
             self.want_sweep(now + self.config.settle_ns);
         }

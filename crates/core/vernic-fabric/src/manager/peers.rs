@@ -90,6 +90,13 @@ impl Manager {
             .find(|peer| peer.info.state != SmState::NotActive as u8 && self.yields_to(&peer.info));
         let better = better.cloned();
         match (self.state, master, better) {
+            // The other one still learns what there is: it can take over once it stands by.
+            (SmState::Master, _, Some(better))
+                if better.info.state == SmState::Discovering as u8 =>
+            {
+                self.want_sweep(now + self.config.poll_ns);
+                true
+            }
             (SmState::Master, _, Some(better)) => {
                 // The subnet goes on as it is until the other one acknowledges.
                 let info = self.sm_info();

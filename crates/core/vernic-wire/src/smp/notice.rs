@@ -179,6 +179,8 @@ impl Change {
     pub const WIDTH: u16 = 2;
     /// Flag: the speeds that a link may have changed.
     pub const SPEED: u16 = 4;
+    /// The priority of the subnet manager at the port is another one.
+    pub const PRIORITY: u16 = 8;
 
     /// Reads the details.
     pub fn from_details(b: &[u8; Notice::DETAILS_LEN]) -> Self {
