@@ -58,11 +58,8 @@ pub(crate) struct Datagrams {
 }
 
 impl Datagrams {
-    pub(crate) fn open(fabric: &str, host: &str) -> Result<Self, IpoibError> {
-        let config = Config::load().map_err(|error| failed(error.into()))?;
-        let config = Config { fabric: fabric.to_owned(), host: host.to_owned(), ..config };
-        let device = Device::open_with(config).map_err(failed)?;
-        Self::make(&device).map_err(failed)
+    pub(crate) fn open(device: &Device) -> Result<Self, IpoibError> {
+        Self::make(device).map_err(failed)
     }
     fn make(device: &Device) -> Result<Self, vernic::Error> {
         let (pd, channel) = (device.alloc_pd()?, device.create_channel()?);
@@ -84,6 +81,10 @@ impl Datagrams {
             wcs: vec![Wc::default(); AT_ONCE],
             pd,
         })
+    }
+    /// Returns the channel that completions wake, those of connections as well.
+    pub(crate) const fn channel(&self) -> &CompChannel {
+        &self.channel
     }
     pub(crate) const fn qpn(&self) -> Qpn {
         self.qpn
@@ -213,6 +214,13 @@ impl Datagrams {
         while self.channel.try_next().is_some() {}
         self.cq.arm();
     }
+}
+
+/// Opens the device of a host.
+pub(crate) fn device_of(fabric: &str, host: &str) -> Result<Device, IpoibError> {
+    let config = Config::load().map_err(|error| failed(error.into()))?;
+    let config = Config { fabric: fabric.to_owned(), host: host.to_owned(), ..config };
+    Device::open_with(config).map_err(failed)
 }
 
 impl AsFd for Datagrams {

@@ -10,12 +10,14 @@
 //!     | IP packets
 //!   Host (Tun)  <->  Owner: Interface, SaClient  <->  MadPort      requests to the SA
 //!                                                <->  Datagrams    UD queue pair of the device
+//!                                                <->  Connections  RC queue pairs, CM
 //! ```
 //!
 //! | module | owns |
 //! |---|---|
 //! | `owner` | the loop: who is asked when, what becomes of each answer |
 //! | `datagrams` | the queue pair of datagrams, its memory, address handles |
+//! | `connections` | reliable connections, their queue pairs and memory |
 //! | `administration` | the port as the fabric tells it, and requests to subnet administration |
 //! | `host` | where IP packets come from and go to |
 //! | `questions` | the socket by which programs ask where IP addresses are |
@@ -25,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod administration;
+mod connections;
 mod datagrams;
 mod error;
 mod host;

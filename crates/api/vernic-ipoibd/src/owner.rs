@@ -19,7 +19,8 @@ use vernic_wire::smp::{Notice, TrapNumber};
 use vernic_wire::{Gid, Pkey, Qkey};
 
 use crate::administration::{Administration, PORT, Port, US};
-use crate::datagrams::Datagrams;
+use crate::connections::Connections;
+use crate::datagrams::{self, Datagrams};
 use crate::error::IpoibError;
 use crate::host::{Host, NoDevice};
 use crate::questions::Questions;
@@ -97,6 +98,7 @@ pub struct Owner<H> {
     packet: Vec<u8>,
     troubles: Vec<String>,
     questions: Questions,
+    connections: Option<Connections>,
 }
 
 impl Owner<Tun> {
@@ -175,11 +177,17 @@ impl<H: Host> Owner<H> {
             }
             other => other.into(),
         })?;
-        let datagrams = Datagrams::open(fabric, name)?;
+        let device = datagrams::device_of(fabric, name)?;
+        let datagrams = Datagrams::open(&device)?;
+        let own = (port.adapter, datagrams.qpn());
+        let connections = Connections::open(&device, datagrams.channel(), own);
         let mut config = Config::new(port.gid, port.lid, datagrams.qpn());
         (config.pkey, config.mode) = (*pkey, options.mode);
-        // Connections are not taken yet.
-        config.receive_mtu = None;
+        let mut troubles = Vec::new();
+        if let Err(error) = &connections {
+            config.receive_mtu = None;
+            troubles.push(format!("no connections, datagrams alone: {error}"));
+        }
         let mut interface = Interface::new(config);
         interface.set_gateways(&options.gateways);
         Ok(Self {
@@ -193,8 +201,9 @@ impl<H: Host> Owner<H> {
             start: Instant::now(),
             next_look: Time(0),
             packet: vec![0; MAX_PACKET],
-            troubles: Vec::new(),
+            troubles,
             questions,
+            connections: connections.ok(),
             options,
         })
     }
@@ -254,7 +263,8 @@ impl<H: Host> Owner<H> {
         self.administration.client.handle_timeout(now);
         self.administration.receive(now)?;
         self.take_questions(now);
-        let done = self.take_datagrams(now)? + self.take_packets(now)?;
+        let received = self.take_messages(now)? + self.take_datagrams(now)?;
+        let done = received + self.take_packets(now)?;
         self.serve(now)?;
         if done == 0 {
             return self.wait(stop);
@@ -276,8 +286,10 @@ impl<H: Host> Owner<H> {
     /// Sleeps until there is something to do.
     fn wait(&mut self, stop: Option<BorrowedFd<'_>>) -> Result<bool, IpoibError> {
         self.datagrams.arm();
+        self.connections.iter().for_each(Connections::arm);
         // What came before that would not wake us.
-        if self.take_datagrams(self.now())? > 0 {
+        let now = self.now();
+        if self.take_messages(now)? + self.take_datagrams(now)? > 0 {
             self.serve(self.now())?;
             return Ok(false);
         }
@@ -291,7 +303,8 @@ impl<H: Host> Owner<H> {
             PollFd::readable(self.questions.as_fd().as_raw_fd()),
         ];
         fds.extend(stop.map(|stop| PollFd::readable(stop.as_raw_fd())));
-        if self.datagrams.has_room() || self.interface.mtu().is_none() {
+        fds.extend(self.connections.as_ref().map(|all| PollFd::readable(all.as_fd().as_raw_fd())));
+        if self.has_room() || self.interface.mtu().is_none() {
             fds.push(PollFd::readable(self.host.as_fd().as_raw_fd()));
         }
         poll(&mut fds, Some(timeout)).map_err(IpoibError::system("waiting"))?;
@@ -363,6 +376,25 @@ impl<H: Host> Owner<H> {
         }
     }
 
+    /// Whether a packet could be sent, whatever way it takes.
+    fn has_room(&self) -> bool {
+        self.datagrams.has_room() && self.connections.as_ref().is_none_or(Connections::has_room)
+    }
+
+    /// Takes news of connections, and their messages.
+    fn take_messages(&mut self, now: Time) -> Result<usize, IpoibError> {
+        let Self { interface, host, connections: Some(connections), port, .. } = self else {
+            return Ok(0);
+        };
+        let events = connections.handle_events(interface, now, port.pkey_index.unwrap_or(0));
+        let taken = connections.receive(interface, now, |interface, id, bytes| {
+            if let Received::Deliver(packet) = interface.handle_message(id, bytes) {
+                deliver(host, packet);
+            }
+        });
+        Ok(events + taken.map_err(IpoibError::device("the connections"))?)
+    }
+
     fn take_datagrams(&mut self, now: Time) -> Result<usize, IpoibError> {
         let Self { interface, host, datagrams, port, .. } = self;
         let taken = datagrams.receive((port.gid, port.lid), |source, bytes| {
@@ -375,7 +407,7 @@ impl<H: Host> Owner<H> {
 
     fn take_packets(&mut self, now: Time) -> Result<usize, IpoibError> {
         for count in 0..PACKETS_AT_ONCE {
-            if self.interface.mtu().is_some() && !self.datagrams.has_room() {
+            if self.interface.mtu().is_some() && !self.has_room() {
                 return Ok(count);
             }
             let len = match self.host.recv(&mut self.packet) {
@@ -388,7 +420,8 @@ impl<H: Host> Owner<H> {
             {
                 let mut header = [0; Encapsulation::LEN];
                 encapsulation.emit(&mut header);
-                send(&mut self.datagrams, destination, [&header, packet])?;
+                let parts = [&header[..], packet];
+                send((&mut self.datagrams, &mut self.connections), destination, parts)?;
             }
         }
         Ok(PACKETS_AT_ONCE)
@@ -409,7 +442,8 @@ impl<H: Host> Owner<H> {
             }
             // Behind the events: the queue pair may have come up.
             while let Some(transmit) = self.interface.poll_transmit() {
-                send(&mut self.datagrams, transmit.destination, [&transmit.bytes, &[]])?;
+                let parts = [&transmit.bytes[..], &[]];
+                send((&mut self.datagrams, &mut self.connections), transmit.destination, parts)?;
             }
             while let Some(event) = self.administration.client.poll_event() {
                 self.take_answer(now, event);
@@ -451,9 +485,19 @@ impl<H: Host> Owner<H> {
                     }
                 }
             }
-            // Without connections there are no such requests.
-            Request::Connect { id, .. } => self.interface.handle_disconnected(now, id),
-            Request::Disconnect { .. } => {}
+            Request::Connect { id, peer, path, private_data } => {
+                let with = (private_data, self.port.pkey_index.unwrap_or(0));
+                let asked = self.connections.as_mut().map(|all| all.connect(id, peer, &path, with));
+                if let Some(Err(error)) = &asked {
+                    self.note(format!("no connection to {peer}: {error}"));
+                }
+                if !matches!(asked, Some(Ok(()))) {
+                    self.interface.handle_disconnected(now, id);
+                }
+            }
+            Request::Disconnect { id } => {
+                self.connections.iter_mut().for_each(|all| all.disconnect(now, id));
+            }
         }
     }
 
@@ -527,11 +571,18 @@ fn deliver(host: &mut impl Host, packet: &[u8]) {
 }
 
 fn send(
-    datagrams: &mut Datagrams,
+    (datagrams, connections): (&mut Datagrams, &mut Option<Connections>),
     destination: Destination,
     parts: [&[u8]; 2],
 ) -> Result<(), IpoibError> {
-    let Destination::Datagram { route, qpn, qkey } = destination else { return Ok(()) };
+    let (route, qpn, qkey) = match (destination, connections) {
+        (Destination::Datagram { route, qpn, qkey }, _) => (route, qpn, qkey),
+        (Destination::Connection(id), Some(connections)) => {
+            let sent = connections.send(id, parts);
+            return sent.map_err(IpoibError::device("sending by a connection"));
+        }
+        (Destination::Connection(_), None) => return Ok(()),
+    };
     let sent = datagrams.send((route, qpn, qkey), parts);
     match sent {
         // A way that there is not: the destination has gone, or our port has.

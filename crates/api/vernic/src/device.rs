@@ -140,6 +140,12 @@ impl Device {
         &self.context
     }
 
+    /// The messages of communication management, for protocols that name their services themselves
+    /// (IP over InfiniBand, storage). Programs that connect by IP address use [`cm`](crate::cm).
+    pub fn connection_manager(&self) -> &engine::CmAgent {
+        self.context.cm()
+    }
+
     /// Whether it was opened before this process was forked. Such a device stays the parent's: here
     /// its objects do nothing, and may be dropped. Open it again to use it in this process.
     pub fn is_orphan(&self) -> bool {

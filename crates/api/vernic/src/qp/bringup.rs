@@ -10,7 +10,7 @@ use crate::error::{ConnectError, ModifyError};
 use crate::service::{
     Init, Peered, Rc, Reliable, Reset, Responds, Rtr, Rts, State, Transport, Uc, Ud,
 };
-use crate::{Access, AckTimeout, Endpoint, Mtu, Path, PortNum, Qkey, RnrTimer};
+use crate::{Access, AckTimeout, Endpoint, Mtu, Path, PortNum, Psn, Qkey, RnrTimer};
 
 /// Attributes of Init, for connected services.
 #[derive(Clone, Copy, Debug, Default)]
@@ -247,6 +247,14 @@ impl Qp<Ud, Init> {
 }
 
 impl<S: Reliable> Qp<S, Rtr> {
+    /// Chooses the PSN of the first packet, for RTS. In messages of communication management it is
+    /// the peer that says it.
+    #[must_use]
+    pub fn with_psn(mut self, psn: Psn) -> Self {
+        self.shared.psn = psn;
+        self
+    }
+
     /// To RTS: requests may be sent.
     ///
     /// # Errors
