@@ -19,6 +19,7 @@
 //! | `datagrams` | the queue pair of datagrams, its memory, address handles |
 //! | `connections` | reliable connections, their queue pairs and memory |
 //! | `administration` | the port as the fabric tells it, and requests to subnet administration |
+//! | `memberships` | groups of the port, by the fabric process |
 //! | `host` | where IP packets come from and go to |
 //! | `questions` | the socket by which programs ask where IP addresses are |
 //!
@@ -31,6 +32,7 @@ mod connections;
 mod datagrams;
 mod error;
 mod host;
+mod memberships;
 mod owner;
 mod questions;
 

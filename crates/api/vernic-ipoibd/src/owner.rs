@@ -23,6 +23,7 @@ use crate::connections::Connections;
 use crate::datagrams::{self, Datagrams};
 use crate::error::IpoibError;
 use crate::host::{Host, NoDevice};
+use crate::memberships::{Memberships, News};
 use crate::questions::Questions;
 
 /// How often the port and the addresses of the host are looked at.
@@ -99,6 +100,7 @@ pub struct Owner<H> {
     troubles: Vec<String>,
     questions: Questions,
     connections: Option<Connections>,
+    memberships: Memberships,
 }
 
 impl Owner<Tun> {
@@ -204,6 +206,8 @@ impl<H: Host> Owner<H> {
             troubles,
             questions,
             connections: connections.ok(),
+            memberships: Memberships::new(&options.fabric, &options.host)
+                .map_err(IpoibError::system("waiting for groups"))?,
             options,
         })
     }
@@ -263,6 +267,7 @@ impl<H: Host> Owner<H> {
         self.administration.client.handle_timeout(now);
         self.administration.receive(now)?;
         self.take_questions(now);
+        self.take_memberships(now);
         let received = self.take_messages(now)? + self.take_datagrams(now)?;
         let done = received + self.take_packets(now)?;
         self.serve(now)?;
@@ -301,6 +306,7 @@ impl<H: Host> Owner<H> {
             PollFd::readable(self.administration.as_fd().as_raw_fd()),
             PollFd::readable(self.datagrams.as_fd().as_raw_fd()),
             PollFd::readable(self.questions.as_fd().as_raw_fd()),
+            PollFd::readable(self.memberships.as_fd().as_raw_fd()),
         ];
         fds.extend(stop.map(|stop| PollFd::readable(stop.as_raw_fd())));
         fds.extend(self.connections.as_ref().map(|all| PollFd::readable(all.as_fd().as_raw_fd())));
@@ -308,7 +314,7 @@ impl<H: Host> Owner<H> {
             fds.push(PollFd::readable(self.host.as_fd().as_raw_fd()));
         }
         poll(&mut fds, Some(timeout)).map_err(IpoibError::system("waiting"))?;
-        Ok(stop.is_some() && fds[3].is_ready())
+        Ok(stop.is_some() && fds[4].is_ready())
     }
 
     /// Looks at what is not told by itself.
@@ -460,15 +466,15 @@ impl<H: Host> Owner<H> {
         match request {
             Request::Join { record, components } => {
                 let mgid = record.mgid;
-                if let Err(error) = client.join(US, record, components) {
-                    self.note(format!("group {mgid} is not joined: {error}"));
+                if let Err(error) = self.memberships.join(&record, components) {
+                    self.note(format!("group {mgid} is not asked for: {error}"));
                     self.interface.handle_joined(now, mgid, None);
                 } else if record.join_state == JoinState::FULL_MEMBER {
                     // A member sends as well.
-                    client.leave(US, mgid, JoinState::SEND_ONLY_NON_MEMBER);
+                    self.memberships.leave(mgid, JoinState::SEND_ONLY_NON_MEMBER);
                 }
             }
-            Request::Leave { record } => client.leave(US, record.mgid, record.join_state),
+            Request::Leave { record } => self.memberships.leave(record.mgid, record.join_state),
             Request::Attach { mgid, mlid } => self.datagrams.set_member(mgid, mlid, true),
             Request::Detach { mgid, mlid } => self.datagrams.set_member(mgid, mlid, false),
             Request::Path { dgid, pkey } => {
@@ -533,21 +539,25 @@ impl<H: Host> Owner<H> {
                 }
                 self.interface.handle_path(now, dgid, answer.ok());
             }
-            SaEvent::Joined { record, .. } => {
-                self.interface.handle_joined(now, record.mgid, Some(record));
-            }
-            SaEvent::NotJoined { mgid, how, error, .. } => {
-                // A sender asks for groups that need not be there.
-                if how == JoinState::FULL_MEMBER {
-                    self.note(format!("group {mgid} is not joined: {error}"));
-                }
-                self.interface.handle_joined(now, mgid, None);
-            }
             SaEvent::Notice { notice, .. } => self.take_notice(now, &notice),
             SaEvent::Subscription { number, answer: Err(error), .. } => {
                 self.note(format!("notices {} are not heard: {error}", number.0));
             }
+            // The fabric process has the memberships.
+            SaEvent::Joined { .. } | SaEvent::NotJoined { .. } => {}
             SaEvent::Subscription { .. } | SaEvent::Table { .. } | SaEvent::Service { .. } => {}
+        }
+    }
+
+    fn take_memberships(&mut self, now: Time) {
+        for News { mgid, how, answer } in self.memberships.take() {
+            if let Err(error) = &answer
+                // A sender asks for groups that need not be there.
+                && how == JoinState::FULL_MEMBER
+            {
+                self.note(format!("group {mgid} is not joined: {error}"));
+            }
+            self.interface.handle_joined(now, mgid, answer.ok());
         }
     }
 

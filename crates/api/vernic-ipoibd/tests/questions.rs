@@ -13,12 +13,13 @@ use common::{Fabric, PATIENCE};
 use vernic_attach::hello::{Hello, Purpose};
 use vernic_attach::interface::InterfaceRequest;
 use vernic_attach::{
-    AddressQuestion, AttachError, Connection, IpInterface, MadClient, RefusalKind, interfaces, path,
+    AddressQuestion, AttachError, Connection, GroupJoin, IpInterface, MadClient, PathAsked,
+    PathQuestion, RefusalKind, interfaces, path,
 };
 use vernic_fabricd::control::{Answer, LinkChange, Request};
 use vernic_ipoibd::{Address, IpoibError, Options, Owner};
 use vernic_wire::ipoib::HardwareAddress;
-use vernic_wire::sa::PathRecord;
+use vernic_wire::sa::{JoinState, McMemberRecord, MemberComponents, PathRecord};
 use vernic_wire::{Pkey, PortNum};
 
 type Place = (HardwareAddress, PathRecord);
@@ -115,6 +116,32 @@ fn programs_learn_where_addresses_are() {
     let away = IpAddr::from([192, 168, 1, 1]);
     assert_eq!(resolve(&fabric, &one, away), Err(RefusalKind::Unreachable));
     assert_eq!(resolve(&fabric, &one, v4(77)), Err(RefusalKind::Unanswered));
+}
+
+#[test]
+fn a_program_that_leaves_the_group_of_an_interface_does_not_take_it_along() {
+    let fabric = Fabric::start(3);
+    let _hosts = [Running::start(&fabric, 1), Running::start(&fabric, 2)];
+    let [one, two] = [1, 2].map(|host| interface(&fabric, host));
+    let group = two.group.unwrap();
+    let record = McMemberRecord {
+        mgid: group.mgid,
+        port_gid: two.gid,
+        join_state: JoinState::FULL_MEMBER,
+        ..McMemberRecord::default()
+    };
+    let components =
+        MemberComponents::MGID | MemberComponents::PORT_GID | MemberComponents::JOIN_STATE;
+    let mut join = GroupJoin::ask(&fabric.name, "h2", PortNum(1), &record, components).unwrap();
+    assert_eq!(eventually("the program joins", || join.poll()).unwrap().mlid, group.mlid);
+    drop(join);
+    // What the port has asked for comes in order: the leave is done when this is answered.
+    let (sgid, dgid, pkey) = (two.gid, one.gid, Pkey::DEFAULT);
+    let query = PathAsked { sgid, dgid, pkey, service: None, traffic_class: None };
+    let mut path = PathQuestion::ask(&fabric.name, "h2", PortNum(1), &query).unwrap();
+    eventually("a path", || path.poll()).unwrap();
+    // Nobody has asked for h2 before, so all of the link are asked now.
+    assert_eq!(resolve(&fabric, &one, v4(2)).unwrap().0.gid, two.gid);
 }
 
 #[test]
