@@ -47,7 +47,8 @@ pub(crate) fn ask(
         }
         Err(refusal) => {
             client.send(refusal.emit())?;
-            Err(End)
+            client.role = Role::Refused;
+            Ok(())
         }
     }
 }
@@ -79,7 +80,8 @@ pub(crate) fn answer(
         Ok(answer) => Ok(client.send(answer.emit())?),
         Err(refusal) => {
             client.send(refusal.emit())?;
-            Err(End)
+            client.role = Role::Refused;
+            Ok(())
         }
     }
 }
