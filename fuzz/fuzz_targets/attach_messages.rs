@@ -62,7 +62,7 @@ fuzz_target!(|bytes: &[u8]| {
                 assert!(mad.mad.len() <= MAX_MAD);
                 let mut again = Assembler::default();
                 let mut last = None;
-                for message in mad.messages() {
+                for message in mad.messages().unwrap() {
                     last = again.handle(&message).unwrap();
                 }
                 assert_eq!(last, Some(mad));
