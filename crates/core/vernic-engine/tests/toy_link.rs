@@ -102,3 +102,13 @@ fn an_address_that_the_link_refuses_is_not_explained_by_a_netdev() {
     assert!(matches!(error, OpenError::Link { .. }), "{error}");
     assert!(!error.to_string().contains("ip address add"), "{error}");
 }
+
+#[test]
+fn a_port_that_changed_while_its_device_was_opened_is_as_its_link_knows_it() {
+    let fabric = Fabric::new();
+    let known = LinkPort { state: PortState::Active, lid: Lid(7), lmc: 2, ..LinkPort::default() };
+    fabric.set_known(vec![known]);
+    let device = fabric.device(&[7], test_config());
+    let link = device.port_attr(PortNum(1)).unwrap().link.expect("what the link knows");
+    assert_eq!((link.state, link.lid, link.lmc), (PortState::Active, Lid(7), 2));
+}

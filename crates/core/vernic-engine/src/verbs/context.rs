@@ -161,6 +161,10 @@ impl Context {
                 .ok()
         });
         let ports = engine.with_lane(|lane| lane.link().port_watch());
+        if let Some(ports) = &ports {
+            // They may have changed between the listing of the device and the opening of its link.
+            engine.refresh_link_ports(ports.take());
+        }
         let status = StatusSocket::open(&engine.info().name)
             .inspect_err(
                 |error| tracing::warn!(%error, "counters of this process are shown nowhere"),

@@ -7,19 +7,20 @@
 use std::collections::HashMap;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 
 use vernic_engine::{
-    Config, Context, DeviceInfo, Gid, Lid, LinkCounters, LinkError, LocalAddr, Mtu, OpenError,
-    PortInfo,
+    Config, Context, DeviceInfo, Gid, Lid, LinkCounters, LinkError, LinkPort, LocalAddr, Mtu,
+    OpenError, PortInfo,
 };
 use vernic_io::link::Departure;
 use vernic_io::{
     Address, Door, Icrc, Link, LinkFactory, LinkLimits, LinkSetup, Nanos, NoPath, OpenPath, PathId,
-    PathRequest, Paths, RxBatch, RxMeta, RxPacket, SendReport, TxBatch, TxPath,
+    PathRequest, Paths, PortWatch, RxBatch, RxMeta, RxPacket, SendReport, TxBatch, TxPath,
 };
 
 /// Virtual lanes of each link.
@@ -43,6 +44,8 @@ pub struct Fabric {
     sent: Mutex<HashMap<u16, usize>>,
     /// LIDs whose cable is cut.
     cut: Mutex<Vec<u16>>,
+    /// What the links know of their ports, if they know anything.
+    known: Mutex<Option<Vec<LinkPort>>>,
 }
 
 impl Fabric {
@@ -83,6 +86,11 @@ impl Fabric {
         let mut cut = self.cut.lock().unwrap();
         cut.retain(|&other| other != lid);
         cut.extend(is_cut.then_some(lid));
+    }
+
+    /// Lets links that are opened from now on know this of their ports.
+    pub fn set_known(&self, ports: Vec<LinkPort>) {
+        *self.known.lock().unwrap() = Some(ports);
     }
 
     fn plug(&self, lids: &[u16]) -> Receiver<Frame> {
@@ -143,6 +151,18 @@ struct ToyLink {
     lids: Arc<[u16]>,
     inbox: Receiver<Frame>,
     counters: LinkCounters,
+}
+
+/// Ports that do not change: the socket is never readable.
+struct ToyPorts(Vec<LinkPort>, UnixDatagram);
+
+impl PortWatch for ToyPorts {
+    fn raw_fd(&self) -> RawFd {
+        self.1.as_raw_fd()
+    }
+    fn take(&self) -> Option<Vec<LinkPort>> {
+        Some(self.0.clone())
+    }
 }
 
 struct ToyPaths {
@@ -254,6 +274,11 @@ impl Link for ToyLink {
     }
 
     fn leave(&mut self, _local: LocalAddr, _group: IpAddr, _lid: Lid) {}
+
+    fn port_watch(&self) -> Option<Arc<dyn PortWatch>> {
+        let ports = self.fabric.known.lock().unwrap().clone()?;
+        Some(Arc::new(ToyPorts(ports, UnixDatagram::unbound().unwrap())))
+    }
 
     fn departure(&mut self, _path: &TxPath) -> Option<Departure> {
         None
