@@ -109,9 +109,9 @@ impl Fabric {
         let (key, wanted) = match taken {
             Taken::Service(service) => ("services", service.clone()),
             Taken::Group(group) => {
-                let [_, b, c, d] = group.octets();
-                // The group's low bits, as the GID has them (RFC 4391).
-                ("groups", format!(":{:x}:{:x}", u16::from(b), u16::from_be_bytes([c, d])))
+                // The low 28 bits, as the GID has them (RFC 4391).
+                let bits = group.to_bits() & 0x0FFF_FFFF;
+                ("groups", format!(":{:x}:{:x}", bits >> 16, bits & 0xFFFF))
             }
         };
         let mut command = Command::new(&self.vernic);

@@ -278,6 +278,15 @@ impl Registry {
             self.worker.add(Task::Refuse { agent, conn, reason, info });
             return;
         }
+        if path.lids.is_some()
+            && device.context.pkey_row(device.port_of(&path), path.pkey).is_none()
+        {
+            let (from, pkey) = (path.remote, path.pkey);
+            tracing::warn!(%from, port = entry.port, %pkey, "a request in a foreign partition is refused");
+            let (reason, info) = (RejReason::UNSUPPORTED, None);
+            self.worker.add(Task::Refuse { agent, conn, reason, info });
+            return;
+        }
         let most = device.mtu(device.port_of(&path));
         if kind.path_mtu().is_some_and(|mtu| mtu > most) {
             let from = path.remote.to_ip();

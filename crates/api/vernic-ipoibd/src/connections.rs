@@ -560,6 +560,7 @@ fn subnet_path(path: &CmPath) -> Path {
         hop_limit: path.hop_limit,
         traffic_class: path.traffic_class,
         flow_label: path.flow_label,
+        pkey_index: 0,
         subnet: Some(subnet),
     }
 }

@@ -222,12 +222,17 @@ impl Device {
     /// # Errors
     /// [`PathError`]: subnet administration does not answer, or has no path.
     pub fn path_to(&self, gid: Gid) -> Result<Path, PathError> {
-        let gid_index = self.gid_index_for(gid);
+        self.complete(gid, &Path::default())
+    }
+
+    /// What [`path_to`](Self::path_to) finds, from the row and in the partition of `path`.
+    fn complete(&self, gid: Gid, path: &Path) -> Result<Path, PathError> {
+        let gid_index = path.gid_index.or_else(|| self.gid_index_for(gid));
         if self.info().transport != Transport::InfiniBand {
-            return Ok(Path { gid_index, ..Path::default() });
+            return Ok(Path { gid_index, ..*path });
         }
-        let port = PortNum(1);
-        let record = self.context.path_to(port, gid_index.unwrap_or(0), gid)?;
+        let pkey_index = path.pkey_index;
+        let record = self.context.path_to(PortNum(1), gid_index.unwrap_or(0), pkey_index, gid)?;
         let lmc = self.port().link.map_or(0, |link| link.lmc.min(7));
         let subnet = SubnetPath {
             dlid: record.dlid,
@@ -240,6 +245,7 @@ impl Device {
             hop_limit: record.hop_limit,
             traffic_class: record.traffic_class,
             flow_label: record.flow_label,
+            pkey_index,
             subnet: Some(subnet),
         })
     }
@@ -248,7 +254,7 @@ impl Device {
     pub(crate) fn vector(&self, dgid: Gid, path: &Path) -> Result<AddressVector, PathError> {
         let mut path = *path;
         if self.info().transport == Transport::InfiniBand && path.subnet.is_none() {
-            path.subnet = self.path_to(dgid)?.subnet;
+            path.subnet = self.complete(dgid, &path)?.subnet;
         }
         let mut av = AddressVector {
             dgid,

@@ -44,6 +44,9 @@ pub struct Path {
     pub traffic_class: u8,
     /// Flow label, 20 bits: chooses the UDP source port; 0 lets the queue pair's number do it.
     pub flow_label: u32,
+    /// Row of the P_Key table with the partition that the way is asked for in; a queue pair's own
+    /// row goes before 0.
+    pub pkey_index: u16,
     /// The way within an InfiniBand subnet. `None`: subnet administration is asked, as by
     /// [`Device::path_to`](crate::Device::path_to). Nothing else has one.
     pub subnet: Option<SubnetPath>,

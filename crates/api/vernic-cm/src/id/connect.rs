@@ -14,7 +14,7 @@ use crate::id::Event;
 use crate::id::alternate::check_alternate;
 use crate::id::connection::{Connection, Phase, random_psn};
 use crate::id::{CommEstablished, Id, Inner};
-use crate::param::{ConnParam, UDP_QKEY};
+use crate::param::ConnParam;
 use crate::state::State;
 
 /// Most private data of a request: the message's room, less the addresses.
@@ -175,7 +175,7 @@ impl Id {
         self.check_param("accept", param, (MAX_REP, MAX_SIDR_REP))?;
         if self.qp_type() == QpType::Ud {
             let (qpn, _) = self.queue_pair(inner, "accept", param)?;
-            let qkey = if param.qkey == Qkey(0) { UDP_QKEY } else { param.qkey };
+            let qkey = if param.qkey == Qkey(0) { self.qkey(inner) } else { param.qkey };
             let (status, private_data) = (SidrStatus::SUCCESS, param.private_data);
             let reply = SidrReply { status, qpn, qkey, private_data };
             agent.sidr_reply(connection.conn, &reply)?;

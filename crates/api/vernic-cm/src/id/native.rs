@@ -48,8 +48,12 @@ impl Id {
     /// port has; those of [`bind_addr`](Self::bind_addr).
     pub fn bind_gid(&self, addr: GidAddr) -> Result<(), Error> {
         let mut inner = self.enter("bind_gid")?;
-        make_native(&mut inner, addr.pkey)?;
-        self.bind_inner(&mut inner, "bind_gid", addr.kept(), Purpose::Unknown)
+        let before = make_native(&mut inner, addr.pkey)?;
+        let bound = self.bind_inner(&mut inner, "bind_gid", addr.kept(), Purpose::Unknown);
+        if bound.is_err() {
+            (inner.native, inner.interface) = before;
+        }
+        bound
     }
 
     /// Resolves a GID to the port of this host that is in its subnet, or to the port with the GID
@@ -65,7 +69,21 @@ impl Id {
             State::Bound if inner.native.is_some() => inner.local,
             _ => return Err(self.wrong_state(&inner, "resolve_gid", "is new or bound to a GID")),
         };
-        make_native(&mut inner, dst.pkey)?;
+        let before = make_native(&mut inner, dst.pkey)?;
+        let resolved = self.resolve_native(&mut inner, bound, src, dst);
+        if resolved.is_err() {
+            (inner.native, inner.interface) = before;
+        }
+        resolved
+    }
+
+    fn resolve_native(
+        &self,
+        inner: &mut Inner,
+        bound: Option<SocketAddr>,
+        src: Option<GidAddr>,
+        dst: GidAddr,
+    ) -> Result<(), Error> {
         let device = self.shared.devices.fabric()?;
         let of = |addr: SocketAddr| Gid::from_ip(addr.ip());
         let own = bound.map(of).or(src.map(|src| src.gid)).filter(|gid| !gid.is_zero());
@@ -77,14 +95,14 @@ impl Id {
         inner.interface = Some(Box::new(interface(&device, &row, pkey)));
         let found = GidAddr { gid: row.gid, port: src.map_or(0, |src| src.port), pkey }.kept();
         if inner.state == State::Idle {
-            self.bind_inner(&mut inner, "resolve_gid", found, Purpose::Connecting)?;
+            self.bind_inner(inner, "resolve_gid", found, Purpose::Connecting)?;
         }
-        self.narrow(&mut inner, found);
+        self.narrow(inner, found);
         inner.device = Some(device);
         inner.peer = Some(dst.kept());
         let (_, pkey) = inner.pkey_row();
         inner.path = Some(CmPath { pkey, ..CmPath::new(row.gid, dst.gid) });
-        self.resolved(&mut inner);
+        self.resolved(inner);
         Ok(())
     }
 
@@ -95,14 +113,21 @@ impl Id {
     }
 }
 
-/// Makes the id one of GIDs, in a partition.
-fn make_native(inner: &mut Inner, pkey: Pkey) -> Result<(), Error> {
+/// What of an id says where it is, and is put back if a step fails.
+type Before = (Option<Pkey>, Option<Box<IpInterface>>);
+
+/// Makes the id one of GIDs, in a partition: a bound one stays in its own. Returns what was before.
+fn make_native(inner: &mut Inner, pkey: Pkey) -> Result<Before, Error> {
     if inner.transport != Transport::InfiniBand {
         return Err(Error::NoSubnet);
     }
+    let before = (inner.native, inner.interface.clone());
     let pkey = if pkey == Pkey(0) { Pkey::DEFAULT } else { pkey };
-    inner.native.get_or_insert(pkey);
-    Ok(())
+    if inner.state == State::Idle {
+        inner.native = Some(pkey);
+        inner.interface = None;
+    }
+    Ok(before)
 }
 
 /// The row of the GID table that suits; `wanted` is for the error.

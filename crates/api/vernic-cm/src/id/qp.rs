@@ -10,7 +10,6 @@ use crate::id::alternate::put_alternate;
 use crate::id::apply::vector;
 use crate::id::connection::{Connection, Peer};
 use crate::id::{Id, Inner};
-use crate::param::UDP_QKEY;
 
 /// The time that a peer waits after RNR NAK: code 12, 0.64 ms. Code 0, which Linux gives, would be
 /// 655 ms.
@@ -113,7 +112,7 @@ impl Id {
         let mut mask = AttrMask::STATE;
         match state {
             QpState::Init if datagrams => {
-                attr.qkey = UDP_QKEY;
+                attr.qkey = self.qkey(inner);
                 mask |= AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;
             }
             QpState::Init if self.is_over_stream(inner) => {

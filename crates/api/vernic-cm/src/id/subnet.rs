@@ -18,7 +18,7 @@ use vernic_proto::cm::{CmPath, LidPath};
 use vernic_wire::cm::PortSpace;
 use vernic_wire::ipoib::{Scope, group_of};
 use vernic_wire::sa::{McMemberRecord, MemberComponents, PathRecord};
-use vernic_wire::{Gid, Lid, Qpn, sa};
+use vernic_wire::{Gid, Lid, Qkey, Qpn, sa};
 
 use crate::device::Device;
 use crate::error::Error;
@@ -37,8 +37,9 @@ use crate::state::State;
 /// How long subnet administration has to let a port into a group: longer than its own repeats take.
 const JOIN_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Where the GID of a group says that it is one of `rdma_cm`'s port space UDP.
-const SIGNATURE_AT: usize = 7;
+/// Where the signature in the GID of a group says that the group is one of `rdma_cm`'s port space
+/// UDP: 0x4001 or 0x6001 in place of IPoIB's 0x401B or 0x601B.
+const SIGNATURE_AT: usize = 3;
 /// What it says.
 const SIGNATURE: u8 = 1;
 /// Beginning of an IPv6 group that is a GID of subnet administration's own choice, without the
@@ -89,11 +90,14 @@ impl Id {
             true => None,
             false => Some(fabric.ask(&interface, peer)?),
         };
-        inner.interface = Some(Box::new(interface));
+        let before = inner.interface.replace(Box::new(interface));
         if inner.state == State::Idle {
             let port = src.map_or(0, |src| src.port());
             let addr = route::with_port(found, port);
-            self.bind_inner(inner, "resolve_addr", addr, Purpose::Connecting)?;
+            if let Err(error) = self.bind_inner(inner, "resolve_addr", addr, Purpose::Connecting) {
+                inner.interface = before;
+                return Err(error);
+            }
         }
         self.narrow(inner, found);
         (inner.device, inner.peer) = (Some(device), Some(peer));
@@ -110,6 +114,15 @@ impl Id {
             }
         });
         self.begin_wait(inner, State::AddrQuery, timeout, poll)
+    }
+
+    /// The Q_Key of the id's datagrams: in the port space IPOIB that of the link.
+    pub(super) fn qkey(&self, inner: &Inner) -> Qkey {
+        let group = inner.interface.as_ref().and_then(|interface| interface.group.as_ref());
+        match group {
+            Some(group) if self.port_space() == PortSpace::IPOIB => group.qkey,
+            _ => UDP_QKEY,
+        }
     }
 
     /// Asks subnet administration for the path of the id's service.
@@ -391,5 +404,24 @@ fn group_vector(record: &McMemberRecord, port: PortNum) -> AddressVector {
         static_rate: record.rate.value,
         port,
         ..AddressVector::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_rdma_cm_have_a_signature_of_their_own() {
+        let gid = |ip: &str, is_udp| {
+            let gid = group_gid(ip.parse().unwrap(), Pkey(0xFFFF), Scope::LINK_LOCAL, is_udp);
+            gid.unwrap().to_string()
+        };
+        assert_eq!(gid("239.77.2.1", false), "ff12:401b:ffff::f4d:201");
+        assert_eq!(gid("239.77.2.1", true), "ff12:4001:ffff::f4d:201");
+        assert_eq!(gid("ff02::1:2:3", true), "ff12:6001:ffff::1:2:3");
+        assert_eq!(gid("ff12:a01b:fe80::7", true), "ff12:a01b:fe80::7", "as it is");
+        let one = "192.0.2.1".parse().unwrap();
+        assert_eq!(group_gid(one, Pkey(0xFFFF), Scope::LINK_LOCAL, true), None);
     }
 }

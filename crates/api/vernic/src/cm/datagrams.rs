@@ -153,6 +153,7 @@ impl DatagramPeer {
             hop_limit: info.av.hop_limit,
             traffic_class: info.av.traffic_class,
             flow_label: info.av.flow_label,
+            pkey_index: 0,
             subnet: info.av.dlid.is_unicast().then_some(SubnetPath {
                 dlid: info.av.dlid,
                 path_bits: info.av.path_bits,

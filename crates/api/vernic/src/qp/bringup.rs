@@ -181,7 +181,12 @@ impl<S: Peered> Qp<S, Init> {
         path: &Path,
         path_mtu: Mtu,
     ) -> Result<QpAttr, ModifyError> {
-        let path = Path { gid_index: path.gid_index.or(Some(self.shared.gid_index)), ..*path };
+        let gid_index = path.gid_index.or(Some(self.shared.gid_index));
+        let pkey_index = match path.pkey_index {
+            0 => self.shared.pkey_index,
+            chosen => chosen,
+        };
+        let path = Path { gid_index, pkey_index, ..*path };
         let av = self.shared.device.vector(remote.gid, &path);
         let qpn = self.qpn();
         Ok(QpAttr {

@@ -12,6 +12,13 @@ use vernic_wire::{Bth, Gid, Lid, Pkey, PortNum, RoceVersion};
 use super::CmShared;
 use crate::device::port::Port;
 
+/// Returns the P_Key that this end of a packet has: of two members of a partition, one may be a
+/// limited one (IBTA 10.9.3).
+fn own_pkey(port: &Port, packet: &RxPacket<'_>) -> Pkey {
+    let theirs = Bth::parse(packet.transport()).map_or(Pkey::DEFAULT, |bth| bth.pkey);
+    port.pkey_row(theirs).map_or(theirs, |(_, own)| own)
+}
+
 impl CmShared {
     /// Whether messages travel by LIDs.
     pub(crate) fn has_lids(&self) -> bool {
@@ -47,7 +54,7 @@ impl CmShared {
         CmPath {
             traffic_class: meta.traffic_class,
             hop_limit: if is_global { CmPath::HOP_LIMIT } else { 1 },
-            pkey: Bth::parse(packet.transport()).map_or(Pkey::DEFAULT, |bth| bth.pkey),
+            pkey: own_pkey(port, packet),
             lids: Some(lids),
             ..CmPath::new(meta.dst.gid(), meta.src.gid())
         }

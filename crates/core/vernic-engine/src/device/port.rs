@@ -88,6 +88,18 @@ impl Port {
         }
     }
 
+    /// Returns the row of the P_Key table that has a partition, as a full or limited member.
+    pub(crate) fn pkey_row(&self, pkey: Pkey) -> Option<(u16, Pkey)> {
+        let rows = match self.link() {
+            Some(link) => link.pkeys.len() as u16,
+            None => MAX_PKEYS,
+        };
+        (0..rows).find_map(|index| {
+            let row = self.pkey(index)?;
+            (row.to_full() == pkey.to_full()).then_some((index, row))
+        })
+    }
+
     /// Returns what a subnet manager has set up; `None` for a port that follows a netdev.
     pub(crate) fn link(&self) -> Option<Arc<LinkPort>> {
         lock(&self.link).clone()

@@ -320,14 +320,12 @@ impl Context {
 
     /// Returns the row of a port's P_Key table that has a partition, as a full or limited member.
     pub fn pkey_row(&self, port: PortNum, pkey: Pkey) -> Option<(u16, Pkey)> {
-        (0..self.engine().rules().pkey_table_len()).find_map(|index| {
-            let row = self.pkey(port, index)?;
-            (row.to_full() == pkey.to_full()).then_some((index, row))
-        })
+        self.engine().port(port).ok()?.pkey_row(pkey)
     }
 
     /// Asks subnet administration for the path from row `sgid_index` of a port's GID table to
-    /// `dgid`, in the default partition, and waits for the answer: InfiniBand links only.
+    /// `dgid`, in the partition of row `pkey_index` of its P_Key table, and waits for the answer:
+    /// InfiniBand links only.
     ///
     /// # Errors
     /// [`PathError`]: no such row, no answer.
@@ -335,12 +333,13 @@ impl Context {
         &self,
         port: PortNum,
         sgid_index: u8,
+        pkey_index: u16,
         dgid: Gid,
     ) -> Result<PathRecord, PathError> {
         let row = self.gid_entry(port, sgid_index);
         let rows = self.gid_table().len();
         let sgid = row.ok_or(PathError::NoSuchGid { index: sgid_index, rows })?.gid;
-        let pkey = self.pkey(port, 0).unwrap_or_default();
+        let pkey = self.pkey(port, pkey_index).unwrap_or_default();
         let asked = PathAsked { sgid, dgid, pkey, service: None, traffic_class: None };
         infiniband::path(self.config(), port, &asked)
             .map_err(|error| PathError::NoRecord { dgid, why: error.to_string() })

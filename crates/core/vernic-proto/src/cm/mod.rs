@@ -366,7 +366,9 @@ impl Cm {
     /// The connection that a message is for, if the message is of that connection.
     fn find(&self, path: CmPath, ours: CommId, theirs: CommId) -> Result<&Conn, CmDrop> {
         let conn = self.table.conn(ours).ok_or(CmDrop::UnknownConnection)?;
-        if !conn.is_on(&path) {
+        // On InfiniBand a subnet manager may give the peer another LID: both ids are enough.
+        let names_both = conn.remote_id != CommId::NONE && conn.remote_id == theirs;
+        if !conn.is_on(&path) && !(names_both && path.lids.is_some()) {
             return Err(CmDrop::WrongPath);
         }
         if conn.remote_id != CommId::NONE && conn.remote_id != theirs {

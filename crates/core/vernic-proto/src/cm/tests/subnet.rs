@@ -103,25 +103,40 @@ fn a_request_is_for_the_ip_address_that_it_names() {
 
 #[test]
 fn a_port_is_the_same_peer_by_each_of_its_lids() {
-    for (lmc, theirs, expected) in [
-        (0, A, Ok(())),
-        (0, Lid(A.value() + 1), Err(CmDrop::WrongPath)),
-        (1, Lid(A.value() + 1), Ok(())),
-        (1, Lid(A.value() + 2), Err(CmDrop::WrongPath)),
+    for (lmc, from, expected) in [
+        (0, B, Ok(())),
+        (0, Lid(B.value() + 1), Err(CmDrop::WrongPath)),
+        (1, Lid(B.value() + 1), Ok(())),
+        (1, Lid(B.value() + 2), Err(CmDrop::WrongPath)),
     ] {
         let mut net = Subnet::new(lmc);
         net.b.listen(SERVICE, None, 1).unwrap();
-        let conn = net.connect([10, 0, 0, 2]);
+        net.connect([10, 0, 0, 2]);
         net.carry(true);
         let asked = net.b.poll_event().unwrap();
         net.b.accept(Time(0), asked.conn, &accept_params(PORT_B)).unwrap();
-        let dreq = Dreq {
-            local_comm_id: conn.0,
-            remote_comm_id: asked.conn.0,
-            remote_qpn: Qpn::new(0x22),
-            ..Dreq::default()
-        };
-        let taken = net.b.handle_mad(Time(0), arrival(B, theirs, lmc), &mad(dreq));
-        assert_eq!(taken, expected, "LMC {lmc}, from {theirs}");
+        let rep = net.b.poll_transmit().unwrap().mad;
+        let taken = net.a.handle_mad(Time(0), arrival(A, from, lmc), &rep);
+        assert_eq!(taken, expected, "LMC {lmc}, from {from}");
     }
+}
+
+#[test]
+fn a_message_with_both_ids_is_taken_from_a_port_that_got_another_lid() {
+    let mut net = Subnet::new(0);
+    net.b.listen(SERVICE, None, 1).unwrap();
+    let conn = net.connect([10, 0, 0, 2]);
+    net.carry(true);
+    let asked = net.b.poll_event().unwrap();
+    net.b.accept(Time(0), asked.conn, &accept_params(PORT_B)).unwrap();
+    let moved = arrival(B, Lid(0x30), 0);
+    let dreq = |local_comm_id| Dreq {
+        local_comm_id,
+        remote_comm_id: asked.conn.0,
+        remote_qpn: Qpn::new(0x22),
+        ..Dreq::default()
+    };
+    let other = mad(dreq(vernic_wire::cm::CommId(conn.0.value() ^ 1)));
+    assert_eq!(net.b.handle_mad(Time(0), moved, &other), Err(CmDrop::WrongPath));
+    assert_eq!(net.b.handle_mad(Time(0), moved, &mad(dreq(conn.0))), Ok(()));
 }
