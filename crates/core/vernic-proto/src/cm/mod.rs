@@ -368,7 +368,7 @@ impl Cm {
         let conn = self.table.conn(ours).ok_or(CmDrop::UnknownConnection)?;
         // On InfiniBand a subnet manager may give the peer another LID: both ids are enough.
         let names_both = conn.remote_id != CommId::NONE && conn.remote_id == theirs;
-        if !conn.is_on(&path) && !(names_both && path.lids.is_some()) {
+        if !(conn.is_on(&path) || names_both && path.lids.is_some()) {
             return Err(CmDrop::WrongPath);
         }
         if conn.remote_id != CommId::NONE && conn.remote_id != theirs {
