@@ -2,11 +2,16 @@
 //!
 //! | to | goes to |
 //! |---|---|
-//! | a datagram to QPN 1 of connection management | the program of the communication id or claim |
+//! | a request for a connection, to QPN 1 | the program that got it, or has the claim |
+//! | a REJ that names no connection, to QPN 1 | the program that got the sender's request |
+//! | other messages of connection management | the program of the communication id |
 //! | other datagrams to QPN 0 and 1 | the agents of the port |
 //! | QPN 2 to 0xFFFFFE | the program whose slot is in the QPN |
 //! | QPN 0xFFFFFF | each program that has joined the group |
 //! | anything else | nobody; counted |
+//!
+//! A message about a connection of a program that has ended goes to the first program, which
+//! answers that there is no such connection.
 //!
 //! A packet of no partition of the port goes to nobody (IBTA 10.9.3). The port counts it, and tells
 //! the subnet manager.
@@ -24,6 +29,7 @@ use vernic_wire::{Bth, Deth, Gid, Grh, Lid, Lrh, Opcode, PortNum, Qpn, ServiceLe
 use crate::clients::{Client, Clients, Role};
 use crate::host::Host;
 use crate::key::Key;
+use crate::known::RequestName;
 use crate::program::{Offer, is_allowed, pkey, transport_at};
 use crate::world::World;
 
@@ -218,6 +224,12 @@ pub(crate) fn to_own_members(
     }
 }
 
+/// Returns the management datagram of a packet.
+fn mad(packet: &[u8]) -> Option<&[u8; MAD_LEN]> {
+    let (at, _) = transport(packet)?;
+    packet.get(at + Bth::LEN + Deth::LEN..)?.first_chunk()
+}
+
 /// Brings a datagram for queue pair 0 or 1 to its agent or program.
 fn datagram(
     world: &mut World,
@@ -227,22 +239,10 @@ fn datagram(
     now: Time,
 ) {
     let host = &mut world.hosts[at];
-    let mad_at = transport(packet).map(|(at, _)| at + Bth::LEN + Deth::LEN);
-    let mad = mad_at.and_then(|at| packet.get(at..)?.first_chunk::<MAD_LEN>());
-    if let Some(mad) = mad
+    if let Some(mad) = mad(packet)
         && MgmtClass(mad[1]) == MgmtClass::COMMUNICATION
     {
-        match whose(mad) {
-            Some(Whose::Service(service, address)) => match host.claimed_by(service, address) {
-                Some(key) => message(world, clients, (at, port), Some(key), packet, now),
-                None => world.early.keep((at, port), packet, (service, address), now),
-            },
-            Some(Whose::Slot(slot)) => {
-                let key = host.program(slot);
-                message(world, clients, (at, port), key, packet, now);
-            }
-            None => host.counts.no_connection += 1,
-        }
+        connection_message(world, clients, (at, port), mad, packet, now);
         return;
     }
     let Some(attributes) = world.subnet.port(host.node, port) else { return };
@@ -251,27 +251,72 @@ fn datagram(
     host.counts.no_agent += u64::from(!taken);
 }
 
+/// Brings a message of connection management to its program.
+fn connection_message(
+    world: &mut World,
+    clients: &mut Clients,
+    (at, port): (usize, PortNum),
+    mad: &[u8; MAD_LEN],
+    packet: &[u8],
+    now: Time,
+) {
+    let key = match whose(at, mad, packet) {
+        Some(Whose::Request(name, (service, address))) => {
+            let before = world.known.program_of_copy(name, mad);
+            let before = before.filter(|key| clients.get(*key).is_some());
+            let claim = world.hosts[at].claimed_by(service, address);
+            let Some(key) = before.or(claim) else {
+                return world.early.keep((at, port), packet, (service, address), now);
+            };
+            if message(world, clients, (at, port), Some(key), packet, now) && before.is_none() {
+                world.known.note(name, mad, key);
+            }
+            return;
+        }
+        Some(Whose::Withdrawal(name)) => {
+            world.known.program(name).filter(|key| clients.get(*key).is_some())
+        }
+        Some(Whose::Slot(slot)) => {
+            let host = &world.hosts[at];
+            host.program(slot).or_else(|| host.first_program())
+        }
+        None => None,
+    };
+    message(world, clients, (at, port), key, packet, now);
+}
+
 /// The receiver of a message of connection management.
 enum Whose {
-    /// The program that has claimed the service, for this IP address.
-    Service(ServiceId, Option<IpAddr>),
+    /// The program that has got this request, or that has claimed the service, for this IP address.
+    Request(RequestName, (ServiceId, Option<IpAddr>)),
+    /// The program that has got this request, which is taken back.
+    Withdrawal(RequestName),
     /// The program with the slot of the receiver's communication id.
     Slot(u16),
 }
 
-/// Returns whom a message of connection management is for; `None` of what is none.
-fn whose(mad: &[u8; MAD_LEN]) -> Option<Whose> {
-    let slot = |id: CommId| (id.value() >> COMM_ID_SHIFT) as u16;
-    let service = |id, private_data: &[u8]| Some(Whose::Service(id, destination(private_data)));
-    match CmMessage::parse(mad).ok()?.1 {
-        CmMessage::Req(req) => service(req.service_id, req.private_data.as_bytes()),
-        CmMessage::SidrReq(req) => service(req.service_id, req.private_data.as_bytes()),
-        other => Some(Whose::Slot(slot(other.receiver_comm_id()?))),
-    }
+/// Returns whom a message of connection management to a host is for; `None` of what is none.
+fn whose(host: usize, mad: &[u8; MAD_LEN], packet: &[u8]) -> Option<Whose> {
+    let slid = Lrh::parse(packet).ok()?.slid;
+    let name = |comm_id, is_sidr| RequestName { host, slid, comm_id, is_sidr };
+    Some(match CmMessage::parse(mad).ok()?.1 {
+        CmMessage::Req(req) => {
+            let service = (req.service_id, destination(req.private_data.as_bytes()));
+            Whose::Request(name(req.local_comm_id, false), service)
+        }
+        CmMessage::SidrReq(req) => {
+            let service = (req.service_id, destination(req.private_data.as_bytes()));
+            Whose::Request(name(req.request_id, true), service)
+        }
+        CmMessage::Rej(rej) if rej.remote_comm_id == CommId::NONE => {
+            Whose::Withdrawal(name(rej.local_comm_id, false))
+        }
+        other => Whose::Slot((other.receiver_comm_id()?.value() >> COMM_ID_SHIFT) as u16),
+    })
 }
 
-/// Offers a message of connection management to a program. It is lost if the program has no room:
-/// such messages are repeated.
+/// Offers a message of connection management to a program, and returns whether it was taken. It is
+/// lost if the program has no room: such messages are repeated.
 fn message(
     world: &mut World,
     clients: &mut Clients,
@@ -279,16 +324,25 @@ fn message(
     key: Option<Key>,
     packet: &[u8],
     now: Time,
-) {
+) -> bool {
     let offered = key.map(|key| offer(clients, &mut world.dirty, key, port, packet, now));
-    world.hosts[at].counts.no_connection += u64::from(offered != Some(Offer::Done));
+    let is_taken = offered == Some(Offer::Done);
+    world.hosts[at].counts.no_connection += u64::from(!is_taken);
+    is_taken
 }
 
 /// Brings requests that came early to the programs that have claimed their services by now.
 pub(crate) fn early(world: &mut World, clients: &mut Clients, now: Time) {
     // Bounded by the requests that wait: each is taken once.
-    while let Some((request, key)) = world.early.take(&world.hosts, now) {
-        message(world, clients, (request.host, request.port), key, &request.packet, now);
+    while let Some((request, claimed)) = world.early.take(&world.hosts, now) {
+        let (at, packet) = (request.host, &request.packet);
+        let key = claimed.or_else(|| world.hosts[at].first_program());
+        if message(world, clients, (at, request.port), key, packet, now)
+            && let (Some(key), Some(mad)) = (claimed, mad(packet))
+            && let Some(Whose::Request(name, _)) = whose(at, mad, packet)
+        {
+            world.known.note(name, mad, key);
+        }
     }
 }
 

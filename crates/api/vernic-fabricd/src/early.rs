@@ -59,7 +59,7 @@ impl EarlyRequests {
         self.0.push_back(EarlyRequest { host, port, packet, service, address, until });
     }
     /// Takes a request whose service is claimed by now, or that has waited for long enough. With it
-    /// comes the program that gets it, if there is one.
+    /// comes the program that has claimed the service, if there is one.
     pub(crate) fn take(
         &mut self,
         hosts: &[Host],
@@ -70,8 +70,7 @@ impl EarlyRequests {
         };
         let at = self.0.iter().position(|one| one.until <= now || claimed(one).is_some())?;
         let request = self.0.remove(at)?;
-        let first = || hosts.get(request.host)?.first_program();
-        let key = claimed(&request).or_else(first);
+        let key = claimed(&request);
         Some((request, key))
     }
     /// Returns when the first of them has waited for long enough.
@@ -99,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_waits_for_a_claim_and_then_goes_to_the_first_program() {
+    fn a_request_waits_for_a_claim_for_a_bounded_time() {
         let (mut hosts, mut early) = (host(), EarlyRequests::default());
         let address = Some(IpAddr::from([10, 0, 0, 1]));
         early.keep(AT, &[1], (SERVICE, address), Time(0));
@@ -111,7 +110,7 @@ mod tests {
         assert_eq!((request.packet, key), (vec![1], hosts[0].program(2)));
         assert_eq!(early.next_due(), Some(Time(5 + PATIENCE_NS)));
         let (request, key) = early.take(&hosts, Time(5 + PATIENCE_NS)).unwrap();
-        assert_eq!((request.packet, key), (vec![2], hosts[0].program(1)));
+        assert_eq!((request.packet, key), (vec![2], None));
         assert!(early.is_empty());
     }
 

@@ -16,6 +16,7 @@
 //! | `program` | one program: packets in both directions |
 //! | `deliver` | which program or agent gets a packet that ended at a host |
 //! | `early` | requests for connections that come before their service is claimed |
+//! | `known` | requests for connections that programs have got |
 //! | `agents` | management agents of a port, over `vernic_proto::mad` |
 //! | `manager` | the own subnet manager, at a host |
 //! | `report` | what programs are told of adapters |
@@ -43,6 +44,7 @@ mod error;
 mod host;
 mod issm;
 mod key;
+mod known;
 mod load;
 mod manager;
 mod program;

@@ -15,6 +15,7 @@ use crate::agents::PortAgents;
 use crate::early::EarlyRequests;
 use crate::host::{Host, HostPort};
 use crate::key::Key;
+use crate::known::KnownRequests;
 use crate::manager::{ManagerOptions, OwnManager};
 
 /// What a connection is to be told.
@@ -44,6 +45,8 @@ pub(crate) struct World {
     pub(crate) scratch: Vec<u8>,
     /// Requests for connections whose service nobody has claimed.
     pub(crate) early: EarlyRequests,
+    /// Requests for connections that programs have got.
+    pub(crate) known: KnownRequests,
     /// The own subnet manager, if there is one.
     pub(crate) manager: Option<OwnManager>,
     /// The host of each node.
@@ -75,6 +78,7 @@ impl World {
             managed: BTreeSet::new(),
             scratch: Vec::new(),
             early: EarlyRequests::default(),
+            known: KnownRequests::default(),
             manager: None,
             by_node,
             by_name,

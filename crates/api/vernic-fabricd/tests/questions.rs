@@ -16,7 +16,9 @@ use vernic_fabric::manager::Routing;
 use vernic_fabric::topology::Topology;
 use vernic_fabricd::control::{Answer, LinkChange, Request};
 use vernic_fabricd::{ManagerOptions, Options};
-use vernic_wire::cm::{CmMessage, CmaHeader, GSI_QKEY, Req, ServiceId, SidrReq};
+use vernic_wire::cm::{
+    CmMessage, CmaHeader, CommId, Dreq, GSI_QKEY, Rej, Rep, Req, ServiceId, SidrReq,
+};
 use vernic_wire::mad::{MAD_LEN, MgmtClass};
 use vernic_wire::sa::{JoinState, McMemberRecord, MemberComponents, PathRecord};
 use vernic_wire::{Gid, Lid, Pkey, PortNum, Qkey};
@@ -276,6 +278,10 @@ fn request(lids: [Lid; 2], service: u64, to: Option<IpAddr>, is_sidr: bool) -> V
         let private_data = data[..].try_into().unwrap();
         CmMessage::Req(Req { service_id, private_data, ..Req::default() })
     };
+    packet_of(lids, message)
+}
+
+fn packet_of(lids: [Lid; 2], message: CmMessage) -> Vec<u8> {
     let mut mad = [0; MAD_LEN];
     message.emit(7, &mut mad);
     datagram((lids[0].0, lids[1].0), (1, GSI_QKEY), &mad)
@@ -329,6 +335,63 @@ fn requests_come_to_the_program_with_the_nearest_claim() {
     let gone =
         ServiceClaim::claim_over(fabric.connect(Purpose::Question), "h2", 999, ServiceId(1), None);
     assert_eq!(kind(refused_or(gone)).unwrap_err(), RefusalKind::Invalid);
+    fabric.stop();
+}
+
+#[test]
+fn what_follows_a_request_comes_to_its_program() {
+    let fabric = managed("follows", 2);
+    let (from, _) = fabric.attach("h1");
+    let (first, _) = fabric.attach("h2");
+    let (second, _) = fabric.attach("h2");
+    let lids = ["h1", "h2"].map(|host| port(&fabric, host).lid);
+    let service = ServiceId(0x0106_1234);
+    let arrives = |client: &DataClient, message: CmMessage| {
+        send(&from, &[packet_of(lids, message)]);
+        let came = receive_batch(client);
+        assert_eq!(came.len(), 1);
+        assert_eq!(CmMessage::parse(&came[0]).unwrap().1, message);
+    };
+    let req = |id| Req { service_id: service, local_comm_id: CommId(id), ..Req::default() };
+    let sidr = SidrReq { service_id: service, request_id: CommId(1), ..SidrReq::default() };
+    let withdrawn = |id| Rej { local_comm_id: CommId(id), ..Rej::default() }.into();
+    let early = req(9);
+    send(&from, &[packet_of(lids, early.into())]);
+    let claimed = claim(&fabric, &second, service.0, None).unwrap();
+    assert_eq!(CmMessage::parse(&receive_batch(&second)[0]).unwrap().1, early.into());
+    arrives(&second, req(1).into());
+    arrives(&second, sidr.into());
+    drop(claimed);
+    // Another program has the service now: new requests come to it, copies do not.
+    let _other =
+        eventually("the claim is given up", || claim(&fabric, &first, service.0, None).ok());
+    for copy in [early.into(), req(1).into(), sidr.into()] {
+        arrives(&second, copy);
+    }
+    arrives(&first, req(2).into());
+    let of_same_id = Req { local_qpn: vernic_wire::Qpn::new(77), ..req(9) };
+    arrives(&first, of_same_id.into());
+    arrives(&second, withdrawn(1));
+    arrives(&first, withdrawn(9));
+    let ids = [(u32::from(second.slot()) << 22) | 5, 5];
+    let about = |id| {
+        let id = CommId(id);
+        let (rep, dreq) = (Rep { remote_comm_id: id, ..Rep::default() }, Dreq::default());
+        [rep.into(), Dreq { remote_comm_id: id, ..dreq }.into()]
+    };
+    for message in about(ids[0]) {
+        arrives(&second, message);
+    }
+    drop(second);
+    eventually("the program is gone", || (fabric.programs("h2") == 1).then_some(()));
+    // The first program says for it that there is no such connection.
+    for id in ids {
+        for message in about(id) {
+            arrives(&first, message);
+        }
+    }
+    send(&from, &[packet_of(lids, withdrawn(1))]);
+    arrives(&first, req(1).into());
     fabric.stop();
 }
 
