@@ -140,12 +140,12 @@ fn read_interface(body: &mut Reader<'_>) -> Option<IpInterface> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::question::tests::{some_group, some_path};
     use vernic_wire::Qpn;
 
-    fn some_interface() -> IpInterface {
+    pub(crate) fn some_interface() -> IpInterface {
         IpInterface {
             guid: Guid(0xABCD),
             port: PortNum(1),

@@ -13,8 +13,9 @@ use crate::error::AttachError;
 use crate::hello::{Purpose, Refusal};
 use crate::question::{Answer, PathAsked, Question};
 
-/// Bytes of the longest message that is read here: a refusal with its text.
-const MAX_ANSWER: usize = 4096;
+/// Bytes of the longest message that is read here. An interface with as many IPv6 addresses as it
+/// may have takes 4,698; refusals are shorter.
+const MAX_ANSWER: usize = 8192;
 
 /// A connection with one question, and whether there may be more answers.
 #[derive(Debug)]
@@ -221,6 +222,8 @@ impl ServiceClaim {
 mod tests {
     use super::*;
     use crate::RefusalKind;
+    use crate::interface::tests::some_interface;
+    use crate::interface::{InterfaceAnswer, IpInterface, MAX_ADDRESSES};
     use crate::question::tests::{some_group, some_path};
     use vernic_wire::{Gid, Pkey};
 
@@ -269,6 +272,19 @@ mod tests {
         let mut question = asked(ours);
         drop(fabric);
         assert!(matches!(question.poll(), Some(Err(AttachError::Ended))));
+    }
+
+    #[test]
+    fn the_longest_interface_is_read() {
+        let interface = IpInterface {
+            addresses: vec![([0xFD00, 0, 0, 0, 0, 0, 0, 2].into(), 64); MAX_ADDRESSES],
+            ..some_interface()
+        };
+        let answer = InterfaceAnswer::Interface(interface);
+        let (ours, fabric) = pair();
+        let mut asked = Asked::new(ours, &[1]).unwrap();
+        fabric.send(&answer.emit()).unwrap();
+        assert_eq!(asked.poll(InterfaceAnswer::parse).unwrap().unwrap(), answer);
     }
 
     #[test]
