@@ -165,6 +165,8 @@ impl State {
 #[derive(Debug)]
 pub struct SlotTable {
     state: Mutex<State>,
+    /// Held by the thread that prepares a slot.
+    preparing: Mutex<()>,
     /// The socket for questions that are not waited for, and for packets that are handed over.
     /// Closed with the table.
     ask: ClosableFd,
@@ -294,6 +296,7 @@ impl SlotTable {
             let class = rarest_class(tables.iter().map(|listed| listed.class));
             let table = Arc::new(Self {
                 state: Mutex::default(),
+                preparing: Mutex::default(),
                 ask,
                 generation: AtomicU64::new(0),
                 ours: [const { AtomicU64::new(0) }; 16],
@@ -418,24 +421,18 @@ impl SlotTable {
     }
 
     /// Claims a slot that the next [`claim`](Self::claim) returns, unless there is one already. For
-    /// those who hold a lock when they claim: a [`SlotKeeper`] may wait.
+    /// those who hold a lock when they claim: a [`SlotKeeper`] may wait. Several threads that call
+    /// this at once claim one slot: the keeper of a surplus one would not learn that it is free.
     ///
     /// # Errors
     /// As [`claim`](Self::claim).
     pub fn prepare(&self) -> Result<(), SlotError> {
+        let _one_by_one = self.preparing.lock().unwrap_or_else(PoisonError::into_inner);
         if self.state().reserved.is_some() {
             return Ok(());
         }
         let slot = self.claim_from(random() % u64::from(Slot::LAST.value()))?;
-        let surplus = {
-            let reserved = &mut self.state().reserved;
-            let surplus = reserved.is_some().then_some(slot);
-            reserved.get_or_insert(slot);
-            surplus
-        };
-        if let Some(slot) = surplus {
-            self.release(slot);
-        }
+        self.state().reserved = Some(slot);
         Ok(())
     }
 

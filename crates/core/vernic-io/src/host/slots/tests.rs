@@ -74,6 +74,33 @@ fn a_slot_that_the_keeper_refuses_is_nobodys() {
     assert_eq!(taken.len(), 3, "the others are free");
 }
 
+/// Takes every slot, and its time.
+#[derive(Debug, Default)]
+struct Slow(Mutex<Vec<Slot>>);
+
+impl SlotKeeper for Slow {
+    fn take(&self, slot: Slot) -> io::Result<bool> {
+        std::thread::sleep(Duration::from_millis(50));
+        self.0.lock().unwrap().push(slot);
+        Ok(true)
+    }
+}
+
+#[test]
+fn threads_that_prepare_at_once_take_one_slot() {
+    let table = SlotTable::with_scope(&scope("at-once")).unwrap();
+    let keeper = Arc::new(Slow::default());
+    table.set_keeper(keeper.clone());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| table.prepare().unwrap());
+        }
+    });
+    let prepared = table.own_slots();
+    assert_eq!((prepared.len(), &prepared), (1, &*keeper.0.lock().unwrap()));
+    assert_eq!(table.claim().unwrap(), prepared[0]);
+}
+
 #[test]
 fn a_closed_table_has_given_everything_back_and_takes_nothing_more() {
     let table = SlotTable::with_scope(&scope("close")).unwrap();
