@@ -199,9 +199,9 @@ impl CmAgent {
     pub fn reserve(&self, service: ServiceId, scope: ServiceScope) -> Result<(), ListenError> {
         self.check()?;
         let (name, _) = self.engine.name_of(service, scope)?;
-        let mut listening = lock(&self.engine.cm.listening);
+        // The claim is made without the lock: a fabric process may take long to answer.
         let claim = self.engine.claim(&name)?;
-        listening.push(Claimed { name, listener: None, claim });
+        lock(&self.engine.cm.listening).push(Claimed { name, listener: None, claim });
         Ok(())
     }
 
@@ -263,19 +263,30 @@ impl CmAgent {
         self.check()?;
         let engine = &*self.engine;
         let (name, gid) = engine.name_of(service, scope)?;
-        let mut listening = lock(&engine.cm.listening);
-        let reserved = place_of(&listening, &name);
-        let claim = match reserved {
-            Some(at) if listening[at].listener.is_some() => return Err(ListenError::InUse(name)),
-            Some(_) => None,
-            None => engine.claim(&name)?,
+        // The claim is made without the lock: a fabric process may take long to answer. The loop
+        // goes on with a claim that nobody else can have meanwhile.
+        let mut fresh = None;
+        let (mut listening, at, is_fresh) = loop {
+            let mut listening = lock(&engine.cm.listening);
+            match (place_of(&listening, &name), fresh.take()) {
+                (Some(at), _) if listening[at].listener.is_some() => {
+                    return Err(ListenError::InUse(name));
+                }
+                (Some(at), _) => break (listening, at, false),
+                (None, Some(claimed)) => {
+                    listening.push(claimed);
+                    let at = listening.len() - 1;
+                    break (listening, at, true);
+                }
+                (None, None) => drop(listening),
+            }
+            fresh = Some(Claimed { name, listener: None, claim: engine.claim(&name)? });
         };
         let listener = self.open(&name, gid, backlog);
-        match (&listener, reserved) {
-            (Ok(id), Some(at)) => listening[at].listener = Some(*id),
-            (Ok(id), None) => listening.push(Claimed { name, listener: Some(*id), claim }),
-            (Err(_), Some(_)) => {}
-            (Err(_), None) => engine.give_up(&Claimed { name, listener: None, claim }),
+        match &listener {
+            Ok(id) => listening[at].listener = Some(*id),
+            Err(_) if is_fresh => engine.give_up(&listening.swap_remove(at)),
+            Err(_) => {}
         }
         drop(listening);
         // The listener has new sockets, which the background thread must watch.

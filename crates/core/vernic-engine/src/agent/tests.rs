@@ -50,6 +50,33 @@ fn a_datagram_that_was_not_answered_takes_every_way_there_is() {
 }
 
 #[test]
+fn of_threads_that_listen_at_once_one_has_the_service_and_uses_what_was_reserved() {
+    let context = open();
+    let service = PortSpace::TCP.service_id(64_017);
+    let scope = ServiceScope::Address(HOME.into());
+    let listen_at_once = || {
+        std::thread::scope(|threads| {
+            let all = [(); 8].map(|()| threads.spawn(|| context.cm().listen(service, scope, 1)));
+            let all = all.map(|thread| thread.join().unwrap());
+            all.into_iter().filter_map(|listened| match listened {
+                Err(ListenError::InUse(_)) => None,
+                other => Some(other.unwrap()),
+            })
+        })
+    };
+    for is_reserved in [false, true] {
+        if is_reserved {
+            context.cm().reserve(service, scope).unwrap();
+        }
+        let listeners: Vec<_> = listen_at_once().collect();
+        assert_eq!(listeners.len(), 1);
+        assert!(matches!(context.cm().reserve(service, scope), Err(ListenError::InUse(_))));
+        context.cm().stop_listening(listeners[0]);
+        assert!(!context.cm().is_claimed(service, scope).unwrap());
+    }
+}
+
+#[test]
 fn messages_to_a_process_of_this_host_go_straight_there_but_not_each_time() {
     let (here, there) = (open(), open());
     let service = PortSpace::TCP.service_id(64_001);
