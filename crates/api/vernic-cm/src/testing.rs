@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use vernic_attach::{AttachError, Refusal, RefusalKind};
 use vernic_engine::{CmCallError, Config, Context, ListenError, QpType, Service};
 use vernic_io::ServiceScope;
 use vernic_proto::cm::{
@@ -26,6 +27,8 @@ pub(crate) struct FakeAgent {
     next: AtomicU32,
     /// Whether calls about connections fail.
     pub(crate) refuses: Mutex<bool>,
+    /// How many reservations are refused from now on, as if another program had the service.
+    pub(crate) taken: AtomicU32,
     /// The PSN that the agent last asked a peer to start with.
     pub(crate) starting_psn: Mutex<Option<Psn>>,
 }
@@ -58,7 +61,14 @@ impl FakeAgent {
 impl Agent for FakeAgent {
     fn reserve(&self, service: ServiceId, _: ServiceScope) -> Result<(), ListenError> {
         self.note(format!("reserve {}", service.port_space().unwrap()));
-        Ok(())
+        let less = |left: u32| left.checked_sub(1);
+        match self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less) {
+            Ok(_) => {
+                let refusal = Refusal::new(RefusalKind::Taken, "another program has it");
+                Err(ListenError::Claim { service, source: AttachError::Refused(refusal) })
+            }
+            Err(_) => Ok(()),
+        }
     }
     fn release(&self, service: ServiceId, _: ServiceScope) {
         self.note(format!("release {}", service.port_space().unwrap()));

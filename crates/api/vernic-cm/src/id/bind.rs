@@ -100,33 +100,57 @@ impl Id {
             inner.state = State::Bound;
             return Ok(());
         }
-        // An id that connects may share the port number of another process's listener, because no
-        // request comes to that id.
-        let elsewhere = match (addr.port(), purpose) {
-            (0, Purpose::Unknown) => claimed_ports(self.port_space()),
-            _ => HashSet::new(),
-        };
-        let port =
-            lock(&self.shared.ports)
-                .bind(self.port_space(), addr.port(), binding, |port| elsewhere.contains(&port))?;
+        let (port, reserved) =
+            self.take_port(inner, (addr.port(), purpose), binding, device.as_ref())?;
+        inner.reserved = reserved;
         let local = route::with_port(place.with_port(0), port);
-        // Other processes may ask for a port that the program has named; they do not know a port
-        // that was chosen here.
-        if addr.port() != 0 && !inner.options.reuse_addr {
-            let is_native = inner.native.is_some();
-            match self.reserve(device.as_ref(), place, port, is_native) {
-                Ok(reserved) => inner.reserved = reserved,
-                Err(source) => {
-                    lock(&self.shared.ports).release(self.port_space(), port, self.key());
-                    return Err(self.listen_error(local, source));
-                }
-            }
-        }
         inner.local = Some(local);
         inner.device = device;
         inner.bound = Some(binding);
         inner.state = State::Bound;
         Ok(())
+    }
+
+    /// Takes a port in this process, and reserves it against other processes if need be. Of port 0,
+    /// that is a port which nobody has.
+    fn take_port(
+        &self,
+        inner: &Inner,
+        (wanted, purpose): (u16, Purpose),
+        binding: Binding,
+        device: Option<&Arc<Device>>,
+    ) -> Result<(u16, Vec<Reservation>), Error> {
+        let (space, place) = (self.port_space(), binding.addr);
+        // An id that connects may share the port number of another process's listener, because no
+        // request comes to that id.
+        let may_listen = wanted == 0 && purpose == Purpose::Unknown;
+        let mut elsewhere = if may_listen { claimed_ports(space) } else { HashSet::new() };
+        // Other processes may ask for a port that the program has named; they do not know a port
+        // that was chosen here. On InfiniBand only a claim tells whether others have a port.
+        let is_reserved = match wanted {
+            0 => may_listen && inner.transport == Transport::InfiniBand,
+            _ => !inner.options.reuse_addr,
+        };
+        // Bounded: each time there is one port less to choose from.
+        loop {
+            let port = lock(&self.shared.ports)
+                .bind(space, wanted, binding, |port| elsewhere.contains(&port))?;
+            if !is_reserved {
+                return Ok((port, Vec::new()));
+            }
+            match self.reserve(device, place, port, inner.native.is_some()) {
+                Ok(reserved) => return Ok((port, reserved)),
+                Err(source) => {
+                    lock(&self.shared.ports).release(space, port, self.key());
+                    let local = route::with_port(place.with_port(0), port);
+                    let error = self.listen_error(local, source);
+                    if wanted != 0 || !matches!(error, Error::InUse { .. }) {
+                        return Err(error);
+                    }
+                    elsewhere.insert(port);
+                }
+            }
+        }
     }
 
     /// Reserves a port against other processes: at an address of a device, or on every device that
@@ -173,5 +197,43 @@ impl Id {
         inner.bound = Some(binding);
         inner.local = Some(route::with_port(found, local.port()));
         lock(&self.shared.ports).update(self.port_space(), local.port(), binding);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+    use crate::testing::{HOME, Lab};
+
+    #[test]
+    fn a_port_that_is_chosen_on_infiniband_is_one_that_no_other_program_has() {
+        let lab = Lab::new();
+        let device = lab.channel.shared.devices.open().remove(0);
+        let take = |transport, purpose, wanted| {
+            let id = lab.id();
+            let mut inner = lock(&id.inner);
+            inner.transport = transport;
+            let addr = route::local(HOME.parse().unwrap());
+            let (key, af_only, reuse, listens) = (id.key(), false, false, false);
+            let binding = Binding { key, addr, af_only, reuse, listens };
+            let taken = id.take_port(&inner, (wanted, purpose), binding, Some(&device));
+            let (port, reserved) = taken?;
+            let count = reserved.len();
+            reserved.into_iter().for_each(Reservation::release);
+            lock(&id.shared.ports).release(id.port_space(), port, key);
+            drop(inner);
+            Ok::<_, Error>((count, lab.agent.asked().len()))
+        };
+        let infiniband = Transport::InfiniBand;
+        lab.agent.taken.store(3, Ordering::Relaxed);
+        let (reserved, asked) = take(infiniband, Purpose::Unknown, 0).unwrap();
+        assert_eq!((reserved, asked), (1, 3 + 1 + 1), "three refusals, one claim, its end");
+        assert_eq!(take(infiniband, Purpose::Connecting, 0).unwrap(), (0, 0));
+        assert_eq!(take(Transport::Roce, Purpose::Unknown, 0).unwrap(), (0, 0));
+        lab.agent.taken.store(1, Ordering::Relaxed);
+        let refused = take(infiniband, Purpose::Unknown, 7471).unwrap_err();
+        assert_eq!(refused.errno(), libc::EADDRINUSE, "a port that was named: {refused}");
     }
 }
