@@ -30,8 +30,8 @@ use std::sync::{Arc, Mutex, OnceLock};
 use vernic_io::host::Slot;
 use vernic_io::udp::FLOWS;
 use vernic_io::{
-    HandoverResult, NameError, NoPath, PathId, PathRequest, RxPacket, ServiceName, ServiceScope,
-    TxPath,
+    Address, HandoverResult, NameError, NoPath, PathId, PathRequest, RxPacket, ServiceName,
+    ServiceScope, TxPath,
 };
 use vernic_proto::mad::{
     Agents, Delivery, MadAddress, MadGrh, MadTransmit, Registration, has_oui, oui_of,
@@ -45,9 +45,12 @@ use crate::counters::Counted;
 use crate::device::opened::Device;
 use crate::support::events::{EventQueue, lock};
 
+use performance::{Kept, Outcome};
+
 mod performance;
 
-/// Requests for performance management that may wait. Their askers repeat.
+/// Requests for performance management that may wait, with answers that were not sent. Their
+/// askers repeat.
 const MAX_ASKED: usize = 64;
 
 /// High byte of the service that stands for a class: none of connection management has it.
@@ -72,13 +75,22 @@ pub(crate) struct State {
     is_rung: bool,
     /// Whether the program has put a datagram back.
     pub(crate) is_put_back: bool,
-    asked: VecDeque<Asked>,
+    /// Requests that wait for sums of counters.
+    asked: Vec<Asked>,
+    /// The sums of counters of a moment ago.
+    counted: Kept,
     /// A thread answers what is asked.
     is_answering: bool,
     answers: VecDeque<MadTransmit>,
 }
 
 impl State {
+    /// Leaves an answer to the lane.
+    fn push_answer(&mut self, from: MadAddress, mad: [u8; MAD_LEN]) {
+        let address = MadAddress { qkey: vernic_wire::cm::GSI_QKEY, ..from };
+        self.answers.push_back(MadTransmit { qpn: Qpn::GSI, address, mad });
+    }
+
     /// How many agents have this name.
     fn agents_of(&mut self, name: ServiceName) -> Option<&mut usize> {
         self.names.iter_mut().find(|(claimed, _)| *claimed == name).map(|(_, agents)| agents)
@@ -228,7 +240,8 @@ impl MadShared {
         }
         let from = self.source(packet, deth);
         if header.mgmt_class == MgmtClass::PERFORMANCE && !is_response(header) {
-            return self.ask(Asked { from, mad: *mad });
+            self.ask(Asked { from, mad: *mad }, packet.meta.src);
+            return Ok(());
         }
         let mut state = lock(&self.state);
         let agents = state.agents.get_or_insert_with(|| Agents::new(Default::default()));
@@ -287,51 +300,56 @@ impl MadShared {
         MadAddress { qpn: deth.src_qpn, qkey: deth.qkey, grh: Some(grh), ..MadAddress::default() }
     }
 
-    /// Leaves a request to the thread that answers, which is started if it does not run.
-    fn ask(self: &Arc<Self>, asked: Asked) -> Result<(), DropReason> {
+    /// Answers a request, or leaves it to the thread that counts, which is started if it does not
+    /// run. A request too many is dropped and counted here: [`DropReason::MadOverflow`] would put
+    /// it into the queue of datagrams for other processes, in which connections wait.
+    fn ask(self: &Arc<Self>, mut asked: Asked, src: Address) {
         let mut state = lock(&self.state);
-        if state.asked.len() >= MAX_ASKED {
-            return Err(DropReason::MadOverflow);
+        if state.asked.len() + state.answers.len() >= MAX_ASKED {
+            drop(state);
+            self.device.drop_from(src, DropReason::MadOverflow);
+            return;
         }
-        state.asked.push_back(asked);
+        match state.counted.answer(&mut asked.mad) {
+            // The lane sends after each datagram that it has taken.
+            Outcome::Answered => return state.push_answer(asked.from, asked.mad),
+            Outcome::Unanswered => return,
+            Outcome::MustCount => state.asked.push(asked),
+        }
         if state.is_answering {
-            return Ok(());
+            return;
         }
         state.is_answering = true;
         drop(state);
         let shared = self.clone();
-        crate::support::threads::spawn("vernic-counters", move || shared.answer_all()).map_err(
-            |error| {
-                tracing::warn!(%error, "performance management cannot answer");
-                lock(&self.state).is_answering = false;
-                DropReason::MadOverflow
-            },
-        )?;
-        Ok(())
+        let spawned =
+            crate::support::threads::spawn("vernic-counters", move || shared.answer_all());
+        if let Err(error) = spawned {
+            tracing::warn!(%error, "performance management cannot answer");
+            let mut state = lock(&self.state);
+            (state.is_answering, state.asked) = (false, Vec::new());
+            drop(state);
+            self.device.drop_from(src, DropReason::MadOverflow);
+        }
     }
 
-    /// Answers until nothing is asked. Asking the processes of the host takes a moment, which the
-    /// lane cannot wait.
+    /// Counts, and answers all who asked meanwhile. Asking the processes of the host takes a
+    /// moment, which the lane cannot wait.
     fn answer_all(&self) {
-        loop {
-            let Asked { from, mut mad } = {
-                let mut state = lock(&self.state);
-                match state.asked.pop_front() {
-                    Some(asked) => asked,
-                    None => {
-                        state.is_answering = false;
-                        return;
-                    }
-                }
-            };
-            if performance::answer(&self.device.info().name, &mut mad) {
-                let address = MadAddress { qkey: vernic_wire::cm::GSI_QKEY, ..from };
-                let transmit = MadTransmit { qpn: Qpn::GSI, address, mad };
-                lock(&self.state).answers.push_back(transmit);
-                if let Some(ring) = self.ring.get() {
-                    ring();
-                }
+        self.answer_from(Kept::count(&self.device.info().name));
+    }
+
+    fn answer_from(&self, counted: Kept) {
+        let mut state = lock(&self.state);
+        (state.counted, state.is_answering) = (counted, false);
+        for Asked { from, mut mad } in std::mem::take(&mut state.asked) {
+            if counted.answer_waiting(&mut mad) == Outcome::Answered {
+                state.push_answer(from, mad);
             }
+        }
+        drop(state);
+        if let Some(ring) = self.ring.get() {
+            ring();
         }
     }
 
@@ -423,4 +441,59 @@ fn is_response(header: &MadHeader) -> bool {
 /// Returns the slot of the process that asked what a datagram answers.
 fn slot_of(header: &MadHeader) -> Slot {
     crate::cm::slot_of(vernic_wire::cm::CommId((header.transaction_id >> 32) as u32))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Config, Context};
+
+    fn shared() -> Arc<MadShared> {
+        let context = Context::open(Some("lo"), Config::default()).unwrap();
+        Arc::new(MadShared::new(context.engine().mads.device.clone()))
+    }
+
+    /// A request for the counters of port 1.
+    fn asked() -> Asked {
+        let header = MadHeader {
+            base_version: 1,
+            mgmt_class: MgmtClass::PERFORMANCE,
+            class_version: 1,
+            method: Method::GET,
+            attribute_id: vernic_wire::pma::PmAttribute::PORT_COUNTERS.0,
+            ..MadHeader::default()
+        };
+        let mut mad = [0; MAD_LEN];
+        header.emit(&mut mad);
+        mad[vernic_wire::pma::DATA_AT + 1] = 1;
+        Asked { from: MadAddress::default(), mad }
+    }
+
+    #[test]
+    fn sums_answer_all_who_ask_and_requests_too_many_are_dropped_and_counted() {
+        let shared = shared();
+        let src = Address::RoceV1(vernic_wire::Gid::default());
+        let dropped = || shared.device.counts().drops(DropReason::MadOverflow);
+        let waiting = || {
+            let state = lock(&shared.state);
+            (state.asked.len(), state.answers.len())
+        };
+        // As if a thread counted.
+        lock(&shared.state).is_answering = true;
+        for _ in 0..MAX_ASKED {
+            shared.ask(asked(), src);
+        }
+        assert_eq!((waiting(), dropped()), ((MAX_ASKED, 0), 0));
+        shared.ask(asked(), src);
+        assert_eq!((waiting(), dropped()), ((MAX_ASKED, 0), 1));
+        shared.answer_from(Kept::of_now());
+        assert_eq!((waiting(), dropped()), ((0, MAX_ASKED), 1));
+        shared.ask(asked(), src);
+        assert_eq!((waiting(), dropped()), ((0, MAX_ASKED), 2), "answers that were not sent");
+        lock(&shared.state).answers.clear();
+        lock(&shared.state).counted = Kept::of_now();
+        shared.ask(asked(), src);
+        assert_eq!(waiting(), (0, 1), "answered at once");
+        assert!(!lock(&shared.state).is_answering);
+    }
 }

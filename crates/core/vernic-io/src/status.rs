@@ -87,12 +87,12 @@ const MAX_TEXT_BYTES: usize = 1 << 20;
 const MAX_PROCESSES: usize = 1024;
 
 /// Returns what the processes of this user tell of a device (for root, those of all users). Waits
-/// for all together for `patience` at most.
+/// for one of them for `of_one` at most, and for all together for `of_all`.
 ///
 /// # Errors
-/// A process did not tell in time, or not everything.
-pub fn ask_all(device: &str, patience: Duration) -> io::Result<Vec<String>> {
-    let until = Instant::now() + patience;
+/// A process did not tell in time, or not everything. No further one is asked then.
+pub fn ask_all(device: &str, of_one: Duration, of_all: Duration) -> io::Result<Vec<String>> {
+    let until = Instant::now() + of_all;
     let list = std::fs::read("/proc/net/unix")?;
     let list = String::from_utf8_lossy(&list);
     let start = format!("@vernic/status/{device}/");
@@ -100,7 +100,7 @@ pub fn ask_all(device: &str, patience: Duration) -> io::Result<Vec<String>> {
     let names = names.filter(|name| name.starts_with(&start));
     // A connection that is open now has the same name.
     let names: BTreeSet<_> = names.map(|name| &name[1..]).take(MAX_PROCESSES).collect();
-    let texts = names.into_iter().map(|name| ask(name, until));
+    let texts = names.into_iter().map(|name| ask(name, until.min(Instant::now() + of_one)));
     texts.filter_map(Result::transpose).collect()
 }
 
@@ -211,12 +211,17 @@ mod tests {
     fn all_processes_of_a_device_are_asked_and_one_that_is_silent_is_an_error() {
         let device = format!("v{}", std::process::id());
         let patience = Duration::from_millis(50);
-        assert_eq!(ask_all(&device, patience).unwrap(), Vec::<String>::new());
+        let long = Duration::from_secs(10);
+        assert_eq!(ask_all(&device, long, patience).unwrap(), Vec::<String>::new());
         let sockets = [(); 2].map(|()| StatusSocket::open(&device).unwrap());
-        let error = ask_all(&device, patience).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        for (of_one, of_all) in [(patience, long), (long, patience)] {
+            let start = Instant::now();
+            let error = ask_all(&device, of_one, of_all).unwrap_err();
+            assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+            assert!(start.elapsed() < long);
+        }
         let told = std::thread::scope(|scope| {
-            let asks = scope.spawn(|| ask_all(&device, Duration::from_secs(10)));
+            let asks = scope.spawn(|| ask_all(&device, long, long));
             while !asks.is_finished() {
                 sockets.iter().for_each(|socket| socket.serve(|| "device v\nend\n".into()));
                 std::thread::yield_now();
@@ -225,7 +230,7 @@ mod tests {
         });
         assert_eq!(told, ["device v\nend\n"; 2]);
         let cut = std::thread::scope(|scope| {
-            let asks = scope.spawn(|| ask_all(&device, Duration::from_secs(10)));
+            let asks = scope.spawn(|| ask_all(&device, long, long));
             while !asks.is_finished() {
                 sockets.iter().for_each(|socket| socket.serve(|| "device v\n".into()));
                 std::thread::yield_now();

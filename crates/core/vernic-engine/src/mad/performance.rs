@@ -3,8 +3,11 @@
 //!
 //! The counters are those of `ports/1/counters` in sysfs: the sums over the processes of this user
 //! that have the device open now. Nothing can be set, since each process counts by itself.
+//!
+//! Asking all processes is dear, and anybody on the network may ask the agent. So the sums are kept
+//! for a moment ([`Kept`]), and all who ask meanwhile are answered from them.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use vernic_wire::PortNum;
 use vernic_wire::mad::{MAD_LEN, MadHeader, Method};
@@ -13,8 +16,14 @@ use vernic_wire::pma::{
 };
 use vernic_wire::smp::MadStatus;
 
-/// How long all processes together are waited for: one that runs answers in a millisecond.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a process is waited for: one that runs answers in a millisecond.
+const PATIENCE: Duration = Duration::from_millis(250);
+
+/// How long all processes together are waited for.
+const PATIENCE_OF_ALL: Duration = Duration::from_secs(2);
+
+/// How long sums are kept.
+const KEPT: Duration = Duration::from_millis(100);
 
 /// The port that stands for all.
 const ALL_PORTS: PortNum = PortNum(255);
@@ -35,16 +44,65 @@ const NAMES: [&str; 6] = [
 /// The values of [`NAMES`], in their order.
 type Counters = [u64; NAMES.len()];
 
-/// Turns a request into its answer. Returns false if there is none: the method has no answer, or a
-/// process did not tell its counters in time.
-pub(super) fn answer(device: &str, mad: &mut [u8; MAD_LEN]) -> bool {
-    answer_with(mad, || {
-        let texts = vernic_io::status::ask_all(device, PATIENCE);
+/// The sums of a moment ago.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Kept {
+    /// When the processes had told; `None` if they were never asked.
+    at: Option<Instant>,
+    /// `None` if a process did not tell its counters in time.
+    sums: Option<Counters>,
+}
+
+/// What becomes of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Outcome {
+    /// The datagram is the answer now.
+    Answered,
+    /// There is no answer: the method has none, or a process did not tell its counters in time.
+    Unanswered,
+    /// The sums that are kept are too old.
+    MustCount,
+}
+
+impl Kept {
+    /// Asks the processes of the host. May wait for a moment.
+    pub(super) fn count(device: &str) -> Self {
+        let texts = vernic_io::status::ask_all(device, PATIENCE, PATIENCE_OF_ALL);
         let texts = texts.inspect_err(|error| {
             tracing::warn!(device, %error, "a process does not tell its counters");
         });
-        texts.ok().map(|texts| sums(&texts))
-    })
+        Self { at: Some(Instant::now()), sums: texts.ok().map(|texts| sums(&texts)) }
+    }
+
+    /// Turns a request into its answer, from sums that are not too old. Never waits.
+    pub(super) fn answer(&self, mad: &mut [u8; MAD_LEN]) -> Outcome {
+        let is_recent = self.at.is_some_and(|at| at.elapsed() < KEPT);
+        self.answer_from(is_recent, mad)
+    }
+
+    /// Turns a request that waited for these sums into its answer.
+    pub(super) fn answer_waiting(&self, mad: &mut [u8; MAD_LEN]) -> Outcome {
+        self.answer_from(true, mad)
+    }
+
+    /// Zeros, counted just now.
+    #[cfg(test)]
+    pub(super) fn of_now() -> Self {
+        Self { at: Some(Instant::now()), sums: Some(Counters::default()) }
+    }
+
+    fn answer_from(&self, is_recent: bool, mad: &mut [u8; MAD_LEN]) -> Outcome {
+        let mut is_too_old = false;
+        let is_answered = answer_with(mad, || {
+            is_too_old = !is_recent;
+            self.sums.filter(|_| is_recent)
+        });
+        match (is_answered, is_too_old) {
+            (true, _) => Outcome::Answered,
+            (false, false) => Outcome::Unanswered,
+            (false, true) => Outcome::MustCount,
+        }
+    }
 }
 
 fn sums(texts: &[String]) -> Counters {
@@ -196,6 +254,36 @@ mod tests {
         assert_eq!(unknown, Some(MadStatus::ATTRIBUTE_NOT_SUPPORTED.0));
         assert_eq!(status(Method::TRAP, counters, 1), None);
         assert!(!answer_with(&mut [0; MAD_LEN], || None));
+    }
+
+    #[test]
+    fn sums_are_kept_for_a_moment_and_so_is_that_there_are_none() {
+        let mut request = [0; MAD_LEN];
+        let header = MadHeader {
+            base_version: 1,
+            mgmt_class: MgmtClass::PERFORMANCE,
+            class_version: 1,
+            method: Method::GET,
+            attribute_id: PmAttribute::PORT_COUNTERS.0,
+            ..MadHeader::default()
+        };
+        header.emit(&mut request);
+        request[DATA_AT + 1] = 1;
+        let answered = |kept: Kept| kept.answer(&mut request.clone());
+        assert_eq!(answered(Kept::default()), Outcome::MustCount);
+        let now = Instant::now();
+        let (at, old) = (Some(now + KEPT), now.checked_sub(KEPT));
+        let sums = Some(COUNTED);
+        assert_eq!(answered(Kept { at, sums }), Outcome::Answered);
+        assert_eq!(answered(Kept { at, sums: None }), Outcome::Unanswered);
+        for sums in [sums, None] {
+            assert_eq!(answered(Kept { at: old, sums }), Outcome::MustCount);
+        }
+        let waiting = Kept { at: old, sums }.answer_waiting(&mut request.clone());
+        assert_eq!(waiting, Outcome::Answered);
+        // What needs no sums is answered without.
+        request[DATA_AT + 1] = 2;
+        assert_eq!(Kept::default().answer(&mut request), Outcome::Answered);
     }
 
     #[test]

@@ -135,7 +135,7 @@ impl QpStatus {
 /// # Errors
 /// A process did not tell within 2 s, or not everything.
 pub fn processes(device: &str) -> io::Result<Vec<ProcessStatus>> {
-    let texts = vernic_io::status::ask_all(device, PATIENCE)?;
+    let texts = vernic_io::status::ask_all(device, PATIENCE, PATIENCE)?;
     Ok(texts.iter().map(|text| ProcessStatus::parse(text)).collect())
 }
 
