@@ -652,4 +652,14 @@ fn a_destination_without_a_station_is_refused_with_the_reason() {
     assert!(nobody.contains("no station of this Ethernet"), "{nobody}");
     let behind = refusal("198.51.100.1");
     assert!(behind.contains("behind a router"), "{behind}");
+    // The wait for a neighbour takes a second.
+    let start = Instant::now();
+    for nobody in 80..90 {
+        let dgid = Gid::from_ip(format!("10.16.0.{nobody}").parse().unwrap());
+        let (sgid_index, port) = (row.index, PortNum(1));
+        let av = AddressVector { dgid, sgid_index, port, ..AddressVector::default() };
+        let error = hosts[0].within(|| a.context.check_path_now(&av)).unwrap_err().to_string();
+        assert!(error.contains("no station of this Ethernet"), "{error}");
+    }
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
 }

@@ -8,7 +8,9 @@ use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use vernic_engine::{AttrMask, ModifyError, PathMigState, Qp, QpAttr};
+use vernic_engine::{
+    AddressVector, AttrMask, Context, ModifyError, PathError, PathMigState, Qp, QpAttr,
+};
 use vernic_proto::cm::{AlternatePath, CmPath, EventKind as CmEvent, LapParams};
 use vernic_wire::Gid;
 use vernic_wire::cm::AprStatus;
@@ -202,23 +204,38 @@ impl Inner {
         self.qp.clone().or_else(|| self.own_qp.upgrade())
     }
 
-    /// Forgets the alternate path of a request if this side cannot use it.
+    /// Forgets the alternate path of a request if this side cannot use it now.
     pub(super) fn drop_unusable_alternate(&mut self) {
         let (Some(device), Some(connection)) = (&self.device, &mut self.connection) else { return };
         connection.alternate =
-            connection.alternate.filter(|alternate| check_alternate(device, alternate).is_ok());
+            connection.alternate.filter(|alternate| check_alternate_now(device, alternate).is_ok());
     }
 }
 
-/// Checks that packets can be sent from this side by an alternate path.
+/// Checks that packets can be sent from this side by an alternate path that the program has named.
+/// May wait until the system knows the next hop.
 pub(super) fn check_alternate(device: &Device, alternate: &AlternatePath) -> Result<(), Error> {
+    check_by(device, alternate, Context::check_path)
+}
+
+/// Checks the same without waiting: a path whose next hop is not known is refused. For paths of
+/// peers, who could otherwise make a call, or the worker, wait for stations that do not exist.
+pub(super) fn check_alternate_now(device: &Device, alternate: &AlternatePath) -> Result<(), Error> {
+    check_by(device, alternate, Context::check_path_now)
+}
+
+fn check_by(
+    device: &Device,
+    alternate: &AlternatePath,
+    check: impl FnOnce(&Context, &AddressVector) -> Result<(), PathError>,
+) -> Result<(), Error> {
     let path = &alternate.path;
     let (local, remote) = (path.local, path.remote);
     if device.context.gid_row_by(local, path.roce).is_none() {
         let device = device.context.info().name.clone();
         return Err(Error::NotOfDevice { device, local });
     }
-    let checked = device.context.check_path(&vector(device, path));
+    let checked = check(&device.context, &vector(device, path));
     checked.map_err(|source| Error::AlternatePath { local, remote, source })
 }
 
@@ -235,9 +252,10 @@ pub(super) fn put_alternate(
     AttrMask::ALT_PATH | AttrMask::PATH_MIG_STATE
 }
 
-/// Loads an alternate path into a queue pair, to be armed.
+/// Loads an alternate path into a queue pair, to be armed. For the worker: the path's next hop must
+/// be known, since other ids wait meanwhile.
 fn load(device: &Device, qp: &Qp, alternate: &AlternatePath) -> Result<(), Error> {
-    check_alternate(device, alternate)?;
+    check_alternate_now(device, alternate)?;
     let mut attr = QpAttr::default();
     let mask = put_alternate(device, alternate, &mut attr);
     Ok(qp.modify(&attr, mask)?)

@@ -11,7 +11,7 @@ use crate::device::Agent;
 use crate::device::Device;
 use crate::error::Error;
 use crate::id::Event;
-use crate::id::alternate::check_alternate;
+use crate::id::alternate::{check_alternate, check_alternate_now};
 use crate::id::connection::{Connection, Phase, random_psn};
 use crate::id::{CommEstablished, Id, Inner};
 use crate::param::ConnParam;
@@ -199,8 +199,9 @@ impl Id {
             peer.1.min(most.max_qp_init_rd_atom),
             most.max_qp_init_rd_atom,
         )?;
+        // Whoever asks names this path, and the id is locked here.
         connection.alternate =
-            connection.alternate.filter(|alternate| check_alternate(device, alternate).is_ok());
+            connection.alternate.filter(|alternate| check_alternate_now(device, alternate).is_ok());
         let failover = match connection.alternate {
             Some(_) => FailoverAccepted::ACCEPTED,
             None => FailoverAccepted::REJECTED,

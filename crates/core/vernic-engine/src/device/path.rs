@@ -69,14 +69,7 @@ impl Device {
     /// [`Slot::flow`] turns the number into the flow of a slot.
     pub(crate) fn resolve(&self, av: &AddressVector, entropy: u32) -> Result<Resolved, PathError> {
         let to = self.path_request(av)?;
-        let open = self.port(to.port)?.open_path(&to).map_err(|why| {
-            let (index, sgid, dgid) = (av.sgid_index, to.local, to.remote);
-            match why {
-                NoPath::Family => PathError::Family { index, sgid, dgid },
-                source => PathError::NoPath { index, sgid, dgid, source },
-            }
-        })?;
-        let OpenPath { path, remote: peer, local } = open;
+        let OpenPath { path, remote: peer, local } = self.open_path(av, &to)?;
         if self.rules().has_lids() {
             return Ok(Resolved { path, peer, local, location: PeerLocation::NotHere });
         }
@@ -89,6 +82,23 @@ impl Device {
         }
         let flow = (hash(entropy) % u32::from(self.config().flows)) as u16;
         Ok(Resolved { path: path.with_flow(flow), peer, local, location: PeerLocation::NotHere })
+    }
+
+    /// Checks that packets can be sent by an address vector, with what the system knows now. Never
+    /// waits for a neighbour; one that is not known is asked for.
+    pub(crate) fn check_path_now(&self, av: &AddressVector) -> Result<(), PathError> {
+        let to = PathRequest { may_wait: false, ..self.path_request(av)? };
+        self.open_path(av, &to).map(drop)
+    }
+
+    fn open_path(&self, av: &AddressVector, to: &PathRequest) -> Result<OpenPath, PathError> {
+        self.port(to.port)?.open_path(to).map_err(|why| {
+            let (index, sgid, dgid) = (av.sgid_index, to.local, to.remote);
+            match why {
+                NoPath::Family => PathError::Family { index, sgid, dgid },
+                source => PathError::NoPath { index, sgid, dgid, source },
+            }
+        })
     }
 
     /// Whether an address belongs to this device.

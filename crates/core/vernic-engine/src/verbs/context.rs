@@ -286,6 +286,16 @@ impl Context {
         self.engine().resolve(av, 0).map(|_| ())
     }
 
+    /// Checks a path as [`check_path`](Self::check_path) does, but never waits: a next hop that the
+    /// system does not know is an error, and the system begins to ask for it. Meant for paths that
+    /// a peer has named, who could otherwise make the caller wait.
+    ///
+    /// # Errors
+    /// [`PathError`].
+    pub fn check_path_now(&self, av: &AddressVector) -> Result<(), PathError> {
+        self.engine().check_path_now(av)
+    }
+
     /// Returns the management agents of this process on the device.
     ///
     /// # Errors
