@@ -4,6 +4,7 @@
 //! the path before it says so. When the peer answers, the worker loads the path, too, and the call
 //! that asked returns then.
 
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use std::time::{Duration, Instant};
 use vernic_engine::{
     AddressVector, AttrMask, Context, ModifyError, PathError, PathMigState, Qp, QpAttr,
 };
-use vernic_proto::cm::{AlternatePath, CmPath, EventKind as CmEvent, LapParams};
+use vernic_proto::cm::{AlternatePath, CmPath, ConnId, EventKind as CmEvent, LapParams};
 use vernic_wire::Gid;
 use vernic_wire::cm::AprStatus;
 
@@ -23,7 +24,11 @@ use crate::id::connection::Phase;
 use crate::id::{Id, Inner};
 use crate::sync::lock;
 
-/// The alternate path that an id has asked its peer to load, and the outcome.
+/// The alternate paths that an id has asked its peer to load, and the outcomes.
+///
+/// The engine has one exchange at a time, and tells the end of each once. A call may return before
+/// that, when its time is over, and the worker may be behind. So outcomes belong to exchanges in
+/// the order in which the engine accepted them, and not to the latest call.
 #[derive(Debug, Default)]
 pub(crate) struct Loading {
     progress: Mutex<Progress>,
@@ -31,54 +36,97 @@ pub(crate) struct Loading {
 }
 
 #[derive(Debug, Default)]
-enum Progress {
-    /// Nothing is asked for.
-    #[default]
-    Idle,
-    /// The peer has not answered.
-    Asked(AlternatePath),
-    /// The outcome, which no call has returned yet.
-    Done(Result<(), Error>),
+struct Progress {
+    /// Exchanges whose end the worker has not seen, in their order.
+    asked: VecDeque<Asked>,
+    /// The calls that wait.
+    waiting: Vec<u64>,
+    /// Outcomes that calls wait for.
+    done: Vec<(u64, Result<(), Error>)>,
+    /// The number of the last exchange.
+    last: u64,
+}
+
+/// An exchange.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    number: u64,
+    conn: ConnId,
+    alternate: AlternatePath,
+}
+
+impl Progress {
+    fn finish(&mut self, asked: Asked, outcome: Result<(), Error>) {
+        if self.waiting.contains(&asked.number) {
+            self.done.push((asked.number, outcome));
+        }
+    }
 }
 
 impl Loading {
-    /// Sets the outcome, if one is waited for.
-    fn finish(&self, outcome: Result<(), Error>) {
+    /// Begins an exchange by `ask`, if that succeeds; returns its number, for a call that will wait
+    /// for it.
+    fn begin<E>(
+        &self,
+        conn: ConnId,
+        alternate: AlternatePath,
+        ask: impl FnOnce() -> Result<(), E>,
+    ) -> Result<u64, E> {
+        // The answer may be here before `ask` returns, so the worker has to wait for the number.
         let mut progress = lock(&self.progress);
-        if matches!(*progress, Progress::Asked(_)) {
-            *progress = Progress::Done(outcome);
-            self.changed.notify_all();
-        }
+        ask()?;
+        progress.last += 1;
+        let number = progress.last;
+        // An exchange that ended with its connection has no other end.
+        progress.asked.retain(|asked| asked.conn == conn);
+        progress.asked.push_back(Asked { number, conn, alternate });
+        progress.waiting.push(number);
+        Ok(number)
+    }
+
+    /// Returns the exchange whose end the engine has told.
+    fn ended(&self) -> Option<Asked> {
+        lock(&self.progress).asked.pop_front()
+    }
+
+    /// Sets the outcome of an exchange, if it is waited for.
+    fn finish(&self, asked: Asked, outcome: Result<(), Error>) {
+        lock(&self.progress).finish(asked, outcome);
+        self.changed.notify_all();
     }
 
     /// The id is destroyed.
     pub(crate) fn end(&self) {
-        self.finish(Err(Error::NotLoaded(AprStatus::INVALID_COMM_ID)));
-    }
-
-    fn asked(&self) -> Option<AlternatePath> {
-        match &*lock(&self.progress) {
-            Progress::Asked(path) => Some(*path),
-            _ => None,
+        let mut progress = lock(&self.progress);
+        while let Some(asked) = progress.asked.pop_front() {
+            progress.finish(asked, Err(Error::NotLoaded(AprStatus::INVALID_COMM_ID)));
         }
+        self.changed.notify_all();
     }
 
-    /// Waits for the outcome until `until`; `None` if there is none by then.
-    fn wait(&self, until: Instant) -> Option<Result<(), Error>> {
+    /// Waits for the outcome of an exchange until `until`, or for ever; `None` if there is none by
+    /// then.
+    fn wait(&self, number: u64, until: Option<Instant>) -> Option<Result<(), Error>> {
         let mut progress = lock(&self.progress);
         // A turn per wake-up.
-        loop {
-            if let Progress::Done(_) = *progress {
-                let Progress::Done(outcome) = std::mem::take(&mut *progress) else { return None };
-                return Some(outcome);
+        let outcome = loop {
+            if let Some(at) = progress.done.iter().position(|(of, _)| *of == number) {
+                break Some(progress.done.swap_remove(at).1);
             }
+            let Some(until) = until else {
+                let waited = self.changed.wait(progress);
+                progress = waited.unwrap_or_else(PoisonError::into_inner);
+                continue;
+            };
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
-                return None;
+                break None;
             }
             let waited = self.changed.wait_timeout(progress, left);
             progress = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
+        };
+        progress.waiting.retain(|of| *of != number);
+        outcome
     }
 }
 
@@ -111,9 +159,10 @@ impl Id {
         timeout: Duration,
     ) -> Result<(), Error> {
         const CALL: &str = "load_alternate_path";
-        let until = Instant::now() + timeout;
+        // The longest times have no end that a clock can tell.
+        let until = Instant::now().checked_add(timeout);
         self.shared.start_keeper()?;
-        let agent = {
+        let (agent, number) = {
             let inner = self.enter(CALL)?;
             let (device, connection) = self
                 .exchange(&inner)
@@ -128,21 +177,17 @@ impl Id {
             check_alternate(&device, &alternate)?;
             let (response_timeout, max_retries) = (None, None);
             let params = LapParams { alternate, response_timeout, max_retries };
-            // The answer may be here before the call returns.
-            let before =
-                std::mem::replace(&mut *lock(&self.loading.progress), Progress::Asked(alternate));
-            if let Err(error) = agent.load_alternate_path(connection.conn, &params) {
-                *lock(&self.loading.progress) = before;
-                return Err(error.into());
-            }
-            agent
+            let conn = connection.conn;
+            let ask = || agent.load_alternate_path(conn, &params);
+            let number = self.loading.begin(conn, alternate, ask)?;
+            (agent, number)
         };
         agent.about_to_wait();
         let late = || {
             let (kind, status) = (EventKind::Unreachable, -libc::ETIMEDOUT);
             Err(Error::Failed { kind, status })
         };
-        self.loading.wait(until).unwrap_or_else(late)
+        self.loading.wait(number, until).unwrap_or_else(late)
     }
 
     /// Names the queue pair of a connection that the program brings up itself: alternate paths are
@@ -179,20 +224,24 @@ impl Id {
                     let _ = agent.answer_lap(connection.conn, status);
                 }
             }
-            CmEvent::AlternatePathAnswered { status } if *status == AprStatus::LOADED => {
-                let Some(alternate) = self.loading.asked() else { return };
-                let loaded = match qp {
-                    Some(qp) => load(&device, &qp, &alternate),
-                    None => Err(Error::NoQp { call: "load_alternate_path" }),
-                };
-                self.loading.finish(loaded);
-            }
-            CmEvent::AlternatePathAnswered { status } => {
-                self.loading.finish(Err(Error::NotLoaded(*status)));
-            }
             _ => {
-                let (kind, status) = (EventKind::Unreachable, -libc::ETIMEDOUT);
-                self.loading.finish(Err(Error::Failed { kind, status }));
+                let Some(asked) = self.loading.ended() else { return };
+                let outcome = match (event, qp) {
+                    (CmEvent::AlternatePathAnswered { status: AprStatus::LOADED }, Some(qp)) => {
+                        load(&device, &qp, &asked.alternate)
+                    }
+                    (CmEvent::AlternatePathAnswered { status: AprStatus::LOADED }, None) => {
+                        Err(Error::NoQp { call: "load_alternate_path" })
+                    }
+                    (CmEvent::AlternatePathAnswered { status }, _) => {
+                        Err(Error::NotLoaded(*status))
+                    }
+                    _ => {
+                        let (kind, status) = (EventKind::Unreachable, -libc::ETIMEDOUT);
+                        Err(Error::Failed { kind, status })
+                    }
+                };
+                self.loading.finish(asked, outcome);
             }
         }
     }
@@ -273,7 +322,9 @@ fn status_of(error: &Error) -> AprStatus {
 
 #[cfg(test)]
 mod tests {
+    use vernic_engine::AckTimeout;
     use vernic_proto::cm::Unanswered;
+    use vernic_wire::cm::CommId;
 
     use super::*;
     use crate::testing::Lab;
@@ -317,12 +368,49 @@ mod tests {
         assert!(is_timeout(&outcome(Duration::from_millis(10), |_, _| ())));
         let status = AprStatus::REJECTED;
         let refused = |lab: &Lab, _: &Id| lab.tell(1, CmEvent::AlternatePathAnswered { status });
-        assert_eq!(outcome(LONG, refused).errno(), libc::ECONNREFUSED);
+        for timeout in [LONG, Duration::MAX] {
+            assert_eq!(outcome(timeout, refused).errno(), libc::ECONNREFUSED);
+        }
         let gone = outcome(LONG, |_, id| id.destroy());
         assert!(matches!(gone, Error::NotLoaded(AprStatus::INVALID_COMM_ID)), "{gone}");
         // The queue pair is in Reset.
         let status = AprStatus::LOADED;
         let loaded = |lab: &Lab, _: &Id| lab.tell(1, CmEvent::AlternatePathAnswered { status });
         assert!(matches!(outcome(LONG, loaded), Error::Modify(_)));
+    }
+
+    #[test]
+    fn an_answer_is_to_the_path_that_was_asked_for_then() {
+        let loading = Loading::default();
+        let conn = |n| ConnId(CommId(n), 0);
+        let path = |n| {
+            let gid = Gid([n; 16]);
+            AlternatePath { path: CmPath::new(gid, gid), local_ack_timeout: AckTimeout::INFINITE }
+        };
+        let begin = |of, n| loading.begin(conn(of), path(n), || Ok::<_, Error>(())).unwrap();
+        let now = || Some(Instant::now());
+        let loaded = |n| {
+            let asked = loading.ended().unwrap();
+            assert_eq!(asked.alternate, path(n));
+            loading.finish(asked, Ok(()));
+        };
+        // A call that returned early, and one that the engine refuses meanwhile.
+        assert!(loading.wait(begin(1, 1), now()).is_none());
+        let refused = loading.begin(conn(1), path(2), || Err(Error::NoSubnet));
+        assert!(matches!(refused, Err(Error::NoSubnet)));
+        loaded(1);
+        assert!(loading.ended().is_none());
+        // One that the engine accepts before the worker has seen the end of the last.
+        assert!(loading.wait(begin(1, 3), now()).is_none());
+        let fourth = begin(1, 4);
+        loaded(3);
+        assert!(lock(&loading.progress).done.is_empty(), "not to the call that waits");
+        loaded(4);
+        assert!(matches!(loading.wait(fourth, None), Some(Ok(()))));
+        // Exchanges of a connection that is gone are forgotten.
+        begin(1, 5);
+        let sixth = begin(2, 6);
+        loaded(6);
+        assert!(matches!(loading.wait(sixth, None), Some(Ok(()))));
     }
 }
