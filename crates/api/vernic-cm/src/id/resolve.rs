@@ -14,7 +14,7 @@ use vernic_io::{NextHop, PortProbe, ROCE_PORT, ServiceScope};
 use crate::error::Error;
 use crate::event::{EventKind, Param};
 use crate::id::bind::Purpose;
-use crate::id::waits::{self, Answer, Poll, poll_of_hop};
+use crate::id::waits::{self, Answer, Poll, WaitNumber, poll_of_hop};
 use crate::id::{Id, Inner};
 use crate::registry::EntryContent;
 use crate::route;
@@ -148,9 +148,18 @@ impl Id {
         Ok(())
     }
 
-    /// Ends a wait with its outcome.
-    pub(crate) fn end_wait(&self, purpose: waits::Purpose, outcome: Result<Answer, c_int>) {
+    /// Ends a wait with its outcome, unless a call has dropped it meanwhile.
+    pub(crate) fn end_wait(
+        &self,
+        number: WaitNumber,
+        purpose: waits::Purpose,
+        outcome: Result<Answer, c_int>,
+    ) {
         let mut inner = lock(&self.inner);
+        // Waits are dropped under the same lock, so that no outcome comes to a later wait.
+        if !self.shared.waits.remove(number) {
+            return;
+        }
         if let waits::Purpose::Group(gid) = purpose {
             return self.end_group_wait(&mut inner, gid, outcome);
         }

@@ -71,11 +71,17 @@ pub(crate) enum Purpose {
     Group(Gid),
 }
 
+/// The number of a wait, which no other wait of the process has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct WaitNumber(u64);
+
 /// A wait for one id.
 struct Wait {
+    number: WaitNumber,
     id: IdKey,
     purpose: Purpose,
-    poll: Poll,
+    /// `None` while the worker polls.
+    poll: Option<Poll>,
     /// When the program's time is over; `None` is never.
     until: Option<Instant>,
     pause: Duration,
@@ -83,20 +89,15 @@ struct Wait {
 }
 
 impl Wait {
-    /// Polls once more; the outcome, if the wait is over.
-    fn outcome(&mut self, now: Instant) -> Option<Result<Answer, c_int>> {
-        match (self.poll)() {
-            Finding::Known(answer) => return Some(Ok(answer)),
-            Finding::Failed(errno) => return Some(Err(errno)),
-            Finding::Asked => {}
-        }
+    /// Notes that a poll has found nothing yet. Returns whether the program's time is over.
+    fn go_on(&mut self, now: Instant) -> bool {
         if self.until.is_some_and(|until| until <= now) {
-            return Some(Err(libc::ETIMEDOUT));
+            return true;
         }
         let next = now + self.pause;
         self.next = self.until.map_or(next, |until| until.min(next));
         self.pause = LONGEST_PAUSE.min(self.pause * 2);
-        None
+        false
     }
 }
 
@@ -107,40 +108,99 @@ impl fmt::Debug for Wait {
     }
 }
 
-/// The waits that are not over.
+/// The waits that are not over, those that are polled just now included.
 #[derive(Debug, Default)]
-pub(crate) struct Waits(Mutex<Vec<Wait>>);
+pub(crate) struct Waits(Mutex<List>);
+
+#[derive(Debug, Default)]
+struct List {
+    waits: Vec<Wait>,
+    /// The number of the last wait.
+    last: u64,
+}
+
+/// What [`Waits::progress`] polls.
+struct Due {
+    number: WaitNumber,
+    id: IdKey,
+    purpose: Purpose,
+    poll: Poll,
+}
 
 impl Waits {
     /// Adds a wait for the id, which polls `poll` until there is an answer or `timeout` is over.
     pub(crate) fn add(&self, id: IdKey, purpose: Purpose, timeout: Duration, poll: Poll) {
         let now = Instant::now();
         let (until, pause) = (now.checked_add(timeout), FIRST_PAUSE);
-        lock(&self.0).push(Wait { id, purpose, poll, until, pause, next: now });
+        let mut list = lock(&self.0);
+        list.last += 1;
+        let (number, poll) = (WaitNumber(list.last), Some(poll));
+        list.waits.push(Wait { number, id, purpose, poll, until, pause, next: now });
     }
 
-    /// Drops the wait of an id for a group, if there is one.
+    /// Drops the wait of an id for a group, if there is one: its outcome comes to nobody. The
+    /// caller has the id's lock.
     pub(crate) fn drop_group(&self, id: IdKey, gid: Gid) {
         let is_it = |wait: &mut Wait| wait.id == id && wait.purpose == Purpose::Group(gid);
-        let gone: Vec<_> = lock(&self.0).extract_if(.., is_it).collect();
+        let gone: Vec<_> = lock(&self.0).waits.extract_if(.., is_it).collect();
         drop(gone);
+    }
+
+    /// Removes a wait that is over. Returns whether it was still there. The caller has the id's
+    /// lock, if there is an id.
+    pub(crate) fn remove(&self, number: WaitNumber) -> bool {
+        let is_it = |wait: &mut Wait| wait.number == number;
+        let gone: Vec<_> = lock(&self.0).waits.extract_if(.., is_it).collect();
+        !gone.is_empty()
+    }
+
+    fn take_due(&self, now: Instant) -> Vec<Due> {
+        let mut list = lock(&self.0);
+        let due = list.waits.iter_mut().filter(|wait| wait.next <= now);
+        due.filter_map(|wait| {
+            let Wait { number, id, purpose, .. } = *wait;
+            Some(Due { number, id, purpose, poll: wait.poll.take()? })
+        })
+        .collect()
+    }
+
+    /// Puts a poll back that has found nothing yet, unless the wait was dropped. Returns whether
+    /// the program's time is over.
+    fn put_back(&self, number: WaitNumber, poll: Poll, now: Instant) -> bool {
+        let mut list = lock(&self.0);
+        match list.waits.iter_mut().find(|wait| wait.number == number) {
+            Some(wait) => {
+                wait.poll = Some(poll);
+                wait.go_on(now)
+            }
+            None => {
+                // A question that is withdrawn takes a moment.
+                drop(list);
+                drop(poll);
+                false
+            }
+        }
     }
 
     /// Polls the waits that are due, and notifies the ids, found by `id`, of those that are
     /// over. Returns the time until the next is due.
     pub(crate) fn progress(&self, id: impl Fn(IdKey) -> Option<Arc<Id>>) -> Option<Duration> {
         let now = Instant::now();
-        let is_due = |wait: &mut Wait| wait.next <= now;
-        let due: Vec<_> = lock(&self.0).extract_if(.., is_due).collect();
-        for mut wait in due {
+        for Due { number, id: key, purpose, mut poll } in self.take_due(now) {
             // An id that is gone needs no outcome.
-            let Some(id) = id(wait.id) else { continue };
-            match wait.outcome(now) {
-                Some(outcome) => id.end_wait(wait.purpose, outcome),
-                None => lock(&self.0).push(wait),
-            }
+            let Some(id) = id(key) else {
+                self.remove(number);
+                continue;
+            };
+            let outcome = match poll() {
+                Finding::Known(answer) => Ok(answer),
+                Finding::Failed(errno) => Err(errno),
+                Finding::Asked if self.put_back(number, poll, now) => Err(libc::ETIMEDOUT),
+                Finding::Asked => continue,
+            };
+            id.end_wait(number, purpose, outcome);
         }
-        let next = lock(&self.0).iter().map(|wait| wait.next).min()?;
+        let next = lock(&self.0).waits.iter().map(|wait| wait.next).min()?;
         Some(next.saturating_duration_since(Instant::now()))
     }
 }
@@ -150,6 +210,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use super::*;
+    use crate::id::multicast::{JoinState, Membership};
     use crate::testing::{HOME, Lab};
     use crate::{EventKind, State};
 
@@ -228,9 +289,40 @@ mod tests {
         // The wait is removed.
         let waits = &lab.channel.shared.waits;
         let until = Instant::now() + LONG;
-        while !lock(&waits.0).is_empty() {
+        while !lock(&waits.0).waits.is_empty() {
             assert!(Instant::now() < until);
             std::thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn a_wait_that_is_dropped_while_it_is_polled_ends_nothing() {
+        for at_once in [true, false] {
+            let lab = Lab::new();
+            let id = lab.id();
+            let addr = "239.1.2.3:0".parse().unwrap();
+            let (key, gid) = (id.key(), Gid::from_ip("239.1.2.3".parse().unwrap()));
+            let shared = lab.channel.shared.clone();
+            // The program leaves the group at this moment, and joins it again.
+            let leaves = {
+                let shared = shared.clone();
+                move || {
+                    shared.waits.drop_group(key, gid);
+                    let silent = Box::new(|| Finding::Asked);
+                    shared.waits.add(key, Purpose::Group(gid), LONG, silent);
+                    if at_once { Finding::Failed(libc::EACCES) } else { Finding::Asked }
+                }
+            };
+            shared.waits.add(key, Purpose::Group(gid), LONG, Box::new(leaves));
+            let again = Membership::asked(addr, gid, JoinState::FullMember, 2);
+            lock(&id.inner).groups.push(again);
+            // The worker has not begun: this thread polls.
+            shared.waits.progress(|_| Some(id.clone()));
+            assert_eq!(lock(&id.inner).groups.len(), 1);
+            assert!(lab.kinds().is_empty());
+            assert_eq!(lock(&shared.waits.0).waits.len(), 1, "that of the second membership");
+            // Breaks the cycle of the poll and the channel that has it.
+            shared.waits.drop_group(key, gid);
         }
     }
 }
