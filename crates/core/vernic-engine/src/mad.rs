@@ -39,9 +39,10 @@ use vernic_proto::mad::{
 use vernic_proto::{DropReason, Time};
 use vernic_wire::cm::ServiceId;
 use vernic_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
-use vernic_wire::{Deth, Lid, Qpn};
+use vernic_wire::{Deth, Lid, Qpn, RoceVersion};
 
 use crate::counters::Counted;
+use crate::device::gid::GidEntry;
 use crate::device::opened::Device;
 use crate::support::events::{EventQueue, lock};
 
@@ -287,9 +288,7 @@ impl MadShared {
     /// Returns where a datagram came from.
     fn source(&self, packet: &RxPacket<'_>, deth: &Deth) -> MadAddress {
         let meta = packet.meta;
-        let local = meta.dst.gid();
-        let rows = self.device.gid_rows();
-        let index = rows.iter().find(|row| row.gid == local).map_or(0, |row| row.index);
+        let index = row_of(&self.device.gid_rows(), meta.dst).map_or(0, |row| row.index);
         let grh = MadGrh {
             gid: meta.src.gid(),
             gid_index: index,
@@ -433,6 +432,17 @@ const HOP_LIMIT: u8 = 64;
 /// How much further the next datagram's source port is: odd, so that all ports have their turn.
 const FLOW_STEP: u16 = 5;
 
+/// Returns the row that a packet came to: of its version of RoCE, so that its answer is of the
+/// same.
+fn row_of(rows: &[GidEntry], to: Address) -> Option<&GidEntry> {
+    let version = match to {
+        Address::RoceV1(_) => RoceVersion::V1,
+        _ => RoceVersion::V2,
+    };
+    let of_gid = rows.iter().filter(|row| row.gid == to.gid());
+    of_gid.min_by_key(|row| row.kind.roce_version() != version)
+}
+
 /// Whether a datagram answers another one.
 fn is_response(header: &MadHeader) -> bool {
     header.method.is_response() || header.method == Method::TRAP_REPRESS
@@ -446,11 +456,27 @@ fn slot_of(header: &MadHeader) -> Slot {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::gid::GidType;
     use crate::{Config, Context};
 
     fn shared() -> Arc<MadShared> {
         let context = Context::open(Some("lo"), Config::default()).unwrap();
         Arc::new(MadShared::new(context.engine().mads.device.clone()))
+    }
+
+    #[test]
+    fn a_request_by_version_1_is_answered_by_version_1() {
+        let context = Context::open(Some("lo"), Config::default()).unwrap();
+        let ours = context.gid_table().swap_remove(0);
+        let row = |index, kind| GidEntry { index, kind, ..ours.clone() };
+        let rows = [row(0, GidType::RoceV2), row(32, GidType::RoceV1)];
+        let index = |to| row_of(&rows, to).map(|row| row.index);
+        assert_eq!(index(Address::RoceV1(ours.gid)), Some(32));
+        let udp =
+            vernic_io::udp::arrival(([10, 0, 0, 9], 1).into(), (ours.gid.to_ip(), 4791).into());
+        assert_eq!(index(udp.dst), Some(0));
+        assert_eq!(index(Address::RoceV1(vernic_wire::Gid([9; 16]))), None);
+        assert_eq!(row_of(&rows[..1], Address::RoceV1(ours.gid)).map(|row| row.index), Some(0));
     }
 
     /// A request for the counters of port 1.
