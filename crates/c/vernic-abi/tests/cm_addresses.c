@@ -1,6 +1,7 @@
 /* rdma_getaddrinfo: what hints mean, what answers have, and how refusals are told. */
 #include <arpa/inet.h>
 #include <netdb.h>
+#include <infiniband/ib.h>
 #include <rdma/rdma_cma.h>
 #include <stdlib.h>
 
@@ -141,7 +142,20 @@ int main(void)
     EXPECT(ask("127.0.0.1", "no such service", NULL), EAI_SERVICE);
     EXPECT(res == NULL, 1);
     hints = (struct rdma_addrinfo){.ai_flags = RAI_FAMILY, .ai_family = AF_IB};
-    EXPECT(ask("fe80::1", "7", &hints), EAI_FAMILY);
+    MUST(!ask("fe80::2:c903:1", "7", &hints));
+    EXPECT(res->ai_family, AF_IB);
+    EXPECT(res->ai_dst_len, (int)sizeof(struct sockaddr_ib));
+    struct sockaddr_ib *native = (void *)res->ai_dst_addr;
+    EXPECT(native->sib_family, AF_IB);
+    EXPECT(native->sib_pkey, 0xFFFF);
+    EXPECT(native->sib_addr.sib_raw[0], 0xFE);
+    EXPECT(native->sib_addr.sib_raw[15], 1);
+    /* RDMA_PS_TCP and the port. */
+    EXPECT(native->sib_sid == htobe64(0x01060007), 1);
+    EXPECT(native->sib_sid_mask == htobe64(~0ULL), 1);
+    free_it();
+    /* No IPv4 address is a GID. */
+    EXPECT(ask("127.0.0.1", "7", &hints) != 0, 1);
     /* There is no subnet administration. */
     hints = (struct rdma_addrinfo){.ai_flags = 1 << 4};
     FAILS(ask(NULL, "7", &hints), EOPNOTSUPP);
