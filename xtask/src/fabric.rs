@@ -3,6 +3,7 @@
 //!
 //! | file | owns |
 //! |---|---|
+//! | `acm` | names and LIDs to paths, by ibacm |
 //! | `bench` | a fabric that runs, and programs on its hosts |
 //! | `sweeps` | trees of several sizes, brought up by each of OpenSM's routing engines |
 //! | `diags` | tools, with what each must print |
@@ -11,6 +12,7 @@
 //! | `own` | the own subnet manager beside OpenSM, and its partitions |
 //! | `migration` | a connection with two paths, whose cables are pulled out one after the other |
 
+mod acm;
 mod bench;
 mod cut;
 mod diags;
@@ -29,6 +31,8 @@ use crate::{Result, conformance};
 const TOOLS: &[Tool] = &[
     ("opensm", &["sh", "-c", "command -v opensm || test -x /usr/sbin/opensm"], "opensm"),
     ("ibstat", &["sh", "-c", "command -v ibstat || test -x /usr/sbin/ibstat"], "infiniband-diags"),
+    ("ibacm", &["sh", "-c", "command -v ibacm || test -x /usr/sbin/ibacm"], "ibacm"),
+    ("ibsrpdm", &["sh", "-c", "command -v ibsrpdm || test -x /usr/sbin/ibsrpdm"], "srptools"),
     ("ib_write_bw", &["sh", "-c", "command -v ib_write_bw"], "perftest"),
     ("ibv_rc_pingpong", &["sh", "-c", "command -v ibv_rc_pingpong"], "ibverbs-utils"),
     ("cc", &["cc", "--version"], "gcc"),
@@ -65,6 +69,7 @@ pub(crate) fn fabric(arguments: &Arguments) -> Result {
         ipoib::cases(),
         cut::cases(),
         own::cases(),
+        acm::cases(),
         migration::cases(),
     ]
     .concat();
@@ -103,6 +108,7 @@ struct Case {
 
 #[derive(Clone, Debug)]
 enum Action {
+    Acm,
     Sweep(sweeps::Sweep),
     Tools,
     Capture,
@@ -117,6 +123,7 @@ impl Case {
     /// Runs the case, and returns what to print beside its name.
     fn run(&self, vernic: &Path) -> Result<String> {
         match &self.action {
+            Action::Acm => acm::run(vernic),
             Action::Sweep(sweep) => sweeps::run(vernic, sweep),
             Action::Tools => diags::tools(vernic),
             Action::Capture => diags::capture(vernic),

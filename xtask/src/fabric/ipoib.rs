@@ -7,7 +7,8 @@ use super::{Action, Case};
 use crate::Result;
 
 /// Runs a shell in namespaces of its own, with which all ends that it has started.
-const APART: [&str; 7] = ["unshare", "-rn", "-pf", "--mount-proc", "--kill-child", "sh", "-c"];
+pub(super) const APART: [&str; 7] =
+    ["unshare", "-rn", "-pf", "--mount-proc", "--kill-child", "sh", "-c"];
 
 /// How interfaces send, and the longest packets that they do.
 #[derive(Clone, Copy, Debug)]
