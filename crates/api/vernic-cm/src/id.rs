@@ -311,6 +311,7 @@ impl Id {
         inner.state = State::Destroyed;
         self.loading.end();
         inner.leave_groups();
+        self.shared.waits.drop_all(self.key());
         self.stop_listening(&mut inner);
         // The order matters: after this, no event for the id can come.
         if let Some((device, connection)) = self.exchange(&inner) {

@@ -8,7 +8,6 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use vernic_attach::GroupJoin;
 use vernic_engine::{AddressVector, McastError, Qkey, Qp, QpType};
 use vernic_io::LocalAddr;
 use vernic_io::udp::check_route;
@@ -43,8 +42,6 @@ pub(crate) struct Membership {
     context: usize,
     av: AddressVector,
     qkey: Qkey,
-    /// The membership of the port, on InfiniBand, once subnet administration has answered.
-    held: Option<GroupJoin>,
     /// The queue pair that was attached.
     attached: Option<Arc<Qp>>,
 }
@@ -52,8 +49,8 @@ pub(crate) struct Membership {
 impl Membership {
     /// One that was asked for, and of which nothing else is known yet.
     pub(super) fn asked(addr: SocketAddr, gid: Gid, join: JoinState, context: usize) -> Self {
-        let (av, qkey, held, attached) = (AddressVector::default(), UDP_QKEY, None, None);
-        Self { addr, gid, join, context, av, qkey, held, attached }
+        let (av, qkey, attached) = (AddressVector::default(), UDP_QKEY, None);
+        Self { addr, gid, join, context, av, qkey, attached }
     }
 
     pub(super) fn gid(&self) -> Gid {
@@ -65,11 +62,11 @@ impl Membership {
     }
 
     /// Notes the answer of subnet administration.
-    pub(super) fn joined(&mut self, av: AddressVector, record: &McMemberRecord, held: GroupJoin) {
-        (self.av, self.qkey, self.held) = (av, record.qkey, Some(held));
+    pub(super) fn joined(&mut self, av: AddressVector, record: &McMemberRecord) {
+        (self.av, self.qkey) = (av, record.qkey);
     }
 
-    fn detach(&mut self) {
+    pub(super) fn detach(&mut self) {
         if let Some(qp) = self.attached.take() {
             // A queue pair that was destroyed meanwhile is in no group.
             let _ = qp.detach_mcast(self.gid);

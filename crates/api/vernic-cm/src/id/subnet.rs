@@ -274,12 +274,15 @@ impl Id {
             Ok(Answer::Group(joined)) => {
                 let (record, held) = *joined;
                 let port = inner.port_num();
-                inner.groups[at].joined(group_vector(&record, port), &record, held);
+                inner.groups[at].joined(group_vector(&record, port), &record);
                 self.shared.registry.push(self.key(), EntryContent::Joined { gid });
+                let purpose = waits::Purpose::Group(gid);
+                self.shared.waits.watch(self.key(), purpose, poll_of_membership(held, gid));
             }
             Ok(_) => {}
             Err(errno) => {
-                let member = inner.groups.swap_remove(at);
+                let mut member = inner.groups.swap_remove(at);
+                member.detach();
                 let info = UdInfo {
                     private_data: Vec::new(),
                     av: AddressVector::default(),
@@ -352,6 +355,19 @@ impl Inner {
             ..CmPath::new(record.sgid, record.dgid)
         });
     }
+}
+
+/// Returns the poll of a membership, which the port has for as long as the poll is kept: it ends
+/// when the port is out of the group, or the group has another LID than the queue pair knows.
+fn poll_of_membership(mut held: GroupJoin, gid: Gid) -> Poll {
+    Box::new(move || match held.poll() {
+        None => Finding::Asked,
+        Some(change) => {
+            let error = change.err().map(|error| error.to_string());
+            tracing::warn!(%gid, error, "the membership in a group has ended");
+            Finding::Failed(libc::ENETRESET)
+        }
+    })
 }
 
 /// The GID of an IP group. The port space UDP has groups of its own, since IPoIB's have another

@@ -4,8 +4,9 @@
 //! Owns the waits of a process. The worker's thread polls each wait and notifies its id at the
 //! end: as soon as the answer is there, when the system has given up, or when the program's time
 //! is over. (The kernel's `rdma_cm` waits for the program's time even if the system has given up.)
+//! A group that is joined has a wait for the end of the membership, which is polled each second.
 //!
-//! Limits: one wait per id, and one per group that it joins.
+//! Limits: one wait per id, and one per group that it joins or has joined.
 
 use std::fmt;
 use std::sync::{Arc, Mutex};
@@ -26,6 +27,9 @@ const FIRST_PAUSE: Duration = Duration::from_micros(200);
 /// Longest time between polls. The time doubles with each poll, so the delay of a notice is in
 /// proportion to the wait.
 const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+
+/// Time between polls of what may never come: that a membership is lost.
+const WATCH_PAUSE: Duration = Duration::from_secs(1);
 
 /// What a wait was for.
 #[derive(Debug)]
@@ -67,7 +71,7 @@ pub(crate) fn poll_of_hop(state: impl Fn() -> HopState + Send + 'static) -> Poll
 pub(crate) enum Purpose {
     /// The id resolves its destination or its route.
     Destination,
-    /// The id joins this group.
+    /// The id joins this group, or has joined it and would hear of its end.
     Group(Gid),
 }
 
@@ -85,6 +89,7 @@ struct Wait {
     /// When the program's time is over; `None` is never.
     until: Option<Instant>,
     pause: Duration,
+    longest_pause: Duration,
     next: Instant,
 }
 
@@ -96,7 +101,7 @@ impl Wait {
         }
         let next = now + self.pause;
         self.next = self.until.map_or(next, |until| until.min(next));
-        self.pause = LONGEST_PAUSE.min(self.pause * 2);
+        self.pause = self.longest_pause.min(self.pause * 2);
         false
     }
 }
@@ -131,15 +136,37 @@ impl Waits {
     /// Adds a wait for the id, which polls `poll` until there is an answer or `timeout` is over.
     pub(crate) fn add(&self, id: IdKey, purpose: Purpose, timeout: Duration, poll: Poll) {
         let now = Instant::now();
-        let (until, pause) = (now.checked_add(timeout), FIRST_PAUSE);
+        let (until, pauses) = (now.checked_add(timeout), [FIRST_PAUSE, LONGEST_PAUSE]);
+        self.push((id, purpose, poll), until, pauses, now);
+    }
+
+    /// Adds a wait for what may never come.
+    pub(crate) fn watch(&self, id: IdKey, purpose: Purpose, poll: Poll) {
+        let next = Instant::now() + WATCH_PAUSE;
+        self.push((id, purpose, poll), None, [WATCH_PAUSE; 2], next);
+    }
+
+    fn push(
+        &self,
+        (id, purpose, poll): (IdKey, Purpose, Poll),
+        until: Option<Instant>,
+        [pause, longest_pause]: [Duration; 2],
+        next: Instant,
+    ) {
         let mut list = lock(&self.0);
         list.last += 1;
         let (number, poll) = (WaitNumber(list.last), Some(poll));
-        list.waits.push(Wait { number, id, purpose, poll, until, pause, next: now });
+        list.waits.push(Wait { number, id, purpose, poll, until, pause, longest_pause, next });
     }
 
-    /// Drops the wait of an id for a group, if there is one: its outcome comes to nobody. The
-    /// caller has the id's lock.
+    /// Drops all waits of an id that is destroyed. The caller has the id's lock.
+    pub(crate) fn drop_all(&self, id: IdKey) {
+        let gone: Vec<_> = lock(&self.0).waits.extract_if(.., |wait| wait.id == id).collect();
+        drop(gone);
+    }
+
+    /// Drops the waits of an id for a group, if there are any: their outcome comes to nobody, and
+    /// the port leaves the group. The caller has the id's lock.
     pub(crate) fn drop_group(&self, id: IdKey, gid: Gid) {
         let is_it = |wait: &mut Wait| wait.id == id && wait.purpose == Purpose::Group(gid);
         let gone: Vec<_> = lock(&self.0).waits.extract_if(.., is_it).collect();
@@ -324,5 +351,24 @@ mod tests {
             // Breaks the cycle of the poll and the channel that has it.
             shared.waits.drop_group(key, gid);
         }
+    }
+
+    #[test]
+    fn what_an_id_watches_ends_with_it() {
+        let lab = Lab::new();
+        let id = lab.id();
+        let waits = &lab.channel.shared.waits;
+        let held = Arc::new(());
+        let kept = held.clone();
+        let poll: Poll = Box::new(move || {
+            let _ = &kept;
+            Finding::Asked
+        });
+        waits.watch(id.key(), Purpose::Group(Gid([0xFF; 16])), poll);
+        let next = waits.progress(|_| None).unwrap();
+        assert!(next > LONGEST_PAUSE && next <= WATCH_PAUSE, "{next:?}");
+        assert_eq!(Arc::strong_count(&held), 2);
+        id.destroy();
+        assert_eq!(Arc::strong_count(&held), 1, "the membership has ended");
     }
 }
