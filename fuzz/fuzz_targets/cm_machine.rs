@@ -11,7 +11,8 @@ use vernic_proto::cm::{
 };
 use vernic_proto::{QpType, Time};
 use vernic_wire::cm::{
-    AprStatus, CmAttribute, CmMessage, CommId, FailoverAccepted, PortSpace, RejReason, Req, ServiceId, SidrStatus,
+    AprStatus, CmAttribute, CmMessage, CommId, FailoverAccepted, PortSpace, RejReason, Req,
+    ServiceId, SidrStatus,
 };
 use vernic_wire::mad::MAD_LEN;
 use vernic_wire::{AckTimeout, Gid, Mtu, Pkey, Psn, Qkey, Qpn};
