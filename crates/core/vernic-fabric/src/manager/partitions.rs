@@ -95,7 +95,8 @@ impl FromStr for Partition {
             let (name, is_full) = match member.rsplit_once(':') {
                 Some((name, "full")) => (name, true),
                 Some((name, "limited")) => (name, false),
-                _ => (member, key & FULL != 0),
+                Some(_) => return Err(bad("behind a member's `:` is full or limited")),
+                None => (member, key & FULL != 0),
             };
             let guid = name.strip_prefix("0x").map(|digits| u64::from_str_radix(digits, 16));
             let name = match guid {
@@ -390,6 +391,7 @@ mod tests {
             ("0x18001=h1", "16 bits"),
             ("0x8001=h1,,h2", "no name"),
             ("0x8001=0xyz", "up to 16 digits"),
+            ("0x8001=h1:fulll", "full or limited"),
             ("0x8001@15=h1", "SL is 0 to 14"),
             ("0x8001@1:0=h1", "its weight 1 to 255"),
         ] {
