@@ -337,6 +337,7 @@ impl Inner {
         let Some(device) = self.device.clone() else { return };
         let link = device.context.port_attr(self.port_num()).ok().and_then(|attr| attr.link);
         let lids = LidPath {
+            port: self.port_num(),
             local: record.slid,
             remote: record.dlid,
             service_level: record.service_level.value(),

@@ -44,6 +44,7 @@ impl CmShared {
         };
         let (base, lmc) = port.link().map_or((Lid::RESERVED, 0), |link| (link.lid, link.lmc));
         let lids = LidPath {
+            port: port.number(),
             local: Lid(base.value() | u16::from(meta.route.path_bits)),
             remote: meta.route.slid,
             service_level: meta.route.service_level,

@@ -99,6 +99,7 @@ mod disconnect;
 mod event;
 mod exchange;
 mod gone;
+mod heir;
 mod ids;
 mod lap;
 mod listener;
@@ -121,6 +122,7 @@ use vernic_wire::cm::{AprStatus, CmAttribute, CmMessage, CommId, ServiceId};
 
 pub use counters::{CmCounters, CmDrop};
 pub use event::{CmError, Event, EventKind, Unanswered};
+pub use heir::Orphan;
 pub use params::{
     AcceptParams, AlternatePath, CmConfig, CmPath, ConnId, ConnectParams, Datagram, Ears, Heard,
     LapParams, LidPath, ListenerId, SidrParams, SidrReply,

@@ -4,7 +4,7 @@ use vernic_wire::cm::{
     CmaHeader, CommId, FailoverAccepted, ReqPath, ServiceId, SidrStatus, timeout_nanos,
 };
 use vernic_wire::mad::MAD_LEN;
-use vernic_wire::{AckTimeout, Gid, Lid, Mtu, Pkey, Psn, Qkey, Qpn, RoceVersion};
+use vernic_wire::{AckTimeout, Gid, Lid, Mtu, Pkey, PortNum, Psn, Qkey, Qpn, RoceVersion};
 
 use crate::state::QpType;
 use crate::time::Time;
@@ -52,6 +52,8 @@ pub struct CmPath {
 /// What a path within an InfiniBand subnet has beside its GIDs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LidPath {
+    /// Number of our port.
+    pub port: PortNum,
     /// LID of our port, with the path bits.
     pub local: Lid,
     /// LID of the peer's port, with the path bits.
@@ -100,6 +102,7 @@ impl CmPath {
         let lids = match seen.lids {
             None => None,
             Some(lids) => Some(LidPath {
+                port: lids.port,
                 local: Lid(said.remote_lid),
                 remote: Lid(said.local_lid),
                 service_level: said.sl,

@@ -284,6 +284,6 @@ fn names_both(conn: &Conn, rej: &Rej) -> bool {
     ours && theirs
 }
 
-fn guid_info(guid: u64) -> Info {
+pub(super) fn guid_info(guid: u64) -> Info {
     Info::try_from(&guid.to_be_bytes()[..]).unwrap_or(Info::NONE)
 }

@@ -303,8 +303,13 @@ impl Table {
     }
 
     /// Adds an entry under a new id; `None` if there is none.
-    pub(super) fn insert(&mut self, mut conn: Conn) -> Option<CommId> {
+    pub(super) fn insert(&mut self, conn: Conn) -> Option<CommId> {
         let id = self.allocate()?;
+        self.insert_as(id, conn);
+        Some(id)
+    }
+    /// Adds an entry under an id that names nothing.
+    pub(super) fn insert_as(&mut self, id: CommId, mut conn: Conn) {
         conn.number = self.next_number;
         self.next_number = self.next_number.wrapping_add(1);
         conn.age = self.enter(id, conn.state.group(), conn.source());
@@ -318,7 +323,6 @@ impl Table {
             self.by_remote_qp.insert(key, id);
         }
         self.conns.insert(id, conn);
-        Some(id)
     }
 
     /// Takes the entry out, with all that points to it.

@@ -9,6 +9,7 @@
 mod destroy;
 mod flow;
 mod gone;
+mod heir;
 mod hostile;
 mod lap;
 mod limits;

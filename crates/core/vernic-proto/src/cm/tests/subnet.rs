@@ -1,6 +1,6 @@
 //! Connections within an InfiniBand subnet: messages have LIDs alone, and requests say the rest.
 
-use vernic_wire::Lid;
+use vernic_wire::{Lid, PortNum};
 use vernic_wire::cm::{CmaHeader, Dreq};
 
 use super::*;
@@ -12,7 +12,7 @@ const PORT_B: Gid = Gid([0xFE, 0x80, 0, 0, 0, 0, 0, 0, 2, 2, 2, 2, 2, 2, 2, 2]);
 const PORT_A: Gid = Gid([0xFE, 0x80, 0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1, 1, 1]);
 
 fn lids(local: Lid, remote: Lid, lmc: u8) -> LidPath {
-    LidPath { local, remote, service_level: 3, lmc, is_global: false, rate: 7 }
+    LidPath { port: PortNum(1), local, remote, service_level: 3, lmc, is_global: false, rate: 7 }
 }
 
 /// The path by which a message without a GRH comes.
