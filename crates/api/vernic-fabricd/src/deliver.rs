@@ -10,8 +10,8 @@
 //! | QPN 0xFFFFFF | each program that has joined the group |
 //! | anything else | nobody; counted |
 //!
-//! A message about a connection of a program that has ended goes to the first program, which
-//! answers that there is no such connection.
+//! A message for no program, or about a connection of a program that has ended, is answered by the
+//! host itself ([`host_cm`](crate::host_cm)).
 //!
 //! A packet of no partition of the port goes to nobody (IBTA 10.9.3). The port counts it, and tells
 //! the subnet manager.
@@ -22,15 +22,18 @@ use vernic_attach::{Packets, QPN_INDEX_BITS};
 use vernic_fabric::Time;
 use vernic_fabric::subnet::{NodeId, Subnet};
 use vernic_wire::cm::{CmMessage, CmaHeader, CommId, ServiceId};
-use vernic_wire::mad::{MAD_LEN, MgmtClass};
+use vernic_wire::mad::MAD_LEN;
 use vernic_wire::smp::BadKey;
-use vernic_wire::{Bth, Deth, Gid, Grh, Lid, Lrh, Opcode, PortNum, Qpn, ServiceLevel};
+use vernic_wire::{Bth, Deth, Gid, Lid, Lrh, Opcode, PortNum, Qpn, ServiceLevel};
 
 use crate::clients::{Client, Clients, Role};
+use crate::connections::{Asker, slot_of};
 use crate::host::Host;
+use crate::host_cm::HostCm;
 use crate::key::Key;
 use crate::known::RequestName;
-use crate::program::{Offer, is_allowed, pkey, transport_at};
+use crate::packet::{self, grh, pkey, transport_at};
+use crate::program::{Offer, is_allowed};
 use crate::world::World;
 
 /// Where a packet goes.
@@ -41,20 +44,12 @@ enum Target {
     Nobody,
 }
 
-/// Bits of a communication id below the slot.
-const COMM_ID_SHIFT: u32 = 32 - (24 - QPN_INDEX_BITS);
-
 /// Returns where the transport of a packet begins, and its global destination; `None` of a raw
 /// packet.
 fn transport(packet: &[u8]) -> Option<(usize, Option<Gid>)> {
     let lrh = Lrh::parse(packet).ok()?;
     let at = transport_at(&lrh)?;
     Some((at, grh(&lrh, packet).map(|grh| grh.dgid)))
-}
-
-fn grh(lrh: &Lrh, packet: &[u8]) -> Option<Grh> {
-    let is_global = lrh.next_header == Lrh::NEXT_GRH;
-    packet.get(Lrh::LEN..).filter(|_| is_global).and_then(|bytes| Grh::parse(bytes).ok())
 }
 
 /// Whether a port takes the partition of a packet; of one without a transport, there is none.
@@ -224,12 +219,6 @@ pub(crate) fn to_own_members(
     }
 }
 
-/// Returns the management datagram of a packet.
-fn mad(packet: &[u8]) -> Option<&[u8; MAD_LEN]> {
-    let (at, _) = transport(packet)?;
-    packet.get(at + Bth::LEN + Deth::LEN..)?.first_chunk()
-}
-
 /// Brings a datagram for queue pair 0 or 1 to its agent or program.
 fn datagram(
     world: &mut World,
@@ -239,9 +228,7 @@ fn datagram(
     now: Time,
 ) {
     let host = &mut world.hosts[at];
-    if let Some(mad) = mad(packet)
-        && MgmtClass(mad[1]) == MgmtClass::COMMUNICATION
-    {
+    if let Some(mad) = packet::connection_message(packet) {
         connection_message(world, clients, (at, port), mad, packet, now);
         return;
     }
@@ -260,39 +247,50 @@ fn connection_message(
     packet: &[u8],
     now: Time,
 ) {
-    let key = match whose(at, mad, packet) {
-        Some(Whose::Request(name, (service, address))) => {
+    let end = (at, port);
+    match whose(at, mad, packet) {
+        Some(Whose::Request(name, asker, service)) => {
             let before = world.known.program_of_copy(name, mad);
             let before = before.filter(|key| clients.get(*key).is_some());
-            let claim = world.hosts[at].claimed_by(service, address);
-            let Some(key) = before.or(claim) else {
-                return world.early.keep((at, port), packet, (service, address), now);
-            };
-            if message(world, clients, (at, port), Some(key), packet, now) && before.is_none() {
-                world.known.note(name, mad, key);
+            let claim = world.hosts[at].claimed_by(service.0, service.1);
+            match before.or(claim) {
+                None => world.early.keep(end, name, packet, service, now),
+                Some(key) => {
+                    let is_taken = message(world, clients, end, key, (mad, packet), now);
+                    if is_taken && before.is_none() {
+                        world.known.note(name, mad, asker, key);
+                    }
+                }
             }
-            return;
         }
         Some(Whose::Withdrawal(name)) => {
-            world.known.program(name).filter(|key| clients.get(*key).is_some())
+            world.early.withdraw(name);
+            let key = world.known.program(name).filter(|key| clients.get(*key).is_some());
+            match key {
+                Some(key) => _ = message(world, clients, end, key, (mad, packet), now),
+                None => world.hosts[at].counts.no_connection += 1,
+            }
         }
-        Some(Whose::Slot(slot)) => {
+        Some(Whose::Receiver(id)) => {
             let host = &world.hosts[at];
-            host.program(slot).or_else(|| host.first_program())
+            let is_ended = host.cm.as_ref().is_some_and(|cm| cm.owns(id));
+            match host.program(slot_of(id)).filter(|_| !is_ended) {
+                Some(key) => _ = message(world, clients, end, key, (mad, packet), now),
+                None => to_nobody(world, end, packet, now),
+            }
         }
-        None => None,
-    };
-    message(world, clients, (at, port), key, packet, now);
+        None => world.hosts[at].counts.no_connection += 1,
+    }
 }
 
-/// The receiver of a message of connection management.
+/// What a message of connection management says of its receiver.
 enum Whose {
     /// The program that has got this request, or that has claimed the service, for this IP address.
-    Request(RequestName, (ServiceId, Option<IpAddr>)),
+    Request(RequestName, Option<Asker>, (ServiceId, Option<IpAddr>)),
     /// The program that has got this request, which is taken back.
     Withdrawal(RequestName),
-    /// The program with the slot of the receiver's communication id.
-    Slot(u16),
+    /// The program with the slot of this communication id.
+    Receiver(CommId),
 }
 
 /// Returns whom a message of connection management to a host is for; `None` of what is none.
@@ -302,16 +300,16 @@ fn whose(host: usize, mad: &[u8; MAD_LEN], packet: &[u8]) -> Option<Whose> {
     Some(match CmMessage::parse(mad).ok()?.1 {
         CmMessage::Req(req) => {
             let service = (req.service_id, destination(req.private_data.as_bytes()));
-            Whose::Request(name(req.local_comm_id, false), service)
+            Whose::Request(name(req.local_comm_id, false), Some(Asker::of(&req)), service)
         }
         CmMessage::SidrReq(req) => {
             let service = (req.service_id, destination(req.private_data.as_bytes()));
-            Whose::Request(name(req.request_id, true), service)
+            Whose::Request(name(req.request_id, true), None, service)
         }
         CmMessage::Rej(rej) if rej.remote_comm_id == CommId::NONE => {
             Whose::Withdrawal(name(rej.local_comm_id, false))
         }
-        other => Whose::Slot((other.receiver_comm_id()?.value() >> COMM_ID_SHIFT) as u16),
+        other => Whose::Receiver(other.receiver_comm_id()?),
     })
 }
 
@@ -321,27 +319,44 @@ fn message(
     world: &mut World,
     clients: &mut Clients,
     (at, port): (usize, PortNum),
-    key: Option<Key>,
-    packet: &[u8],
+    key: Key,
+    (mad, packet): (&[u8; MAD_LEN], &[u8]),
     now: Time,
 ) -> bool {
-    let offered = key.map(|key| offer(clients, &mut world.dirty, key, port, packet, now));
-    let is_taken = offered == Some(Offer::Done);
+    let offered = offer(clients, &mut world.dirty, key, port, packet, now);
+    let is_taken = offered == Offer::Done;
+    if is_taken && let Some(program) = clients.get(key).and_then(Client::program) {
+        program.connections.note_received(mad);
+    }
     world.hosts[at].counts.no_connection += u64::from(!is_taken);
     is_taken
+}
+
+/// Answers a message of connection management that is for no program.
+fn to_nobody(world: &mut World, (at, port): (usize, PortNum), packet: &[u8], now: Time) {
+    let host = &mut world.hosts[at];
+    host.counts.no_connection += 1;
+    if let Some(attributes) = world.subnet.port(host.node, port) {
+        let cm = host.cm.get_or_insert_with(|| Box::new(HostCm::new()));
+        cm.handle(port, attributes, packet, now);
+        world.speaking.insert(at);
+    }
 }
 
 /// Brings requests that came early to the programs that have claimed their services by now.
 pub(crate) fn early(world: &mut World, clients: &mut Clients, now: Time) {
     // Bounded by the requests that wait: each is taken once.
     while let Some((request, claimed)) = world.early.take(&world.hosts, now) {
-        let (at, packet) = (request.host, &request.packet);
-        let key = claimed.or_else(|| world.hosts[at].first_program());
-        if message(world, clients, (at, request.port), key, packet, now)
-            && let (Some(key), Some(mad)) = (claimed, mad(packet))
-            && let Some(Whose::Request(name, _)) = whose(at, mad, packet)
+        let (end, packet) = (request.end, request.packet.as_slice());
+        let Some(key) = claimed else {
+            to_nobody(world, end, packet, now);
+            continue;
+        };
+        if let Some(mad) = packet::connection_message(packet)
+            && message(world, clients, end, key, (mad, packet), now)
+            && let Some(Whose::Request(name, asker, _)) = whose(end.0, mad, packet)
         {
-            world.known.note(name, mad, key);
+            world.known.note(name, mad, asker, key);
         }
     }
 }

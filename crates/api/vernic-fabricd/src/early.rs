@@ -1,10 +1,10 @@
 //! Requests for connections that come before a program has claimed their service.
 //!
 //! Often two programs agree by other means that one of them will connect, and the other one listens
-//! only a moment later. So a request without a claim waits for [`PATIENCE_NS`]. Then it goes to the
-//! first program of the host, which rejects it.
+//! only a moment later. So a request without a claim waits for [`PATIENCE_NS`]. Then the host
+//! rejects it.
 //!
-//! Limits: [`MOST`] requests wait. If one more comes, the oldest goes to the first program at once.
+//! Limits: [`MOST`] requests wait. If one more comes, the oldest is rejected at once.
 
 use std::collections::VecDeque;
 use std::net::IpAddr;
@@ -15,6 +15,7 @@ use vernic_wire::cm::ServiceId;
 
 use crate::host::Host;
 use crate::key::Key;
+use crate::known::RequestName;
 
 /// How long a request waits: as long as a program takes to listen that is about to. Peers repeat
 /// their requests after half a second.
@@ -26,9 +27,10 @@ const MOST: usize = 256;
 /// A request that waits for a claim.
 #[derive(Debug)]
 pub(crate) struct EarlyRequest {
-    pub(crate) host: usize,
-    pub(crate) port: PortNum,
+    /// The host and the port that it came to.
+    pub(crate) end: (usize, PortNum),
     pub(crate) packet: Vec<u8>,
+    name: RequestName,
     service: ServiceId,
     address: Option<IpAddr>,
     until: Time,
@@ -45,7 +47,8 @@ impl EarlyRequests {
     /// Keeps a request.
     pub(crate) fn keep(
         &mut self,
-        (host, port): (usize, PortNum),
+        end: (usize, PortNum),
+        name: RequestName,
         packet: &[u8],
         (service, address): (ServiceId, Option<IpAddr>),
         now: Time,
@@ -56,7 +59,11 @@ impl EarlyRequests {
             oldest.until = now;
         }
         let (packet, until) = (packet.to_vec(), now + PATIENCE_NS);
-        self.0.push_back(EarlyRequest { host, port, packet, service, address, until });
+        self.0.push_back(EarlyRequest { end, packet, name, service, address, until });
+    }
+    /// Forgets a request that is taken back.
+    pub(crate) fn withdraw(&mut self, name: RequestName) {
+        self.0.retain(|request| request.name != name);
     }
     /// Takes a request whose service is claimed by now, or that has waited for long enough. With it
     /// comes the program that has claimed the service, if there is one.
@@ -66,7 +73,7 @@ impl EarlyRequests {
         now: Time,
     ) -> Option<(EarlyRequest, Option<Key>)> {
         let claimed = |request: &EarlyRequest| {
-            hosts.get(request.host)?.claimed_by(request.service, request.address)
+            hosts.get(request.end.0)?.claimed_by(request.service, request.address)
         };
         let at = self.0.iter().position(|one| one.until <= now || claimed(one).is_some())?;
         let request = self.0.remove(at)?;
@@ -82,11 +89,16 @@ impl EarlyRequests {
 #[cfg(test)]
 mod tests {
     use vernic_fabric::subnet::NodeId;
+    use vernic_wire::cm::CommId;
 
     use super::*;
 
     const SERVICE: ServiceId = ServiceId(7);
     const AT: (usize, PortNum) = (0, PortNum(1));
+
+    fn name(id: u32) -> RequestName {
+        RequestName { host: 0, slid: 1, comm_id: CommId(id), is_sidr: false }
+    }
 
     fn host() -> [Host; 1] {
         let mut host = Host::new(NodeId(0), "h1".to_owned(), 1);
@@ -101,8 +113,8 @@ mod tests {
     fn a_request_waits_for_a_claim_for_a_bounded_time() {
         let (mut hosts, mut early) = (host(), EarlyRequests::default());
         let address = Some(IpAddr::from([10, 0, 0, 1]));
-        early.keep(AT, &[1], (SERVICE, address), Time(0));
-        early.keep(AT, &[2], (ServiceId(8), None), Time(5));
+        early.keep(AT, name(1), &[1], (SERVICE, address), Time(0));
+        early.keep(AT, name(2), &[2], (ServiceId(8), None), Time(5));
         assert!(early.take(&hosts, Time(PATIENCE_NS - 1)).is_none());
         let owner = Key::from_bits(99);
         hosts[0].claim(owner, 2, SERVICE, address).unwrap();
@@ -118,9 +130,19 @@ mod tests {
     fn a_flood_keeps_no_more_than_the_most() {
         let (hosts, mut early) = (host(), EarlyRequests::default());
         for n in 0..2 * MOST {
-            early.keep(AT, &[n as u8], (SERVICE, None), Time(1));
+            early.keep(AT, name(n as u32), &[n as u8], (SERVICE, None), Time(1));
             while early.take(&hosts, Time(1)).is_some() {}
             assert!(early.0.len() <= MOST);
         }
+    }
+
+    #[test]
+    fn a_request_that_is_taken_back_waits_no_more() {
+        let (hosts, mut early) = (host(), EarlyRequests::default());
+        early.keep(AT, name(1), &[1], (SERVICE, None), Time(0));
+        early.keep(AT, name(2), &[2], (SERVICE, None), Time(0));
+        early.withdraw(name(1));
+        let (request, _) = early.take(&hosts, Time(PATIENCE_NS)).unwrap();
+        assert_eq!((request.packet, early.is_empty()), (vec![2], true));
     }
 }

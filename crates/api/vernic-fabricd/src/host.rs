@@ -11,6 +11,7 @@ use vernic_wire::{Gid, Lid, PortNum};
 
 use crate::administration::PortAdministration;
 use crate::agents::PortAgents;
+use crate::host_cm::HostCm;
 use crate::key::Key;
 
 /// Packets that ended at a host and at no program of it.
@@ -69,6 +70,8 @@ pub(crate) struct Host {
     last_slot: u16,
     programs: usize,
     services: BTreeMap<ServiceId, Vec<Claim>>,
+    /// Speaks for programs that have ended; from the first time on that there is something to say.
+    pub(crate) cm: Option<Box<HostCm>>,
 }
 
 impl Host {
@@ -82,6 +85,7 @@ impl Host {
             last_slot: 0,
             programs: 0,
             services: BTreeMap::new(),
+            cm: None,
         }
     }
     pub(crate) fn port(&mut self, port: PortNum) -> Option<&mut HostPort> {
@@ -240,10 +244,6 @@ impl Host {
         })
         .collect()
     }
-    /// Returns the program with the lowest slot: it answers requests for what nobody has claimed.
-    pub(crate) fn first_program(&self) -> Option<Key> {
-        self.all_programs().next().map(|(_, key)| key)
-    }
 }
 
 impl HostPort {
@@ -311,9 +311,7 @@ mod tests {
     #[test]
     fn requests_go_to_the_nearest_claim() {
         let service = ServiceId(7);
-        assert_eq!(host().first_program(), None);
         let mut host = with_programs(&[1, 2, 3, 4]);
-        assert_eq!(host.first_program(), host.program(1));
         let (here, there) = (IpAddr::from([10, 0, 0, 1]), IpAddr::from([10, 0, 0, 2]));
         let mapped = IpAddr::from(std::net::Ipv4Addr::new(10, 0, 0, 1).to_ipv6_mapped());
         let claimed = |host: &Host, address| {

@@ -16,6 +16,7 @@ use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use vernic_wire::cm::CommId;
 use vernic_wire::mad::MAD_LEN;
 
+use crate::connections::Asker;
 use crate::key::Key;
 
 /// Most requests that are known, at all hosts together.
@@ -35,6 +36,8 @@ pub(crate) struct RequestName {
 #[derive(Clone, Copy, Debug)]
 struct Taken {
     program: Key,
+    /// The sender; `None` of a request for a queue pair of datagrams.
+    asker: Option<Asker>,
     /// A hash of the request, which all copies have.
     hash: u64,
     /// The request's number, in the order of arrival.
@@ -58,7 +61,13 @@ fn hash(mad: &[u8; MAD_LEN]) -> u64 {
 
 impl KnownRequests {
     /// Notes the program that got a request. A request without an id is not noted: it is none.
-    pub(crate) fn note(&mut self, name: RequestName, mad: &[u8; MAD_LEN], program: Key) {
+    pub(crate) fn note(
+        &mut self,
+        name: RequestName,
+        mad: &[u8; MAD_LEN],
+        asker: Option<Asker>,
+        program: Key,
+    ) {
         if name.comm_id == CommId::NONE {
             return;
         }
@@ -71,12 +80,16 @@ impl KnownRequests {
         let number = self.next_number;
         self.next_number += 1;
         self.order.push_back((number, name));
-        self.taken.insert(name, Taken { program, hash: hash(mad), number });
+        self.taken.insert(name, Taken { program, asker, hash: hash(mad), number });
     }
     /// Returns the program that got a request of which this is a copy.
     pub(crate) fn program_of_copy(&self, name: RequestName, mad: &[u8; MAD_LEN]) -> Option<Key> {
         let taken = self.taken.get(&name).filter(|taken| taken.hash == hash(mad));
         taken.map(|taken| taken.program)
+    }
+    /// Returns the sender of the last request for a connection that came to a host from a LID.
+    pub(crate) fn asker(&self, (host, slid): (usize, u16), comm_id: CommId) -> Option<Asker> {
+        self.taken.get(&RequestName { host, slid, comm_id, is_sidr: false })?.asker
     }
     /// Returns the program that got the last request of a name.
     pub(crate) fn program(&self, name: RequestName) -> Option<Key> {
@@ -98,7 +111,7 @@ mod tests {
     fn a_copy_is_the_same_datagram_and_a_later_request_replaces_one() {
         let mut known = KnownRequests::default();
         let (first, second) = ([1; MAD_LEN], [2; MAD_LEN]);
-        known.note(name(7), &first, PROGRAMS[0]);
+        known.note(name(7), &first, None, PROGRAMS[0]);
         assert_eq!(known.program_of_copy(name(7), &first), Some(PROGRAMS[0]));
         assert_eq!(known.program_of_copy(name(7), &second), None);
         assert_eq!(known.program(name(7)), Some(PROGRAMS[0]));
@@ -110,10 +123,10 @@ mod tests {
         ] {
             assert_eq!(known.program(other), None, "{other:?}");
         }
-        known.note(name(7), &second, PROGRAMS[1]);
+        known.note(name(7), &second, None, PROGRAMS[1]);
         assert_eq!(known.program_of_copy(name(7), &first), None);
         assert_eq!(known.program(name(7)), Some(PROGRAMS[1]));
-        known.note(name(0), &first, PROGRAMS[0]);
+        known.note(name(0), &first, None, PROGRAMS[0]);
         assert_eq!(known.program(name(0)), None);
     }
 
@@ -122,14 +135,14 @@ mod tests {
         let mut known = KnownRequests::default();
         let mad = [1; MAD_LEN];
         for _ in 0..2 * MOST {
-            known.note(name(1), &mad, PROGRAMS[0]);
+            known.note(name(1), &mad, None, PROGRAMS[0]);
         }
         assert_eq!((known.taken.len(), known.order.len()), (1, MOST));
         for id in 2..=MOST as u32 {
-            known.note(name(id), &mad, PROGRAMS[1]);
+            known.note(name(id), &mad, None, PROGRAMS[1]);
         }
         assert_eq!(known.program(name(1)), Some(PROGRAMS[0]), "noted last of {MOST}");
-        known.note(name(u32::MAX), &mad, PROGRAMS[1]);
+        known.note(name(u32::MAX), &mad, None, PROGRAMS[1]);
         assert_eq!(known.program(name(1)), None);
         assert_eq!((known.taken.len(), known.order.len()), (MOST, MOST));
     }

@@ -13,10 +13,11 @@
 //! | `questions` | paths, groups and services: a connection for each |
 //! | `administration` | the client of subnet administration of a port |
 //! | `world`, `host` | the subnet with its hosts; one host |
-//! | `program` | one program: packets in both directions |
+//! | `program`, `packet` | one program: packets in both directions; what a packet says |
 //! | `deliver` | which program or agent gets a packet that ended at a host |
 //! | `early` | requests for connections that come before their service is claimed |
-//! | `known` | requests for connections that programs have got |
+//! | `known`, `connections` | requests that programs have got; their connections |
+//! | `host_cm` | what is said for programs that have ended, and for none |
 //! | `agents` | management agents of a port, over `vernic_proto::mad` |
 //! | `manager` | the own subnet manager, at a host |
 //! | `report` | what programs are told of adapters |
@@ -36,17 +37,20 @@ mod cables;
 mod capture;
 mod clients;
 mod commands;
+mod connections;
 pub mod control;
 mod deliver;
 mod door;
 mod early;
 mod error;
 mod host;
+mod host_cm;
 mod issm;
 mod key;
 mod known;
 mod load;
 mod manager;
+mod packet;
 mod program;
 mod questions;
 mod report;

@@ -5,9 +5,11 @@ use vernic_attach::{Connection, PacketBatch, Packets};
 use vernic_fabric::Time;
 use vernic_fabric::link::SubmitError;
 use vernic_fabric::subnet::{NodeId, Subnet};
-use vernic_wire::{Bth, Grh, Lid, Lrh, Opcode, Pkey, PortNum, VirtualLane};
+use vernic_wire::{Bth, Lid, Lrh, Opcode, PortNum, VirtualLane};
 
-use crate::host::Host;
+use crate::connections::Connections;
+use crate::known::KnownRequests;
+use crate::packet::{self, pkey, transport_at};
 
 /// How long packets wait in the receive buffer of the adapter for a program that takes nothing.
 /// After that they are dropped, so that other programs of the host, and whoever sends to them, go
@@ -52,11 +54,22 @@ pub(crate) struct Program {
     pub(crate) news: [u64; 4],
     /// Whether the batch is among those that are sent next.
     pub(crate) is_dirty: bool,
+    /// The connections of the program, as far as its messages tell.
+    pub(crate) connections: Connections,
     batch: PacketBatch,
     blocked_since: Option<Time>,
     /// The last message, while packets of it are held.
     message: Vec<u8>,
     held: Vec<Held>,
+}
+
+/// Where packets of a program go to.
+#[derive(Debug)]
+pub(crate) struct Outlet<'w> {
+    pub(crate) subnet: &'w mut Subnet,
+    /// The program's adapter.
+    pub(crate) node: NodeId,
+    pub(crate) known: &'w KnownRequests,
 }
 
 /// What became of a packet for a program.
@@ -77,6 +90,7 @@ impl Program {
             joins: Vec::new(),
             news: [0; 4],
             is_dirty: false,
+            connections: Connections::default(),
             batch: PacketBatch::new(),
             blocked_since: None,
             message: Vec::new(),
@@ -148,12 +162,12 @@ impl Program {
     }
     /// Sends the packets of a message. Those that the port has no room for are held, with all
     /// behind them of the same service level.
-    pub(crate) fn submit(&mut self, subnet: &mut Subnet, host: &Host, message: &[u8], now: Time) {
+    pub(crate) fn submit(&mut self, outlet: &mut Outlet<'_>, message: &[u8], now: Time) {
         let Some(packets) = Packets::parse(message) else { return };
         let mut full = Full::default();
         let start = message.as_ptr() as usize;
         for (port, packet) in packets {
-            if !self.submit_one(subnet, host.node, port, packet, now, &mut full) {
+            if !self.submit_one(outlet, port, packet, now, &mut full) {
                 let at = packet.as_ptr() as usize - start;
                 self.held.push(Held { port, at, len: packet.len() });
             }
@@ -164,13 +178,13 @@ impl Program {
         }
     }
     /// Tries again to send what is held. Returns whether nothing is held any more.
-    pub(crate) fn retry(&mut self, subnet: &mut Subnet, host: &Host, now: Time) -> bool {
+    pub(crate) fn retry(&mut self, outlet: &mut Outlet<'_>, now: Time) -> bool {
         let (message, mut held) =
             (std::mem::take(&mut self.message), std::mem::take(&mut self.held));
         let mut full = Full::default();
         held.retain(|held| {
             let packet = &message[held.at..held.at + held.len];
-            !self.submit_one(subnet, host.node, held.port, packet, now, &mut full)
+            !self.submit_one(outlet, held.port, packet, now, &mut full)
         });
         (self.message, self.held) = (message, held);
         self.held.is_empty()
@@ -179,23 +193,29 @@ impl Program {
     /// packet was held. Returns whether it is done with.
     fn submit_one(
         &mut self,
-        subnet: &mut Subnet,
-        node: NodeId,
+        outlet: &mut Outlet<'_>,
         port: PortNum,
         packet: &[u8],
         now: Time,
         full: &mut Full,
     ) -> bool {
+        let Outlet { subnet, node, .. } = outlet;
         let level = packet.get(1).map_or(0, |byte| byte >> 4);
         if full.has(port, level) {
             return false;
         }
-        if !is_allowed(subnet, node, port, packet) {
+        if !is_allowed(subnet, *node, port, packet) {
             self.counts.refused += 1;
             return true;
         }
-        match subnet.submit(node, port, packet, now) {
-            Ok(()) => self.counts.sent += 1,
+        match subnet.submit(*node, port, packet, now) {
+            Ok(()) => {
+                self.counts.sent += 1;
+                if let Some(mad) = packet::connection_message(packet) {
+                    let asker = |from: Lid, id| outlet.known.asker((self.host, from.0), id);
+                    self.connections.note_sent((self.slot, port), packet, mad, asker);
+                }
+            }
             Err(SubmitError::Full) => {
                 full.add(port, level);
                 return false;
@@ -230,21 +250,6 @@ pub(crate) fn is_allowed(subnet: &Subnet, node: NodeId, port: PortNum, packet: &
     let is_in_table = pkey(&lrh, packet).is_none_or(|pkey| port.has_pkey(pkey));
     let is_to_port = Lid(lrh.dlid) != Lid::RESERVED;
     is_own && !is_management && !is_from_smi(&lrh, packet) && is_to_port && is_in_table
-}
-
-/// Returns the partition key of a packet; `None` for one without a transport.
-pub(crate) fn pkey(lrh: &Lrh, packet: &[u8]) -> Option<Pkey> {
-    let at = transport_at(lrh)?;
-    packet.get(at..).and_then(|bytes| Bth::parse(bytes).ok()).map(|bth| bth.pkey)
-}
-
-/// Returns where the transport of a packet begins; `None` for a raw packet.
-pub(crate) const fn transport_at(lrh: &Lrh) -> Option<usize> {
-    match lrh.next_header {
-        Lrh::NEXT_BTH => Some(Lrh::LEN),
-        Lrh::NEXT_GRH => Some(Lrh::LEN + Grh::LEN),
-        _ => None,
-    }
 }
 
 /// Whether a datagram says that it is from queue pair 0.

@@ -14,6 +14,7 @@ use vernic_wire::PortNum;
 use crate::agents::PortAgents;
 use crate::clients::{Clients, MAX_CLIENTS, OpenPort, Role};
 use crate::deliver;
+use crate::host_cm::HostCm;
 use crate::key::Key;
 use crate::program::{MAX_JOINS, Program};
 use crate::report;
@@ -88,7 +89,7 @@ pub(crate) fn program(
     match DataRequest::parse(message).ok_or(End)? {
         DataRequest::Attach { .. } => Err(End),
         DataRequest::Packets(packets) => {
-            program.submit(&mut world.subnet, &world.hosts[at], message, now);
+            program.submit(&mut world.outlet(at), message, now);
             if program.has_held() {
                 world.held.push(key);
                 clients.change(key).ok_or(End)?.reads = false;
@@ -129,13 +130,17 @@ fn leave(world: &mut World, at: usize, slot: u16, group: &Membership) {
     }
 }
 
-/// Undoes all that a program has done.
-pub(crate) fn detach(world: &mut World, program: &Program) {
+/// Undoes all that a program has done. Peers of connections that it has not ended are told.
+pub(crate) fn detach(world: &mut World, program: &Program, now: Time) {
     for group in &program.joins {
         leave(world, program.host, program.slot, group);
     }
     let host = &mut world.hosts[program.host];
     host.detach(program.slot);
+    for orphan in program.connections.orphans() {
+        host.cm.get_or_insert_with(|| Box::new(HostCm::new())).end_for(orphan, now);
+        world.speaking.insert(program.host);
+    }
     tracing::debug!(host = %host.name, slot = program.slot, "program gone");
 }
 

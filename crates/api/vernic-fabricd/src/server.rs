@@ -371,7 +371,7 @@ impl Server {
     fn end(&mut self, key: Key, now: Time) {
         let Some(client) = self.clients.remove(key) else { return };
         match client.role {
-            Role::Program(program) => requests::detach(&mut self.world, &program),
+            Role::Program(program) => requests::detach(&mut self.world, &program, now),
             Role::Mad(Some(open)) => {
                 requests::close_port(&mut self.world, open, now);
                 self.clients.remove(open.datagrams);
@@ -399,6 +399,7 @@ impl Server {
         self.retry_waiting(now);
         let mut gone = Vec::new();
         self.serve_agents(&mut gone, now);
+        self.world.serve_host_cms(now);
         self.cables.transmit(&mut self.world.subnet, self.clients.epoll().as_fd(), now);
         self.flush(now);
         if self.tell_changes(&mut gone) {
@@ -432,7 +433,7 @@ impl Server {
             let Some(program) = client.program() else { return false };
             let at = program.host;
             any = true;
-            let is_done = program.retry(&mut world.subnet, &world.hosts[at], now);
+            let is_done = program.retry(&mut world.outlet(at), now);
             client.reads = is_done;
             if !is_done && client.hung_up.is_some_and(|since| now.since(since) >= LAST_PACKETS_NS) {
                 gone.push(*key);

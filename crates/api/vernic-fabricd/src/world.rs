@@ -17,6 +17,7 @@ use crate::host::{Host, HostPort};
 use crate::key::Key;
 use crate::known::KnownRequests;
 use crate::manager::{ManagerOptions, OwnManager};
+use crate::program::Outlet;
 
 /// What a connection is to be told.
 #[derive(Debug)]
@@ -42,6 +43,8 @@ pub(crate) struct World {
     pub(crate) waiting: Vec<(NodeId, PortNum)>,
     /// Ports that were opened for management, by host and port.
     pub(crate) managed: BTreeSet<(usize, u8)>,
+    /// Hosts whose own connection manager has something to say.
+    pub(crate) speaking: BTreeSet<usize>,
     pub(crate) scratch: Vec<u8>,
     /// Requests for connections whose service nobody has claimed.
     pub(crate) early: EarlyRequests,
@@ -76,6 +79,7 @@ impl World {
             held: Vec::new(),
             waiting: Vec::new(),
             managed: BTreeSet::new(),
+            speaking: BTreeSet::new(),
             scratch: Vec::new(),
             early: EarlyRequests::default(),
             known: KnownRequests::default(),
@@ -118,6 +122,20 @@ impl World {
             Refusal::new(RefusalKind::NoSuchNode, text)
         })
     }
+    /// Returns where packets of a host's programs go to.
+    pub(crate) fn outlet(&mut self, at: usize) -> Outlet<'_> {
+        Outlet { subnet: &mut self.subnet, node: self.hosts[at].node, known: &self.known }
+    }
+    /// Sends what hosts say for programs that have ended, and for none.
+    pub(crate) fn serve_host_cms(&mut self, now: Time) {
+        let Self { speaking, hosts, subnet, .. } = self;
+        speaking.retain(|at| {
+            let host = &mut hosts[*at];
+            let Some(cm) = &mut host.cm else { return false };
+            cm.serve(subnet, host.node, now);
+            !cm.is_idle()
+        });
+    }
     /// Sends and delivers datagrams of all agents, and answers of subnet administration; `tell`
     /// brings one to a connection.
     pub(crate) fn serve_agents(&mut self, now: Time, mut tell: impl FnMut(Key, News)) {
@@ -152,7 +170,10 @@ impl World {
             port.agents.as_ref()?.next_deadline()
         };
         let manager = self.manager.as_ref().and_then(OwnManager::next_deadline);
-        self.managed.iter().filter_map(port).chain(manager).chain(self.early.next_due()).min()
+        let speaking = self.speaking.iter().filter_map(|at| self.hosts[*at].cm.as_ref());
+        let of_hosts = speaking.filter_map(|cm| cm.next_deadline());
+        let of_ports = self.managed.iter().filter_map(port);
+        of_ports.chain(of_hosts).chain(manager).chain(self.early.next_due()).min()
     }
     /// Starts the own subnet manager, at the last host. Returns whether there is a host for it.
     pub(crate) fn start_manager(&mut self, options: ManagerOptions, now: Time) -> bool {

@@ -17,11 +17,12 @@ use vernic_fabric::topology::Topology;
 use vernic_fabricd::control::{Answer, LinkChange, Request};
 use vernic_fabricd::{ManagerOptions, Options};
 use vernic_wire::cm::{
-    CmMessage, CmaHeader, CommId, Dreq, GSI_QKEY, Rej, Rep, Req, ServiceId, SidrReq,
+    CmMessage, CmaHeader, CommId, Drep, Dreq, GSI_QKEY, Rej, RejReason, Rep, Req, ServiceId,
+    SidrReq, SidrStatus,
 };
 use vernic_wire::mad::{MAD_LEN, MgmtClass};
 use vernic_wire::sa::{JoinState, McMemberRecord, MemberComponents, PathRecord};
-use vernic_wire::{Gid, Lid, Pkey, PortNum, Qkey};
+use vernic_wire::{Gid, Lid, Pkey, PortNum, Qkey, Qpn};
 
 const GROUP: Gid = Gid([0xFF, 0x12, 0xA0, 0x1B, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
 
@@ -263,8 +264,8 @@ fn claim(
     refused_or(claim)
 }
 
-/// A request for a service, to an address if there is one.
-fn request(lids: [Lid; 2], service: u64, to: Option<IpAddr>, is_sidr: bool) -> Vec<u8> {
+/// A request for a service that its sender calls `id`, to an address if there is one.
+fn request(lids: [Lid; 2], id: CommId, service: u64, to: Option<IpAddr>, is_sidr: bool) -> Vec<u8> {
     let mut data = [0; CmaHeader::LEN];
     if let Some(to) = to {
         let from = if to.is_ipv4() { IpAddr::from([10, 0, 0, 9]) } else { [9_u16; 8].into() };
@@ -273,10 +274,21 @@ fn request(lids: [Lid; 2], service: u64, to: Option<IpAddr>, is_sidr: bool) -> V
     let service_id = ServiceId(service);
     let message = if is_sidr {
         let private_data = data[..].try_into().unwrap();
-        CmMessage::SidrReq(SidrReq { service_id, private_data, ..SidrReq::default() })
+        CmMessage::SidrReq(SidrReq {
+            request_id: id,
+            service_id,
+            private_data,
+            ..SidrReq::default()
+        })
     } else {
         let private_data = data[..].try_into().unwrap();
-        CmMessage::Req(Req { service_id, private_data, ..Req::default() })
+        CmMessage::Req(Req {
+            local_comm_id: id,
+            service_id,
+            path_mtu: 3,
+            private_data,
+            ..Req::default()
+        })
     };
     packet_of(lids, message)
 }
@@ -291,33 +303,32 @@ fn packet_of(lids: [Lid; 2], message: CmMessage) -> Vec<u8> {
 fn requests_come_to_the_program_with_the_nearest_claim() {
     let fabric = managed("claims", 2);
     let (from, _) = fabric.attach("h1");
-    let (first, _) = fabric.attach("h2");
     let (second, _) = fabric.attach("h2");
     let (third, _) = fabric.attach("h2");
     let lids = ["h1", "h2"].map(|host| port(&fabric, host).lid);
     let (here, there) = (IpAddr::from([10, 0, 0, 2]), IpAddr::from([0xFD00, 0, 0, 0, 0, 0, 0, 2]));
     let mapped: IpAddr = Ipv4Addr::new(10, 0, 0, 2).to_ipv6_mapped().into();
     let service = 0x0106_1234;
-    let arrives = |client: &DataClient, service, to, is_sidr| {
-        send(&from, &[request(lids, service, to, is_sidr)]);
+    let mut id = id_of(&from, 0);
+    let mut ask = |service, to, is_sidr| {
+        id.0 += 1;
+        send(&from, &[request(lids, id, service, to, is_sidr)]);
+    };
+    let mut arrives = |client: &DataClient, service, to, is_sidr| {
+        ask(service, to, is_sidr);
         let came = receive_batch(client);
         let (_, message) = CmMessage::parse(&came[0]).unwrap();
         assert_eq!(came.len(), 1);
         assert_eq!(matches!(message, CmMessage::SidrReq(_)), is_sidr);
     };
-    arrives(&first, service, Some(here), false);
     let for_here = claim(&fabric, &second, service, Some(here)).unwrap();
     let for_there = claim(&fabric, &third, service, Some(there)).unwrap();
     for is_sidr in [false, true] {
         arrives(&second, service, Some(here), is_sidr);
         arrives(&second, service, Some(mapped), is_sidr);
         arrives(&third, service, Some(there), is_sidr);
-        // Without an address, to another one, for another service: the first program rejects it.
-        arrives(&first, service, None, is_sidr);
-        arrives(&first, service, Some([10, 0, 0, 3].into()), is_sidr);
-        arrives(&first, service + 1, Some(here), is_sidr);
     }
-    for (client, address) in [(&third, Some(here)), (&second, Some(mapped)), (&first, None)] {
+    for (client, address) in [(&third, Some(here)), (&second, Some(mapped)), (&third, None)] {
         let refusal = claim(&fabric, client, service, address).unwrap_err();
         assert_eq!(refusal.kind, RefusalKind::Taken, "{address:?}");
     }
@@ -328,13 +339,150 @@ fn requests_come_to_the_program_with_the_nearest_claim() {
     arrives(&second, service, None, false);
     // A program that ends has no claims, though their connections are still there.
     drop(second);
-    eventually("the program is gone", || (fabric.programs("h2") == 2).then_some(()));
+    eventually("the program is gone", || (fabric.programs("h2") == 1).then_some(()));
     let _again = claim(&fabric, &third, service, None).unwrap();
     drop((for_here, for_all));
     arrives(&third, service, Some(here), false);
     let gone =
         ServiceClaim::claim_over(fabric.connect(Purpose::Question), "h2", 999, ServiceId(1), None);
     assert_eq!(kind(refused_or(gone)).unwrap_err(), RefusalKind::Invalid);
+    fabric.stop();
+}
+
+/// A communication id of a program.
+fn id_of(program: &DataClient, low: u32) -> CommId {
+    CommId((u32::from(program.slot()) << 22) | low)
+}
+
+/// The next message of connection management that comes to a program.
+fn next_message(program: &DataClient) -> CmMessage {
+    let came = receive_batch(program);
+    assert_eq!(came.len(), 1);
+    CmMessage::parse(&came[0]).unwrap().1
+}
+
+#[test]
+fn a_host_rejects_what_is_for_no_program() {
+    let fabric = managed("nobody", 2);
+    let (from, _) = fabric.attach("h1");
+    let lids = ["h1", "h2"].map(|host| port(&fabric, host).lid);
+    let (service, here) = (0x0106_1234, IpAddr::from([10, 0, 0, 2]));
+    let rejected = |id, to, service, reason| {
+        send(&from, &[request(lids, id, service, to, false)]);
+        let CmMessage::Rej(rej) = next_message(&from) else { panic!("a REJ") };
+        assert_eq!((rej.remote_comm_id, rej.reason), (id, reason));
+        let request_id = CommId(id.0 | 1 << 20);
+        send(&from, &[request(lids, request_id, service, to, true)]);
+        let CmMessage::SidrRep(rep) = next_message(&from) else { panic!("a SIDR_REP") };
+        assert_eq!((rep.request_id, rep.status), (request_id, SidrStatus::UNSUPPORTED_SERVICE));
+    };
+    let no_service = RejReason::INVALID_SERVICE_ID;
+    rejected(id_of(&from, 1), Some(here), service, no_service);
+    let (program, _) = fabric.attach("h2");
+    let _claimed = claim(&fabric, &program, service, Some(here)).unwrap();
+    // Without an address, to another one, for another service.
+    rejected(id_of(&from, 2), None, service, no_service);
+    rejected(id_of(&from, 3), Some([10, 0, 0, 3].into()), service, no_service);
+    rejected(id_of(&from, 4), Some(here), service + 1, no_service);
+    for slot_is_free in [false, true] {
+        let theirs = if slot_is_free { CommId(999 << 22) } else { CommId(5) };
+        let rep = Rep { local_comm_id: id_of(&from, 5), remote_comm_id: theirs, ..Rep::default() };
+        send(&from, &[packet_of(lids, rep.into())]);
+        let CmMessage::Rej(rej) = next_message(&from) else { panic!("a REJ") };
+        assert_eq!(rej.reason, RejReason::INVALID_COMM_ID);
+        let ids = (id_of(&from, 5), theirs);
+        let dreq = Dreq { local_comm_id: ids.0, remote_comm_id: ids.1, ..Dreq::default() };
+        send(&from, &[packet_of(lids, dreq.into())]);
+        let CmMessage::Drep(drep) = next_message(&from) else { panic!("a DREP") };
+        assert_eq!((drep.remote_comm_id, drep.local_comm_id), ids);
+    }
+    fabric.stop();
+}
+
+#[test]
+fn peers_of_a_program_that_is_gone_hear_that_their_connections_are_over() {
+    let fabric = managed("killed", 2);
+    let (active, _) = fabric.attach("h1");
+    let (passive, _) = fabric.attach("h2");
+    let lids = ["h1", "h2"].map(|host| port(&fabric, host).lid);
+    let back = [lids[1], lids[0]];
+    let service = 0x0106_1234;
+    let _claimed = claim(&fabric, &passive, service, None).unwrap();
+    let req = |low| Req {
+        local_comm_id: id_of(&active, low),
+        service_id: ServiceId(service),
+        local_qpn: Qpn::new(0x111),
+        ..Req::default()
+    };
+    let rep = |low| Rep {
+        local_comm_id: id_of(&passive, low),
+        remote_comm_id: id_of(&active, low),
+        local_qpn: Qpn::new(0x222),
+        ..Rep::default()
+    };
+    // The first connection is up; the second one is ended in order; the third one is not answered.
+    for low in 1..=3 {
+        send(&active, &[packet_of(lids, req(low).into())]);
+        assert_eq!(next_message(&passive), req(low).into());
+    }
+    for low in 1..=2 {
+        send(&passive, &[packet_of(back, rep(low).into())]);
+        assert_eq!(next_message(&active), rep(low).into());
+    }
+    let ids = |low| (id_of(&active, low), id_of(&passive, low));
+    let drep = Drep { local_comm_id: ids(2).0, remote_comm_id: ids(2).1, ..Drep::default() };
+    send(&active, &[packet_of(lids, drep.into())]);
+    assert_eq!(next_message(&passive), drep.into());
+    let (first, third) = (ids(1), ids(3));
+    drop(active);
+    let mut came = Vec::new();
+    while came.len() < 2 {
+        let batch = receive_batch(&passive);
+        came.extend(batch.iter().map(|mad| CmMessage::parse(mad).unwrap().1));
+    }
+    let dreq = came.iter().find_map(|message| match message {
+        CmMessage::Dreq(dreq) => Some((dreq.local_comm_id, dreq.remote_comm_id, dreq.remote_qpn)),
+        _ => None,
+    });
+    assert_eq!(dreq, Some((first.0, first.1, Qpn::new(0x222))), "{came:?}");
+    let rej = came.iter().find_map(|message| match message {
+        CmMessage::Rej(rej) => Some((rej.local_comm_id, rej.reason)),
+        _ => None,
+    });
+    assert_eq!(rej, Some((third.0, RejReason::TIMEOUT)), "{came:?}");
+    assert_eq!(came.len(), 2, "{came:?}");
+    // The host repeats the DREQ until it is answered, and answers copies of what it has answered.
+    let drep = Drep { local_comm_id: first.1, remote_comm_id: first.0, ..Drep::default() };
+    let repeated = next_message(&passive);
+    assert!(matches!(repeated, CmMessage::Dreq(_)), "{repeated:?}");
+    send(&passive, &[packet_of(back, drep.into())]);
+    fabric.stop();
+}
+
+#[test]
+fn the_passive_side_is_told_for_as_well() {
+    let fabric = managed("killed-passive", 2);
+    let (active, _) = fabric.attach("h1");
+    let (passive, _) = fabric.attach("h2");
+    let lids = ["h1", "h2"].map(|host| port(&fabric, host).lid);
+    let service = 0x0106_1234;
+    let _claimed = claim(&fabric, &passive, service, None).unwrap();
+    let (ours, theirs) = (id_of(&active, 1), id_of(&passive, 1));
+    let req = Req {
+        local_comm_id: ours,
+        service_id: ServiceId(service),
+        local_qpn: Qpn::new(0x111),
+        ..Req::default()
+    };
+    send(&active, &[packet_of(lids, req.into())]);
+    assert_eq!(next_message(&passive), req.into());
+    let rep = Rep { local_comm_id: theirs, remote_comm_id: ours, ..Rep::default() };
+    send(&passive, &[packet_of([lids[1], lids[0]], rep.into())]);
+    assert_eq!(next_message(&active), rep.into());
+    drop(passive);
+    let CmMessage::Dreq(dreq) = next_message(&active) else { panic!("a DREQ") };
+    let said = (dreq.local_comm_id, dreq.remote_comm_id, dreq.remote_qpn);
+    assert_eq!(said, (theirs, ours, Qpn::new(0x111)));
     fabric.stop();
 }
 
@@ -369,29 +517,17 @@ fn what_follows_a_request_comes_to_its_program() {
         arrives(&second, copy);
     }
     arrives(&first, req(2).into());
-    let of_same_id = Req { local_qpn: vernic_wire::Qpn::new(77), ..req(9) };
+    let of_same_id = Req { local_qpn: Qpn::new(77), ..req(9) };
     arrives(&first, of_same_id.into());
     arrives(&second, withdrawn(1));
     arrives(&first, withdrawn(9));
-    let ids = [(u32::from(second.slot()) << 22) | 5, 5];
     let about = |id| {
-        let id = CommId(id);
         let (rep, dreq) = (Rep { remote_comm_id: id, ..Rep::default() }, Dreq::default());
         [rep.into(), Dreq { remote_comm_id: id, ..dreq }.into()]
     };
-    for message in about(ids[0]) {
+    for message in about(id_of(&second, 5)) {
         arrives(&second, message);
     }
-    drop(second);
-    eventually("the program is gone", || (fabric.programs("h2") == 1).then_some(()));
-    // The first program says for it that there is no such connection.
-    for id in ids {
-        for message in about(id) {
-            arrives(&first, message);
-        }
-    }
-    send(&from, &[packet_of(lids, withdrawn(1))]);
-    arrives(&first, req(1).into());
     fabric.stop();
 }
 

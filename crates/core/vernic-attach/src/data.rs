@@ -9,9 +9,8 @@
 //! | port | fabric | a port, whenever something of it has changed |
 //!
 //! A connection request (REQ, SIDR_REQ) goes to the program that has claimed its service
-//! ([`question`](crate::question)), or to the one with the lowest slot, which rejects it. Other
-//! messages of connection management go to the slot in the high bits of the receiver's
-//! communication id.
+//! ([`question`](crate::question)), or the host rejects it. Other messages of connection management
+//! go to the slot in the high bits of the receiver's communication id.
 
 use vernic_wire::{Gid, Lid, PortNum};
 
