@@ -5,10 +5,10 @@
 //! programs: the port leaves a group when the last program has left it. Made with the first
 //! question of a program, and there to stay.
 //!
-//! The agent takes no requests. So reports of notices stay with the program that has registered for
-//! them.
+//! Reports of notices come to a second agent, which is there while somebody wants them: one agent
+//! of a port may take them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use vernic_attach::question::Answer;
 use vernic_attach::{Refusal, RefusalKind};
@@ -16,8 +16,9 @@ use vernic_fabric::Time;
 use vernic_fabric::attributes::{PortAttributes, PortState};
 use vernic_proto::mad::{AgentId, Agents, Outcome, RegisterError, Registration};
 use vernic_proto::sa::{PathQuery, SaClient, SaConfig, SaError, SaEvent, SaPort, SaUser, Ticket};
-use vernic_wire::mad::MgmtClass;
+use vernic_wire::mad::{Method, MgmtClass};
 use vernic_wire::sa::{CLASS_VERSION, JoinState, McMemberRecord, MemberComponents};
+use vernic_wire::smp::TrapNumber;
 use vernic_wire::{Gid, Lid, Qpn};
 
 use crate::key::Key;
@@ -30,6 +31,24 @@ pub(crate) struct PortAdministration {
     /// Connections that wait for a path, by ticket, and where the path is to end.
     paths: BTreeMap<u64, (Key, Gid)>,
     last_ticket: u64,
+    /// The agent that takes reports, while there are connections that want notices.
+    reports: Option<AgentId>,
+    listeners: BTreeSet<Key>,
+}
+
+/// Notices that connections get: ports that come and go, groups that are made and deleted (IBTA
+/// 13.4.8.2).
+const NOTICES: [TrapNumber; 4] = [TrapNumber(64), TrapNumber(65), TrapNumber(66), TrapNumber(67)];
+
+fn registration(methods: u128) -> Registration {
+    Registration {
+        qpn: Qpn::GSI,
+        class: MgmtClass::SUBNET_ADMIN,
+        class_version: CLASS_VERSION,
+        methods,
+        oui: 0,
+        rmpp: true,
+    }
 }
 
 impl PortAdministration {
@@ -41,17 +60,11 @@ impl PortAdministration {
         agents: &mut Agents,
         attributes: &PortAttributes,
     ) -> Result<Self, RegisterError> {
-        let agent = agents.register(&Registration {
-            qpn: Qpn::GSI,
-            class: MgmtClass::SUBNET_ADMIN,
-            class_version: CLASS_VERSION,
-            methods: 0,
-            oui: 0,
-            rmpp: true,
-        })?;
+        let agent = agents.register(&registration(0))?;
         let mut client = SaClient::new(SaConfig::default());
         client.handle_port(port_of(attributes));
-        Ok(Self { client, agent, paths: BTreeMap::new(), last_ticket: 0 })
+        let (paths, listeners) = (BTreeMap::new(), BTreeSet::new());
+        Ok(Self { client, agent, paths, last_ticket: 0, reports: None, listeners })
     }
     /// Takes a port that has changed, and whether the subnet manager wants all to be registered
     /// again.
@@ -107,6 +120,42 @@ impl PortAdministration {
     pub(crate) fn leave(&mut self, asker: Key, mgid: Gid, how: JoinState) {
         self.client.leave(SaUser(asker.bits()), mgid, how);
     }
+    /// Lets a connection have notices.
+    ///
+    /// # Errors
+    /// The refusal to be told: another program has registered for reports, for one.
+    pub(crate) fn hear_notices(&mut self, agents: &mut Agents, asker: Key) -> Result<(), Refusal> {
+        if self.reports.is_none() {
+            let agent = agents.register(&registration(1 << Method::REPORT.0));
+            self.reports = Some(agent.map_err(|error| {
+                let text = format!("the port does not take reports of notices: {error}");
+                Refusal::new(RefusalKind::Taken, text)
+            })?);
+        }
+        self.listeners.insert(asker);
+        for number in NOTICES {
+            if let Err(error) = self.client.subscribe(SaUser(asker.bits()), number) {
+                self.end_notices(agents, asker);
+                return Err(no_notices(number, error));
+            }
+        }
+        Ok(())
+    }
+    /// Gives a connection no notices any more. Returns whether it had them.
+    pub(crate) fn end_notices(&mut self, agents: &mut Agents, asker: Key) -> bool {
+        if !self.listeners.remove(&asker) {
+            return false;
+        }
+        for number in NOTICES {
+            self.client.unsubscribe(SaUser(asker.bits()), number);
+        }
+        if self.listeners.is_empty()
+            && let Some(agent) = self.reports.take()
+        {
+            agents.unregister(agent);
+        }
+        true
+    }
     /// Takes what the agent has got, gives it what is to be sent, and yields answers for
     /// connections. Returns whether there is something to be sent.
     pub(crate) fn serve(
@@ -117,6 +166,11 @@ impl PortAdministration {
     ) -> bool {
         while let Some(delivery) = agents.poll_deliver(self.agent) {
             self.client.handle_outcome(now, delivery.outcome, &delivery.mad);
+        }
+        while let Some(delivery) = self.reports.and_then(|agent| agents.poll_deliver(agent)) {
+            if delivery.address.lid == self.client.manager() {
+                self.client.handle_report(delivery.address, &delivery.mad);
+            }
         }
         self.client.handle_timeout(now);
         let mut has_sent = false;
@@ -141,11 +195,18 @@ impl PortAdministration {
                 SaEvent::NotJoined { user, mgid, error, .. } => {
                     tell(Key::from_bits(user.0), Err(no_member(mgid, error)));
                 }
+                SaEvent::Notice { user, notice } => {
+                    tell(Key::from_bits(user.0), Ok(Answer::Notice(notice)));
+                }
+                SaEvent::Subscription { user, number, answer: Err(error) } => {
+                    let asker = Key::from_bits(user.0);
+                    if self.end_notices(agents, asker) {
+                        tell(asker, Err(no_notices(number, error)));
+                    }
+                }
+                SaEvent::Subscription { answer: Ok(()), .. } => {}
                 // Nobody here asks for them.
-                SaEvent::Table { .. }
-                | SaEvent::Service { .. }
-                | SaEvent::Subscription { .. }
-                | SaEvent::Notice { .. } => {}
+                SaEvent::Table { .. } | SaEvent::Service { .. } => {}
             }
         }
         has_sent
@@ -166,6 +227,10 @@ fn no_path(dgid: Gid, error: SaError) -> Refusal {
 
 fn no_member(mgid: Gid, error: SaError) -> Refusal {
     Refusal::new(kind_of(error), format!("the port is no member of group {mgid}: {error}"))
+}
+
+fn no_notices(number: TrapNumber, error: SaError) -> Refusal {
+    Refusal::new(kind_of(error), format!("notices {} do not come: {error}", number.0))
 }
 
 const fn kind_of(error: SaError) -> RefusalKind {

@@ -86,6 +86,8 @@ pub(crate) enum What {
     Group(PortNum, Gid, JoinState),
     /// Requests for a service.
     Service(ServiceId),
+    /// Notices to a port.
+    Notices(PortNum),
 }
 
 /// A connection.

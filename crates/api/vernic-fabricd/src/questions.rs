@@ -1,10 +1,11 @@
-//! Questions of programs: paths and groups, which subnet administration answers, and claims of
-//! services. Each has a connection of its own, and what was asked for ends with it.
+//! Questions of programs: paths, groups and notices, which subnet administration answers, and
+//! claims of services. Each has a connection of its own, and what was asked for ends with it.
 
 use vernic_attach::question::{Answer, PathAsked, Question};
 use vernic_attach::{Refusal, RefusalKind};
 use vernic_fabric::Time;
 use vernic_fabric::attributes::PortAttributes;
+use vernic_proto::mad::Agents;
 use vernic_proto::sa::PathQuery;
 use vernic_wire::sa::{McMemberRecord, MemberComponents};
 use vernic_wire::{Gid, PortNum};
@@ -32,6 +33,10 @@ pub(crate) fn ask(
         Question::Group { host, port, record, components } => {
             join(world, key, (host, port), &record, components)
         }
+        Question::Notices { host, port } => port_of(world, host, port).and_then(|of| {
+            of.administration.hear_notices(of.agents, key)?;
+            Ok(Asked { host: of.host, what: What::Notices(port) })
+        }),
         Question::Service { host, slot, service, address } => world.host(host).and_then(|at| {
             world.hosts[at].claim(key, slot, service, address)?;
             Ok(Asked { host: at, what: What::Service(service) })
@@ -58,10 +63,16 @@ pub(crate) fn end(world: &mut World, key: Key, asked: Asked) {
     let host = &mut world.hosts[asked.host];
     let (port, what) = match asked.what {
         What::Service(service) => return host.end_claim(key, service),
-        What::Path(port, _) | What::Group(port, ..) => (host.port(port), asked.what),
+        What::Path(port, _) | What::Group(port, ..) | What::Notices(port) => {
+            (host.port(port), asked.what)
+        }
     };
-    let Some(administration) = port.and_then(|port| port.administration.as_mut()) else { return };
+    let Some(HostPort { agents: Some(agents), administration: Some(administration), .. }) = port
+    else {
+        return;
+    };
     match what {
+        What::Notices(_) => _ = administration.end_notices(agents.own(), key),
         What::Path(_, ticket) => administration.withdraw(ticket),
         What::Group(_, mgid, how) => administration.leave(key, mgid, how),
         What::Service(_) => {}
@@ -94,7 +105,7 @@ fn ask_path(
     asked: &PathAsked,
     now: Time,
 ) -> Result<Asked, Refusal> {
-    let (host, attributes, administration) = administration(world, host, port)?;
+    let PortOf { host, attributes, administration, .. } = port_of(world, host, port)?;
     check_own(attributes, "a path begins", asked.sgid)?;
     let query = PathQuery {
         service_id: asked.service,
@@ -112,7 +123,7 @@ fn join(
     record: &McMemberRecord,
     components: MemberComponents,
 ) -> Result<Asked, Refusal> {
-    let (host, attributes, administration) = administration(world, host, port)?;
+    let PortOf { host, attributes, administration, .. } = port_of(world, host, port)?;
     check_own(attributes, "the member of a group is", record.port_gid)?;
     let how = record.join_state;
     if how.iter_names().count() != 1 || how.bits().count_ones() != 1 {
@@ -128,12 +139,16 @@ fn join(
     Ok(Asked { host, what: What::Group(port, record.mgid, how) })
 }
 
-/// Returns a host, one of its ports, and the client of the port, which is made if there is none.
-fn administration<'w>(
-    world: &'w mut World,
-    host: &str,
-    number: PortNum,
-) -> Result<(usize, &'w PortAttributes, &'w mut PortAdministration), Refusal> {
+/// A port of a host, with its client of subnet administration.
+struct PortOf<'w> {
+    host: usize,
+    attributes: &'w PortAttributes,
+    administration: &'w mut PortAdministration,
+    agents: &'w mut Agents,
+}
+
+/// Returns a port of a host. Its client is made if there is none.
+fn port_of<'w>(world: &'w mut World, host: &str, number: PortNum) -> Result<PortOf<'w>, Refusal> {
     let at = world.host(host)?;
     check_port(world, at, number)?;
     let World { hosts, subnet, managed, .. } = world;
@@ -141,16 +156,16 @@ fn administration<'w>(
     let missing = || Refusal::new(RefusalKind::NoSuchPort, "the adapter has no such port");
     let attributes = subnet.port(node, number).ok_or_else(missing)?;
     let HostPort { agents, administration, .. } = hosts[at].port(number).ok_or_else(missing)?;
+    let agents = agents.get_or_insert_with(|| Box::new(PortAgents::new())).own();
     if administration.is_none() {
         managed.insert((at, number.0));
-        let agents = agents.get_or_insert_with(|| Box::new(PortAgents::new()));
-        let started = PortAdministration::start(agents.own(), attributes);
+        let started = PortAdministration::start(agents, attributes);
         let started =
             started.map_err(|error| Refusal::new(RefusalKind::TooMany, error.to_string()))?;
         *administration = Some(Box::new(started));
     }
     let administration = administration.as_deref_mut().ok_or_else(missing)?;
-    Ok((at, attributes, administration))
+    Ok(PortOf { host: at, attributes, administration, agents })
 }
 
 /// Checks that a GID is one of a port.

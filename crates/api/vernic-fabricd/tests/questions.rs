@@ -9,8 +9,8 @@ use common::{Fabric, Manager, ONE, datagram, eventually, receive_batch, send};
 use vernic_attach::hello::Purpose;
 use vernic_attach::question::Question;
 use vernic_attach::{
-    AttachError, DataClient, GroupJoin, MAX_MESSAGE, MadClient, PathAsked, PathQuestion, Refusal,
-    RefusalKind, Registration, ServiceClaim,
+    AttachError, DataClient, GroupJoin, MAX_MESSAGE, MadClient, Notices, PathAsked, PathQuestion,
+    Refusal, RefusalKind, Registration, ServiceClaim,
 };
 use vernic_fabric::manager::Routing;
 use vernic_fabric::topology::Topology;
@@ -20,8 +20,9 @@ use vernic_wire::cm::{
     CmMessage, CmaHeader, CommId, Drep, Dreq, GSI_QKEY, Rej, RejReason, Rep, Req, ServiceId,
     SidrReq, SidrStatus,
 };
-use vernic_wire::mad::{MAD_LEN, MgmtClass};
+use vernic_wire::mad::{MAD_LEN, Method, MgmtClass};
 use vernic_wire::sa::{JoinState, McMemberRecord, MemberComponents, PathRecord};
+use vernic_wire::smp::TrapNumber;
 use vernic_wire::{Gid, Lid, Pkey, PortNum, Qkey, Qpn};
 
 const GROUP: Gid = Gid([0xFF, 0x12, 0xA0, 0x1B, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 7]);
@@ -346,6 +347,56 @@ fn requests_come_to_the_program_with_the_nearest_claim() {
     let gone =
         ServiceClaim::claim_over(fabric.connect(Purpose::Question), "h2", 999, ServiceId(1), None);
     assert_eq!(kind(refused_or(gone)).unwrap_err(), RefusalKind::Invalid);
+    fabric.stop();
+}
+
+#[test]
+fn all_programs_of_a_port_hear_notices() {
+    let fabric = managed("notices", 2);
+    let hear = || Notices::ask_over(fabric.connect(Purpose::Question), "h1", ONE).unwrap();
+    let (mut first, mut second) = (hear(), hear());
+    let notice_of = |notices: &mut Notices, number| {
+        eventually("a notice", || {
+            let notice = refused_or(notices.poll()?).unwrap();
+            let gid: [u8; 16] = notice.details[6..22].try_into().unwrap();
+            (notice.number == TrapNumber(number) && Gid(gid) == GROUP).then_some(())
+        });
+    };
+    // Subscriptions are under way: a group is made until each program has heard of one.
+    let made = |notices: &mut [&mut Notices]| {
+        eventually("subscriptions", || {
+            let mut member = join(&fabric, "h2", MADE);
+            joined(&mut member).unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            notices.iter_mut().all(|notices| notices.poll().is_some()).then_some(())
+        });
+    };
+    made(&mut [&mut first, &mut second]);
+    eventually("the group has gone", || (!exists(&fabric, "h2")).then_some(()));
+    let mut member = join(&fabric, "h2", MADE);
+    joined(&mut member).unwrap();
+    for notices in [&mut first, &mut second] {
+        notice_of(notices, 66);
+    }
+    // One that ends takes nothing from the others.
+    drop(first);
+    drop(member);
+    notice_of(&mut second, 67);
+    // The last one gives up the reports, which then may be a program's.
+    let reports = || {
+        let mads = MadClient::over(fabric.connect(Purpose::Mad)).open("h1", ONE, false).unwrap();
+        let mut methods = [0; 4];
+        methods[0] = 1 << Method::REPORT.0;
+        let class = MgmtClass::SUBNET_ADMIN;
+        let wanted = Registration { class, class_version: 2, methods, ..Registration::default() };
+        mads.register(&wanted).map(|_| mads)
+    };
+    assert!(reports().is_err());
+    drop(second);
+    let taken = eventually("reports are free", || reports().ok());
+    let refused = eventually("an answer", || hear().poll());
+    assert_eq!(kind(refused_or(refused)).unwrap_err(), RefusalKind::Taken);
+    drop(taken);
     fabric.stop();
 }
 

@@ -529,7 +529,7 @@ fn bring_up(
 /// The path of a record, as messages of communication management have it.
 fn path_of(record: &PathRecord, lmc: u8) -> CmPath {
     let lids = LidPath {
-        port: crate::administration::PORT,
+        port: crate::port::PORT,
         local: record.slid,
         remote: record.dlid,
         service_level: record.service_level.value(),

@@ -10,8 +10,8 @@ use vernic::{
 use vernic_ipoib::{Route, Source};
 use vernic_wire::{Gid, Lid, Qkey, Qpn};
 
-use crate::administration::PORT;
 use crate::error::IpoibError;
+use crate::port::PORT;
 
 /// Bytes before each datagram in its receive: the GRH, or nothing that counts (IBTA 11.4.1.2).
 const GRH: usize = 40;

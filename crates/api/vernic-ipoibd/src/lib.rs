@@ -8,9 +8,9 @@
 //! ```text
 //!   kernel of the network namespace
 //!     | IP packets
-//!   Host (Tun)  <->  Owner: Interface, SaClient  <->  MadPort      requests to the SA
-//!                                                <->  Datagrams    UD queue pair of the device
-//!                                                <->  Connections  RC queue pairs, CM
+//!   Host (Tun)  <->  Owner: Interface  <->  SubnetQuestions  subnet administration
+//!                                      <->  Datagrams        UD queue pair of the device
+//!                                      <->  Connections      RC queue pairs, CM
 //! ```
 //!
 //! | module | owns |
@@ -18,8 +18,8 @@
 //! | `owner` | the loop: who is asked when, what becomes of each answer |
 //! | `datagrams` | the queue pair of datagrams, its memory, address handles |
 //! | `connections` | reliable connections, their queue pairs and memory |
-//! | `administration` | the port as the fabric tells it, and requests to subnet administration |
-//! | `memberships` | groups of the port, by the fabric process |
+//! | `port` | the port as the fabric tells it |
+//! | `subnet` | groups, paths and notices of subnet administration, by the fabric process |
 //! | `host` | where IP packets come from and go to |
 //! | `questions` | the socket by which programs ask where IP addresses are |
 //!
@@ -27,14 +27,14 @@
 //! at the port and the addresses of the host four times a second.
 #![forbid(unsafe_code)]
 
-mod administration;
 mod connections;
 mod datagrams;
 mod error;
 mod host;
-mod memberships;
 mod owner;
+mod port;
 mod questions;
+mod subnet;
 
 pub use error::IpoibError;
 pub use host::{Host, NoDevice};

@@ -1,30 +1,28 @@
 //! The loop: who is asked when, and what becomes of each answer.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::time::{Duration, Instant};
 
 use vernic_attach::interface::{InterfaceAnswer, InterfaceRequest};
-use vernic_attach::{AttachError, IpInterface};
+use vernic_attach::{AttachError, IpInterface, PathAsked};
 use vernic_ipoib::{
     Config, Counters, Destination, Event, Forward, Gateway, Interface, Mode, Received, Request,
 };
 use vernic_proto::Time;
-use vernic_proto::sa::{PathQuery, SaEvent, Ticket};
 use vernic_sys::{PollFd, Tun, poll};
 use vernic_wire::ipoib::{Encapsulation, Scope, partition_of};
 use vernic_wire::sa::JoinState;
 use vernic_wire::smp::{Notice, TrapNumber};
 use vernic_wire::{Gid, Pkey, Qkey};
 
-use crate::administration::{Administration, PORT, Port, US};
 use crate::connections::Connections;
 use crate::datagrams::{self, Datagrams};
 use crate::error::IpoibError;
 use crate::host::{Host, NoDevice};
-use crate::memberships::{Memberships, News};
+use crate::port::{PORT, Port, PortView};
 use crate::questions::Questions;
+use crate::subnet::{News, SubnetQuestions};
 
 /// How often the port and the addresses of the host are looked at.
 const LOOK: Duration = Duration::from_millis(250);
@@ -88,19 +86,17 @@ pub struct Summary {
 pub struct Owner<H> {
     host: H,
     options: Options,
-    administration: Administration,
+    view: PortView,
     datagrams: Datagrams,
     interface: Interface,
     port: Port,
-    paths: BTreeMap<u64, Gid>,
-    last_ticket: u64,
     start: Instant,
     next_look: Time,
     packet: Vec<u8>,
     troubles: Vec<String>,
     questions: Questions,
     connections: Option<Connections>,
-    memberships: Memberships,
+    subnet: SubnetQuestions,
 }
 
 impl Owner<Tun> {
@@ -170,8 +166,8 @@ impl<H: Host> Owner<H> {
     /// [`IpoibError`].
     pub fn new(options: Options, host: H) -> Result<Self, IpoibError> {
         let Options { fabric, host: name, pkey, .. } = &options;
-        let administration = Administration::open(fabric, name, *pkey)?;
-        let port = administration.port()?;
+        let view = PortView::open(fabric, name, *pkey)?;
+        let port = view.port()?;
         let at = (port.adapter, PORT, pkey.to_full());
         let questions = Questions::open(fabric, at).map_err(|error| match error {
             AttachError::Taken { pid, .. } => {
@@ -194,20 +190,18 @@ impl<H: Host> Owner<H> {
         interface.set_gateways(&options.gateways);
         Ok(Self {
             host,
-            administration,
+            view,
             datagrams,
             interface,
-            port: Port { sa: Default::default(), ..port },
-            paths: BTreeMap::new(),
-            last_ticket: 0,
+            port: Port { is_active: false, ..port },
             start: Instant::now(),
             next_look: Time(0),
             packet: vec![0; MAX_PACKET],
             troubles,
             questions,
             connections: connections.ok(),
-            memberships: Memberships::new(&options.fabric, &options.host)
-                .map_err(IpoibError::system("waiting for groups"))?,
+            subnet: SubnetQuestions::new(&options.fabric, &options.host)
+                .map_err(IpoibError::system("waiting for the subnet"))?,
             options,
         })
     }
@@ -264,10 +258,8 @@ impl<H: Host> Owner<H> {
         if self.interface.next_deadline().is_some_and(|at| at <= now) {
             self.interface.handle_timeout(now);
         }
-        self.administration.client.handle_timeout(now);
-        self.administration.receive(now)?;
         self.take_questions(now);
-        self.take_memberships(now);
+        self.take_news(now);
         let received = self.take_messages(now)? + self.take_datagrams(now)?;
         let done = received + self.take_packets(now)?;
         self.serve(now)?;
@@ -298,15 +290,12 @@ impl<H: Host> Owner<H> {
             self.serve(self.now())?;
             return Ok(false);
         }
-        let interface = self.interface.next_deadline();
-        let client = self.administration.client.next_deadline();
-        let next = [interface, client].into_iter().flatten().fold(self.next_look, Time::min);
+        let next = self.interface.next_deadline().into_iter().fold(self.next_look, Time::min);
         let timeout = Duration::from_nanos(next.since(self.now()));
         let mut fds = vec![
-            PollFd::readable(self.administration.as_fd().as_raw_fd()),
             PollFd::readable(self.datagrams.as_fd().as_raw_fd()),
             PollFd::readable(self.questions.as_fd().as_raw_fd()),
-            PollFd::readable(self.memberships.as_fd().as_raw_fd()),
+            PollFd::readable(self.subnet.as_fd().as_raw_fd()),
         ];
         fds.extend(stop.map(|stop| PollFd::readable(stop.as_raw_fd())));
         fds.extend(self.connections.as_ref().map(|all| PollFd::readable(all.as_fd().as_raw_fd())));
@@ -314,24 +303,22 @@ impl<H: Host> Owner<H> {
             fds.push(PollFd::readable(self.host.as_fd().as_raw_fd()));
         }
         poll(&mut fds, Some(timeout)).map_err(IpoibError::system("waiting"))?;
-        Ok(stop.is_some() && fds[4].is_ready())
+        Ok(stop.is_some() && fds[3].is_ready())
     }
 
     /// Looks at what is not told by itself.
     fn look(&mut self, now: Time) -> Result<(), IpoibError> {
-        let port = self.administration.port()?;
+        let port = self.view.port()?;
         let old = std::mem::replace(&mut self.port, port);
-        let is_usable = port.sa.is_active && port.pkey_index.is_some();
-        let is_new = (old.sa.is_active, old.pkey_index) != (port.sa.is_active, port.pkey_index);
-        if is_new && port.sa.is_active && port.pkey_index.is_none() {
+        let is_usable = port.is_active && port.pkey_index.is_some();
+        let is_new = (old.is_active, old.pkey_index) != (port.is_active, port.pkey_index);
+        if is_new && port.is_active && port.pkey_index.is_none() {
             let (pkey, host) = (self.options.pkey, &self.options.host);
             self.note(format!(
                 "the port of {host} is not in partition {pkey}: the subnet manager has to let it in"
             ));
         }
-        self.administration.client.handle_port(port.sa);
         if old.reregisters != port.reregisters {
-            self.administration.client.handle_reregister();
             self.interface.handle_reregister(now);
         }
         // A partition at another place of the table needs a queue pair that knows that.
@@ -433,62 +420,46 @@ impl<H: Host> Owner<H> {
         Ok(PACKETS_AT_ONCE)
     }
 
-    /// Does what the machine and the client want done.
+    /// Does what the machine wants done.
     fn serve(&mut self, now: Time) -> Result<(), IpoibError> {
-        loop {
-            let mut is_done = true;
-            while let Some(packet) = self.interface.poll_deliver() {
-                deliver(&mut self.host, &packet);
-            }
-            while let Some(request) = self.interface.poll_request() {
-                self.request(now, request);
-            }
-            while let Some(event) = self.interface.poll_event() {
-                self.take_event(event)?;
-            }
-            // Behind the events: the queue pair may have come up.
-            while let Some(transmit) = self.interface.poll_transmit() {
-                let parts = [&transmit.bytes[..], &[]];
-                send((&mut self.datagrams, &mut self.connections), transmit.destination, parts)?;
-            }
-            while let Some(event) = self.administration.client.poll_event() {
-                self.take_answer(now, event);
-                is_done = false;
-            }
-            if is_done {
-                return self.administration.send();
-            }
+        while let Some(packet) = self.interface.poll_deliver() {
+            deliver(&mut self.host, &packet);
         }
+        while let Some(request) = self.interface.poll_request() {
+            self.request(now, request);
+        }
+        while let Some(event) = self.interface.poll_event() {
+            self.take_event(event)?;
+        }
+        // Behind the events: the queue pair may have come up.
+        while let Some(transmit) = self.interface.poll_transmit() {
+            let parts = [&transmit.bytes[..], &[]];
+            send((&mut self.datagrams, &mut self.connections), transmit.destination, parts)?;
+        }
+        Ok(())
     }
 
     fn request(&mut self, now: Time, request: Request) {
-        let client = &mut self.administration.client;
         match request {
             Request::Join { record, components } => {
                 let mgid = record.mgid;
-                if let Err(error) = self.memberships.join(&record, components) {
+                if let Err(error) = self.subnet.join(&record, components) {
                     self.note(format!("group {mgid} is not asked for: {error}"));
                     self.interface.handle_joined(now, mgid, None);
                 } else if record.join_state == JoinState::FULL_MEMBER {
                     // A member sends as well.
-                    self.memberships.leave(mgid, JoinState::SEND_ONLY_NON_MEMBER);
+                    self.subnet.leave(mgid, JoinState::SEND_ONLY_NON_MEMBER);
                 }
             }
-            Request::Leave { record } => self.memberships.leave(record.mgid, record.join_state),
+            Request::Leave { record } => self.subnet.leave(record.mgid, record.join_state),
             Request::Attach { mgid, mlid } => self.datagrams.set_member(mgid, mlid, true),
             Request::Detach { mgid, mlid } => self.datagrams.set_member(mgid, mlid, false),
             Request::Path { dgid, pkey } => {
-                self.last_ticket += 1;
-                let ticket = Ticket(self.last_ticket);
-                let query = PathQuery::new(self.port.gid, dgid, pkey);
-                match client.query_path(now, ticket, &query, false) {
-                    Ok(()) => {
-                        self.paths.insert(ticket.0, dgid);
-                    }
-                    Err(error) => {
-                        self.note(format!("the path to {dgid} is not asked for: {error}"));
-                        self.interface.handle_path(now, dgid, None);
-                    }
+                let (sgid, service, traffic_class) = (self.port.gid, None, None);
+                let asked = PathAsked { sgid, dgid, pkey, service, traffic_class };
+                if let Err(error) = self.subnet.ask_path(&asked) {
+                    self.note(format!("the path to {dgid} is not asked for: {error}"));
+                    self.interface.handle_path(now, dgid, None);
                 }
             }
             Request::Connect { id, peer, path, private_data } => {
@@ -521,43 +492,35 @@ impl<H: Host> Owner<H> {
     fn set_up(&mut self, mtu: u32, qkey: Qkey) -> Result<(), IpoibError> {
         self.host.set_mtu(mtu).map_err(IpoibError::system("setting the MTU"))?;
         self.datagrams.start(qkey, self.port.pkey_index.unwrap_or(0))?;
-        let numbers = PORT_NOTICES.into_iter().chain([GROUP_CREATED, GROUP_DELETED]);
-        for number in numbers {
-            if let Err(error) = self.administration.client.subscribe(US, number) {
-                self.note(format!("notices {} are not heard: {error}", number.0));
-            }
+        if let Err(error) = self.subnet.hear_notices() {
+            self.note(format!("notices are not heard: {error}"));
         }
         Ok(())
     }
 
-    fn take_answer(&mut self, now: Time, event: SaEvent) {
-        match event {
-            SaEvent::Path { ticket, answer } => {
-                let Some(dgid) = self.paths.remove(&ticket.0) else { return };
-                if let Err(error) = answer {
-                    self.note(format!("there is no path to {dgid}: {error}"));
+    /// Takes what subnet administration says.
+    fn take_news(&mut self, now: Time) {
+        for news in self.subnet.take() {
+            match news {
+                News::Member { mgid, how, answer } => {
+                    if let Err(error) = &answer
+                        // A sender asks for groups that need not be there.
+                        && how == JoinState::FULL_MEMBER
+                    {
+                        self.note(format!("group {mgid} is not joined: {error}"));
+                    }
+                    self.interface.handle_joined(now, mgid, answer.ok());
                 }
-                self.interface.handle_path(now, dgid, answer.ok());
+                News::Path { dgid, answer } => {
+                    if let Err(error) = &answer {
+                        self.note(error.to_string());
+                    }
+                    self.interface.handle_path(now, dgid, answer.ok());
+                }
+                News::Notice(Ok(notice)) => self.take_notice(now, &notice),
+                // Groups that come and go are noticed when they are asked for again.
+                News::Notice(Err(error)) => self.note(format!("notices are not heard: {error}")),
             }
-            SaEvent::Notice { notice, .. } => self.take_notice(now, &notice),
-            SaEvent::Subscription { number, answer: Err(error), .. } => {
-                self.note(format!("notices {} are not heard: {error}", number.0));
-            }
-            // The fabric process has the memberships.
-            SaEvent::Joined { .. } | SaEvent::NotJoined { .. } => {}
-            SaEvent::Subscription { .. } | SaEvent::Table { .. } | SaEvent::Service { .. } => {}
-        }
-    }
-
-    fn take_memberships(&mut self, now: Time) {
-        for News { mgid, how, answer } in self.memberships.take() {
-            if let Err(error) = &answer
-                // A sender asks for groups that need not be there.
-                && how == JoinState::FULL_MEMBER
-            {
-                self.note(format!("group {mgid} is not joined: {error}"));
-            }
-            self.interface.handle_joined(now, mgid, answer.ok());
         }
     }
 

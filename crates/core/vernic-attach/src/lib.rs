@@ -65,7 +65,7 @@ pub use mad::{AgentId, Registration};
 pub use mad_client::{MadClient, MadPort};
 pub use packets::{PacketBatch, Packets};
 pub use question::PathAsked;
-pub use question_client::{GroupJoin, PathQuestion, ServiceClaim};
+pub use question_client::{GroupJoin, Notices, PathQuestion, ServiceClaim};
 pub use report::{AdapterReport, PortReport};
 pub use user_mad::{MadAddress, MadGrh, UserMad};
 

@@ -9,9 +9,11 @@
 //! | path | program | port, GIDs, P_Key; service id and traffic class behind a flag each; host |
 //! | group | program | port, zero u8, component mask u64, MCMemberRecord, host |
 //! | service | program | slot u16, service id u64, IP address, host |
+//! | notices | program | port, host |
 //! | this path | fabric | PathRecord |
 //! | this group | fabric | MCMemberRecord, whenever the port is a member of another group than before |
 //! | claimed | fabric | nothing |
+//! | this notice | fabric | Notice (IBTA 13.4.8.2), whenever there is one |
 //!
 //! Records are as subnet administration has them (IBTA 15.2.5), with the high byte first. The
 //! fabric process asks subnet administration for all programs of a port, as one client
@@ -21,6 +23,7 @@ use std::net::IpAddr;
 
 use vernic_wire::cm::ServiceId;
 use vernic_wire::sa::{McMemberRecord, MemberComponents, PathRecord};
+use vernic_wire::smp::Notice;
 use vernic_wire::{Gid, Pkey, PortNum};
 
 use crate::bytes::{Reader, Writer};
@@ -31,6 +34,8 @@ const SERVICE: u8 = 0x52;
 const THIS_PATH: u8 = 0x53;
 const THIS_GROUP: u8 = 0x54;
 const CLAIMED: u8 = 0x55;
+const NOTICES: u8 = 0x56;
+const THIS_NOTICE: u8 = 0x57;
 
 /// What a path is asked for by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,6 +86,13 @@ pub enum Question<'a> {
         /// Only requests of `rdma_cm` to this IP address; `None`: all requests.
         address: Option<IpAddr>,
     },
+    /// Notices of ports that come and go (64, 65), and of groups (66, 67).
+    Notices {
+        /// The host.
+        host: &'a str,
+        /// The port that subscribes to them.
+        port: PortNum,
+    },
 }
 
 impl<'a> Question<'a> {
@@ -104,6 +116,7 @@ impl<'a> Question<'a> {
                 let to = Writer::new(SERVICE).u16(*slot).u64(service.0).ip(*address);
                 to.text(host).done()
             }
+            Self::Notices { host, port } => Writer::new(NOTICES).u8(port.0).text(host).done(),
         }
     }
     /// Reads a message; `None` if it is none of these.
@@ -129,6 +142,10 @@ impl<'a> Question<'a> {
                 let (slot, service) = (body.u16()?, ServiceId(body.u64()?));
                 let address = body.ip()?;
                 Self::Service { host: body.text()?, slot, service, address }
+            }
+            NOTICES => {
+                let port = PortNum(body.u8()?);
+                Self::Notices { host: body.text()?, port }
             }
             _ => return None,
         };
@@ -177,6 +194,8 @@ pub enum Answer {
     Group(McMemberRecord),
     /// The service is claimed.
     Claimed,
+    /// A notice.
+    Notice(Notice),
 }
 
 impl Answer {
@@ -186,6 +205,11 @@ impl Answer {
             Self::Path(record) => write_path(Writer::new(THIS_PATH), record).done(),
             Self::Group(record) => write_member(Writer::new(THIS_GROUP), record).done(),
             Self::Claimed => Writer::new(CLAIMED).done(),
+            Self::Notice(notice) => {
+                let mut bytes = [0; Notice::LEN];
+                notice.emit(&mut bytes);
+                Writer::new(THIS_NOTICE).bytes(&bytes).done()
+            }
         }
     }
     /// Reads a message; `None` if it is none of these.
@@ -195,6 +219,7 @@ impl Answer {
             THIS_PATH => Self::Path(path(&mut body)?),
             THIS_GROUP => Self::Group(member(&mut body)?),
             CLAIMED => Self::Claimed,
+            THIS_NOTICE => Self::Notice(Notice::parse(&body.array::<{ Notice::LEN }>()?).ok()?),
             _ => return None,
         };
         body.end(answer)
@@ -234,6 +259,7 @@ pub(crate) mod tests {
             service(None),
             service(Some(IpAddr::from([10, 0, 0, 1]))),
             service(Some(IpAddr::from([7_u16; 8]))),
+            Question::Notices { host, port },
         ];
         for question in questions {
             let message = question.emit();
@@ -265,7 +291,13 @@ pub(crate) mod tests {
 
     #[test]
     fn answers_are_read_as_they_were_written() {
-        for answer in [Answer::Path(some_path()), Answer::Group(some_group()), Answer::Claimed] {
+        let notice = Notice::from_bytes(&std::array::from_fn(|at| at as u8));
+        for answer in [
+            Answer::Path(some_path()),
+            Answer::Group(some_group()),
+            Answer::Claimed,
+            Answer::Notice(notice),
+        ] {
             let message = answer.emit();
             assert_eq!(Answer::parse(&message), Some(answer));
             for len in 0..message.len() {

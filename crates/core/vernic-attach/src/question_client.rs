@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use vernic_wire::PortNum;
 use vernic_wire::cm::ServiceId;
 use vernic_wire::sa::{McMemberRecord, MemberComponents, PathRecord};
+use vernic_wire::smp::Notice;
 
 use crate::connection::Connection;
 use crate::error::AttachError;
@@ -166,6 +167,47 @@ impl GroupJoin {
 
 /// The descriptor that is readable when there is something new.
 impl AsFd for GroupJoin {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// A subscription of a port to the notices of the subnet: ports that come and go (64, 65), groups
+/// that are made and deleted (66, 67). Dropping it ends the subscription, unless another program of
+/// the port has it as well.
+#[derive(Debug)]
+pub struct Notices(Asked);
+
+impl Notices {
+    /// Subscribes to them, by the fabric process's client of a port.
+    ///
+    /// # Errors
+    /// [`AttachError`], but no refusal: that is an answer.
+    pub fn ask(fabric: &str, host: &str, port: PortNum) -> Result<Self, AttachError> {
+        Self::ask_over(Connection::connect(fabric, Purpose::Question)?, host, port)
+    }
+    /// Asks over a connection that is there.
+    ///
+    /// # Errors
+    /// As [`ask`](Self::ask).
+    pub fn ask_over(
+        connection: Connection,
+        host: &str,
+        port: PortNum,
+    ) -> Result<Self, AttachError> {
+        Asked::new(connection, &Question::Notices { host, port }.emit()).map(Self)
+    }
+    /// Returns the next notice; `None` if there is none now. Nothing follows an error. Never waits.
+    pub fn poll(&mut self) -> Option<Result<Notice, AttachError>> {
+        self.0.poll(|message| match Answer::parse(message) {
+            Some(Answer::Notice(notice)) => Some(notice),
+            _ => None,
+        })
+    }
+}
+
+/// The descriptor that is readable when there is a notice.
+impl AsFd for Notices {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

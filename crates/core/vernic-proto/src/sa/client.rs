@@ -81,6 +81,11 @@ impl SaClient {
         }
     }
 
+    /// Returns the LID of the subnet manager that the client asks.
+    pub const fn manager(&self) -> Lid {
+        self.port.sm_lid
+    }
+
     /// The subnet manager wants all to be registered again (ClientReregister).
     pub fn handle_reregister(&mut self) {
         self.paths.forget_all();

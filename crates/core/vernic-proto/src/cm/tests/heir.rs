@@ -35,12 +35,15 @@ fn a_connection_ends_by_a_dreq() {
     t.settle();
     let asked = t.b.expect(|kind| matches!(kind, EventKind::DisconnectRequest { .. }));
     t.b.cm.disconnect(t.now, asked, b"").unwrap();
-    expect_end(t, &expect![[r#"
+    expect_end(
+        t,
+        &expect![[r#"
         0 A->B DREQ
         0 B: DisconnectRequest
         0 B->A DREP
         536 B: TimewaitExit
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -52,7 +55,9 @@ fn the_dreq_is_repeated_if_it_is_lost() {
     t.pass(5_000);
     let asked = t.b.expect(|kind| matches!(kind, EventKind::DisconnectRequest { .. }));
     t.b.cm.disconnect(t.now, asked, b"").unwrap();
-    expect_end(t, &expect![[r#"
+    expect_end(
+        t,
+        &expect![[r#"
         0 A->B DREQ LOST
         671 A->B DREQ LOST
         1342 A->B DREQ
@@ -64,7 +69,8 @@ fn the_dreq_is_repeated_if_it_is_lost() {
         4697 A->B DREQ cm_drop_duplicate
         5000 B->A DREP
         5536 B: TimewaitExit
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -75,13 +81,16 @@ fn a_peer_that_ends_the_connection_too_is_answered() {
     inherit(&mut t, a, Some((b.0, Qpn::new(0x22))));
     t.settle();
     t.b.cm.disconnect(t.now, b, b"").unwrap();
-    expect_end(t, &expect![[r#"
+    expect_end(
+        t,
+        &expect![[r#"
         0 A->B DREQ LOST
         0 B->A DREQ
         0 A->B DREP
         0 B: Disconnected
         536 B: TimewaitExit
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]
@@ -89,11 +98,14 @@ fn a_request_without_an_answer_is_taken_back() {
     let mut t = Pair::new();
     let a = t.connect();
     inherit(&mut t, a, None);
-    expect_end(t, &expect![[r#"
+    expect_end(
+        t,
+        &expect![[r#"
         0 A->B REJ of=none 4 (timeout)
         0 B: Rejected of=none 4 (timeout)
         0 A->B REJ of=none 4 (timeout) cm_drop_wrong_instance
-    "#]]);
+    "#]],
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Connections within an InfiniBand subnet: messages have LIDs alone, and requests say the rest.
 
-use vernic_wire::{Lid, PortNum};
 use vernic_wire::cm::{CmaHeader, Dreq};
+use vernic_wire::{Lid, PortNum};
 
 use super::*;
 use crate::cm::LidPath;
