@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use vernic_attach::user_mad::MAX_MAD;
-use vernic_attach::{AgentId, MadAddress, MadGrh, Refusal, RefusalKind, Registration, UserMad};
+use vernic_attach::{AgentId, Refusal, RefusalKind, Registration, UserMad};
 use vernic_fabric::Time;
 use vernic_fabric::attributes::PortAttributes;
 use vernic_fabric::datagram::Envelope;
@@ -12,13 +12,10 @@ use vernic_fabric::subnet::{NodeId, Subnet};
 use vernic_proto::mad::{
     self, Agents, AgentsConfig, Delivery, MadTransmit, Outcome, RegisterError,
 };
-use vernic_wire::mad::MgmtClass;
+use vernic_wire::mad::{MadAddress, MadGrh, MgmtClass};
 use vernic_wire::{Gid, Grh, Lid, Pkey, PortNum, Psn, Qpn, vcrc};
 
 use crate::key::Key;
-
-/// Flag of a registration: the agent does RMPP itself.
-const OWN_RMPP: u8 = 1;
 
 /// Datagrams that leave a port in one turn at most, so that other ports have theirs.
 const TRANSMITS_PER_TURN: usize = 256;
@@ -107,9 +104,10 @@ impl PortAgents {
         port: &PortAttributes,
     ) -> Option<UserMad> {
         let id = mad::AgentId(mad.agent.0);
-        let address = address_of(&mad.address);
+        let address = mad.address;
         let class = mad.mad.get(1).map(|class| MgmtClass(*class));
-        let qpn = if class.is_some_and(is_subnet_management) { Qpn::SMI } else { Qpn::GSI };
+        let qpn =
+            if class.is_some_and(MgmtClass::is_subnet_management) { Qpn::SMI } else { Qpn::GSI };
         let sent = if envelope_of(qpn, &address, port).is_none() {
             // The port has no such GID or partition key.
             return Some(UserMad { status: libc::EINVAL as u32, ..mad });
@@ -197,45 +195,13 @@ impl PortAgents {
     }
 }
 
-/// Whether a class is of subnet management, which has queue pair 0.
-fn is_subnet_management(class: MgmtClass) -> bool {
-    matches!(class, MgmtClass::SUBNET_LID_ROUTED | MgmtClass::SUBNET_DIRECTED_ROUTE)
-}
-
 fn registration_of(wanted: &Registration) -> mad::Registration {
-    let words = (0..).zip(wanted.methods);
-    let [a, b, c] = wanted.oui;
-    mad::Registration {
-        qpn: if is_subnet_management(wanted.class) { Qpn::SMI } else { Qpn::GSI },
-        class: wanted.class,
-        class_version: wanted.class_version,
-        methods: words.map(|(at, word)| u128::from(word) << (32 * at)).sum(),
-        oui: u32::from_be_bytes([0, a, b, c]),
-        rmpp: wanted.rmpp_version != 0 && wanted.flags & OWN_RMPP == 0,
-    }
-}
-
-fn address_of(address: &MadAddress) -> mad::MadAddress {
-    mad::MadAddress {
-        qpn: address.qpn,
-        qkey: address.qkey,
-        lid: address.lid,
-        sl: address.service_level,
-        path_bits: address.path_bits,
-        pkey_index: address.pkey_index,
-        grh: address.grh.map(|grh| mad::MadGrh {
-            gid: grh.gid,
-            gid_index: grh.gid_index,
-            flow_label: grh.flow_label,
-            hop_limit: grh.hop_limit,
-            traffic_class: grh.traffic_class,
-        }),
-    }
+    let Registration { class, class_version, methods, oui, .. } = *wanted;
+    mad::Registration::of_user(class, class_version, methods, oui, wanted.wants_rmpp())
 }
 
 /// Returns a delivery as a program sees it.
 fn user_mad(delivery: Delivery) -> UserMad {
-    let address = &delivery.address;
     let status = match delivery.outcome {
         Outcome::Received => 0,
         Outcome::TimedOut => libc::ETIMEDOUT,
@@ -246,38 +212,24 @@ fn user_mad(delivery: Delivery) -> UserMad {
         status: status as u32,
         timeout_ms: 0,
         retries: 0,
-        address: MadAddress {
-            qpn: address.qpn,
-            qkey: address.qkey,
-            lid: address.lid,
-            service_level: address.sl,
-            path_bits: address.path_bits,
-            pkey_index: address.pkey_index,
-            grh: address.grh.map(|grh| MadGrh {
-                gid: grh.gid,
-                gid_index: grh.gid_index,
-                flow_label: grh.flow_label,
-                hop_limit: grh.hop_limit,
-                traffic_class: grh.traffic_class,
-            }),
-        },
+        address: delivery.address,
         mad: delivery.mad,
     }
 }
 
 /// Returns where a datagram came from.
-fn source_of(envelope: &Envelope, port: &PortAttributes) -> mad::MadAddress {
+fn source_of(envelope: &Envelope, port: &PortAttributes) -> MadAddress {
     let path = (1_u16 << port.lmc.min(7)) - 1;
     let matches = |pkey: &vernic_wire::Pkey| pkey.matches(envelope.pkey);
     let pkey_index = port.tables.pkeys.iter().position(matches).unwrap_or(0);
-    mad::MadAddress {
+    MadAddress {
         qpn: envelope.source,
         qkey: envelope.qkey,
         lid: Lid(envelope.slid),
-        sl: vernic_wire::ServiceLevel::new(envelope.service_level),
+        service_level: vernic_wire::ServiceLevel::new(envelope.service_level),
         path_bits: (envelope.dlid & path) as u8,
         pkey_index: pkey_index as u16,
-        grh: envelope.grh.map(|grh| mad::MadGrh {
+        grh: envelope.grh.map(|grh| MadGrh {
             gid: grh.sgid,
             gid_index: 0,
             flow_label: grh.flow_label,
@@ -288,7 +240,7 @@ fn source_of(envelope: &Envelope, port: &PortAttributes) -> mad::MadAddress {
 }
 
 /// Returns what surrounds a datagram of a port.
-fn envelope_of(source: Qpn, address: &mad::MadAddress, port: &PortAttributes) -> Option<Envelope> {
+fn envelope_of(source: Qpn, address: &MadAddress, port: &PortAttributes) -> Option<Envelope> {
     let is_management = source == Qpn::SMI;
     let path = (1_u16 << port.lmc.min(7)) - 1;
     let is_permissive = is_management && address.lid == Lid::PERMISSIVE;
@@ -316,7 +268,7 @@ fn envelope_of(source: Qpn, address: &mad::MadAddress, port: &PortAttributes) ->
     };
     Some(Envelope {
         is_management,
-        service_level: address.sl.value(),
+        service_level: address.service_level.value(),
         slid: if is_permissive { Lid::PERMISSIVE.0 } else { own },
         dlid: address.lid.0,
         grh,

@@ -10,11 +10,10 @@ use std::time::Duration;
 use common::{Fabric, Manager, ONE, eventually, receive};
 use vernic_attach::hello::Purpose;
 use vernic_attach::{
-    AgentId, AttachError, MadAddress, MadClient, MadGrh, MadPort, RefusalKind, Registration,
-    UserMad, path,
+    AgentId, AttachError, MadClient, MadPort, RefusalKind, Registration, UserMad, path,
 };
 use vernic_fabric::topology::Topology;
-use vernic_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
+use vernic_wire::mad::{MAD_LEN, MadAddress, MadGrh, MadHeader, Method, MgmtClass};
 use vernic_wire::smp::{NodeInfo, PortInfo, SmAttribute, Smp};
 use vernic_wire::{Lid, PortNum, Qkey, Qpn};
 

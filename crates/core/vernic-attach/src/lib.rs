@@ -67,7 +67,7 @@ pub use packets::{PacketBatch, Packets};
 pub use question::PathAsked;
 pub use question_client::{GroupJoin, Notices, PathQuestion, ServiceClaim};
 pub use report::{AdapterReport, PortReport};
-pub use user_mad::{MadAddress, MadGrh, UserMad};
+pub use user_mad::UserMad;
 
 /// Bytes of the longest message.
 pub const MAX_MESSAGE: usize = 64 * 1024;

@@ -41,6 +41,9 @@ const MAX_NAMES: usize = 48 * 1024;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct AgentId(pub u32);
 
+/// Flag of a registration: the agent does RMPP itself.
+const OWN_RMPP: u8 = 1;
+
 /// What an agent takes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Registration {
@@ -56,6 +59,13 @@ pub struct Registration {
     pub oui: [u8; 3],
     /// Methods whose requests the agent takes, a bit each. Without any it only gets answers.
     pub methods: [u32; 4],
+}
+
+impl Registration {
+    /// Whether transfers of several segments are put together before the agent has them.
+    pub const fn wants_rmpp(&self) -> bool {
+        self.rmpp_version != 0 && self.flags & OWN_RMPP == 0
+    }
 }
 
 /// A request of a program.

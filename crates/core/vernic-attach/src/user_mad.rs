@@ -13,6 +13,7 @@
 //!       +------+--------------------------------------------------+
 //! ```
 
+use vernic_wire::mad::{MadAddress, MadGrh};
 use vernic_wire::{Gid, Lid, Qkey, Qpn, ServiceLevel};
 
 use crate::bytes::{Reader, Writer};
@@ -25,40 +26,6 @@ const MORE: u8 = 0x31;
 
 /// Bytes of the longest datagram: some 250,000 records of a table of the subnet administrator.
 pub const MAX_MAD: usize = 32 * 1024 * 1024;
-
-/// The global part of an address.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct MadGrh {
-    /// GID of the other end.
-    pub gid: Gid,
-    /// Index of the own GID.
-    pub gid_index: u8,
-    /// Flow label, 20 bits.
-    pub flow_label: u32,
-    /// Hop limit.
-    pub hop_limit: u8,
-    /// Traffic class.
-    pub traffic_class: u8,
-}
-
-/// Address of the other end of a datagram, and the way there.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct MadAddress {
-    /// Queue pair of the other end.
-    pub qpn: Qpn,
-    /// Queue key that it expects.
-    pub qkey: Qkey,
-    /// LID of the other end.
-    pub lid: Lid,
-    /// Service level.
-    pub service_level: ServiceLevel,
-    /// Which of the own LIDs is the source: the low bits of the LID.
-    pub path_bits: u8,
-    /// Index of the partition key.
-    pub pkey_index: u16,
-    /// The global part, if there is a GRH.
-    pub grh: Option<MadGrh>,
-}
 
 /// A datagram of a program, or for one.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -12,7 +12,11 @@
 //!       +-------------------------+-----------------+------------------------------+
 //! ```
 
+mod address;
+
 use core::fmt;
+
+pub use address::{MadAddress, MadGrh};
 
 use crate::ParseError;
 use crate::error::head;
@@ -55,6 +59,11 @@ impl MgmtClass {
             Self::SUBNET_DIRECTED_ROUTE => Some("SUBNET_DIRECTED_ROUTE"),
             _ => None,
         }
+    }
+
+    /// Whether it is of subnet management, which has queue pair 0.
+    pub const fn is_subnet_management(self) -> bool {
+        matches!(self, Self::SUBNET_LID_ROUTED | Self::SUBNET_DIRECTED_ROUTE)
     }
 }
 

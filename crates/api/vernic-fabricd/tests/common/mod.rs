@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 
 use vernic_attach::hello::Purpose;
 use vernic_attach::{
-    AdapterReport, Connection, ControlClient, DataClient, DataEvent, MAX_MESSAGE, MadAddress,
-    MadClient, MadPort, PacketBatch, Registration, UserMad,
+    AdapterReport, Connection, ControlClient, DataClient, DataEvent, MAX_MESSAGE, MadClient,
+    MadPort, PacketBatch, Registration, UserMad,
 };
 use vernic_fabric::topology::Topology;
 use vernic_fabricd::control::{Answer, Request, State};
 use vernic_fabricd::{FabricError, Options, Server};
-use vernic_wire::mad::{MAD_LEN, Method, MgmtClass};
+use vernic_wire::mad::{MAD_LEN, MadAddress, Method, MgmtClass};
 use vernic_wire::smp::{PortInfo, SmAttribute, Smp, SwitchInfo};
 use vernic_wire::{
     Bth, Deth, Lid, LinkPacket, Lrh, Opcode, Pkey, PortNum, Psn, Qkey, Qpn, VirtualLane, icrc,

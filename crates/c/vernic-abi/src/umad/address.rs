@@ -3,7 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 
-use vernic_attach::{MadAddress, MadGrh};
+use vernic_wire::mad::{MadAddress, MadGrh};
 use vernic_wire::{Gid, Lid, Qkey, Qpn, ServiceLevel};
 
 use crate::boundary;

@@ -7,17 +7,14 @@ use std::os::fd::{AsFd as _, AsRawFd as _, RawFd};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use vernic_attach::{AgentId, MadAddress, MadGrh, MadPort, Registration, UserMad};
+use vernic_attach::{AgentId, MadPort, Registration, UserMad};
 use vernic_engine::Context;
 use vernic_engine::management::{self as mad, MadAgents, MadError};
-use vernic_wire::mad::MgmtClass;
-use vernic_wire::{Lid, Qpn};
+use vernic_wire::Lid;
+use vernic_wire::mad::MadAddress;
 
 use crate::boundary::Failure;
 use crate::object::lock;
-
-/// Flag of a registration: the agent does RMPP itself.
-const OWN_RMPP: u8 = 1;
 
 /// What an open port sends to and receives from.
 pub(super) enum Endpoint {
@@ -67,7 +64,7 @@ impl Endpoint {
                 port.send(mad).map_err(|error| Failure::new(libc::EIO, error.to_string()))
             }
             Self::Roce { agents, .. } => {
-                let (agent, to) = (mad::AgentId(mad.agent.0), address_of(&mad.address));
+                let (agent, to) = (mad::AgentId(mad.agent.0), mad.address);
                 let sent = agents.send(agent, to, &mad.mad, mad.timeout_ms, mad.retries);
                 sent.map_err(|error| failure(&error))
             }
@@ -147,45 +144,13 @@ fn failure(error: &MadError) -> Failure {
     Failure::new(errno, error.to_string())
 }
 
-/// Whether a class is of subnet management, which has queue pair 0.
-fn is_subnet_management(class: MgmtClass) -> bool {
-    matches!(class, MgmtClass::SUBNET_LID_ROUTED | MgmtClass::SUBNET_DIRECTED_ROUTE)
-}
-
 fn registration_of(wanted: &Registration) -> mad::Registration {
-    let words = (0..).zip(wanted.methods);
-    let [a, b, c] = wanted.oui;
-    mad::Registration {
-        qpn: if is_subnet_management(wanted.class) { Qpn::SMI } else { Qpn::GSI },
-        class: wanted.class,
-        class_version: wanted.class_version,
-        methods: words.map(|(at, word)| u128::from(word) << (32 * at)).sum(),
-        oui: u32::from_be_bytes([0, a, b, c]),
-        rmpp: wanted.rmpp_version != 0 && wanted.flags & OWN_RMPP == 0,
-    }
-}
-
-fn address_of(address: &MadAddress) -> mad::MadAddress {
-    mad::MadAddress {
-        qpn: address.qpn,
-        qkey: address.qkey,
-        lid: address.lid,
-        sl: address.service_level,
-        path_bits: address.path_bits,
-        pkey_index: address.pkey_index,
-        grh: address.grh.map(|grh| mad::MadGrh {
-            gid: grh.gid,
-            gid_index: grh.gid_index,
-            flow_label: grh.flow_label,
-            hop_limit: grh.hop_limit,
-            traffic_class: grh.traffic_class,
-        }),
-    }
+    let Registration { class, class_version, methods, oui, .. } = *wanted;
+    mad::Registration::of_user(class, class_version, methods, oui, wanted.wants_rmpp())
 }
 
 /// A delivery as a program sees it.
 fn user_mad(delivery: mad::Delivery) -> UserMad {
-    let address = &delivery.address;
     let status = match delivery.outcome {
         mad::Outcome::Received => 0,
         mad::Outcome::TimedOut => libc::ETIMEDOUT,
@@ -194,21 +159,7 @@ fn user_mad(delivery: mad::Delivery) -> UserMad {
     UserMad {
         agent: AgentId(delivery.agent.0),
         status: status as u32,
-        address: MadAddress {
-            qpn: address.qpn,
-            qkey: address.qkey,
-            lid: Lid::RESERVED,
-            service_level: address.sl,
-            path_bits: address.path_bits,
-            pkey_index: address.pkey_index,
-            grh: address.grh.map(|grh| MadGrh {
-                gid: grh.gid,
-                gid_index: grh.gid_index,
-                flow_label: grh.flow_label,
-                hop_limit: grh.hop_limit,
-                traffic_class: grh.traffic_class,
-            }),
-        },
+        address: MadAddress { lid: Lid::RESERVED, ..delivery.address },
         mad: delivery.mad,
         ..UserMad::default()
     }

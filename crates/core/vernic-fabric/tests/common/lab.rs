@@ -198,7 +198,7 @@ fn take(host: &mut LabHost, packet: &mut Vec<u8>, now: Time) {
     let source = MadAddress {
         qpn: envelope.source,
         lid: Lid(envelope.slid),
-        sl: ServiceLevel::new(envelope.service_level),
+        service_level: ServiceLevel::new(envelope.service_level),
         ..MadAddress::default()
     };
     // What no agent wants is counted there.
@@ -218,7 +218,7 @@ fn send(
     let slid = if to.lid == Lid::PERMISSIVE { Lid::PERMISSIVE } else { own };
     let envelope = Envelope {
         is_management: out.qpn == Qpn::SMI,
-        service_level: to.sl.value(),
+        service_level: to.service_level.value(),
         slid: slid.0,
         dlid: to.lid.0,
         grh: None,

@@ -57,9 +57,9 @@ use vernic_wire::{Qkey, Qpn, Rmpp, RmppStatus, RmppType};
 pub use class::{has_oui, oui_of};
 pub use counters::{MadCounters, MadDrop};
 pub use params::{
-    AgentId, AgentsConfig, Delivery, MadAddress, MadGrh, MadTransmit, Outcome, RegisterError,
-    Registration, SendError,
+    AgentId, AgentsConfig, Delivery, MadTransmit, Outcome, RegisterError, Registration, SendError,
 };
+pub use vernic_wire::mad::{MadAddress, MadGrh};
 
 use crate::time::Time;
 use receives::{Receives, TransferKey, control};

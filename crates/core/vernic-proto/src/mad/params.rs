@@ -2,8 +2,8 @@
 
 use core::fmt;
 
-use vernic_wire::mad::{MAD_LEN, MgmtClass};
-use vernic_wire::{Gid, Lid, Qkey, Qpn, RmppStatus, ServiceLevel};
+use vernic_wire::mad::{MAD_LEN, MadAddress, MgmtClass};
+use vernic_wire::{Qpn, RmppStatus};
 
 /// Agent of a port: the high half of the transaction ids of what it asks, from 1 on.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
@@ -33,38 +33,27 @@ pub struct Registration {
     pub rmpp: bool,
 }
 
-/// Where a datagram goes; of one that came, where it came from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct MadAddress {
-    /// Queue pair of the other end.
-    pub qpn: Qpn,
-    /// Q_Key to send with.
-    pub qkey: Qkey,
-    /// LID of the other end.
-    pub lid: Lid,
-    /// Service level.
-    pub sl: ServiceLevel,
-    /// Low bits of our own LID.
-    pub path_bits: u8,
-    /// Place of the P_Key in the port's table.
-    pub pkey_index: u16,
-    /// The global route header, if the datagram has one.
-    pub grh: Option<MadGrh>,
-}
-
-/// Global part of an address.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct MadGrh {
-    /// GID of the other end.
-    pub gid: Gid,
-    /// Place of our own GID in the port's table.
-    pub gid_index: u8,
-    /// Flow label, 20 bits.
-    pub flow_label: u32,
-    /// Hop limit.
-    pub hop_limit: u8,
-    /// Traffic class.
-    pub traffic_class: u8,
+impl Registration {
+    /// Returns the registration of a program, in the words of the kernel's interface: methods in
+    /// words of 32 bits, the vendor in bytes. The queue pair is that of the class.
+    pub fn of_user(
+        class: MgmtClass,
+        class_version: u8,
+        methods: [u32; 4],
+        oui: [u8; 3],
+        rmpp: bool,
+    ) -> Self {
+        let words = (0..).zip(methods);
+        let [a, b, c] = oui;
+        Self {
+            qpn: if class.is_subnet_management() { Qpn::SMI } else { Qpn::GSI },
+            class,
+            class_version,
+            methods: words.map(|(at, word)| u128::from(word) << (32 * at)).sum(),
+            oui: u32::from_be_bytes([0, a, b, c]),
+            rmpp,
+        }
+    }
 }
 
 /// Datagram to be sent.

@@ -10,9 +10,10 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use vernic_wire::mad::{MAD_LEN, MadHeader, Method, MgmtClass};
 use vernic_wire::{Gid, Lid, Qpn, Rmpp, RmppFlags, RmppStatus, RmppType};
 
+use super::MadAddress;
 use super::class;
 use super::counters::MadDrop;
-use super::params::{AgentId, AgentsConfig, MadAddress};
+use super::params::{AgentId, AgentsConfig};
 use crate::time::Time;
 
 const S: u64 = 1_000_000_000;

@@ -5,9 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use vernic_wire::mad::{MAD_LEN, MadHeader, MgmtClass};
 use vernic_wire::{Qpn, Rmpp, RmppStatus, RmppType};
 
+use super::MadAddress;
 use super::class;
 use super::params::{
-    AgentId, AgentsConfig, Delivery, MadAddress, MadTransmit, Outcome, Registration, SendError,
+    AgentId, AgentsConfig, Delivery, MadTransmit, Outcome, Registration, SendError,
 };
 use super::segments::{Acked, Segments};
 use crate::time::Time;

@@ -121,7 +121,7 @@ pub(super) fn address_of(port: &SaPort) -> MadAddress {
         qpn: Qpn::GSI,
         qkey: GSI_QKEY,
         lid: port.sm_lid,
-        sl: port.sm_sl,
+        service_level: port.sm_sl,
         ..MadAddress::default()
     }
 }

@@ -40,7 +40,7 @@ impl Toy {
     fn asks(&mut self) -> Vec<(Method, SaAttribute)> {
         let from = self.asked.len();
         while let Some(send) = self.client.poll_send() {
-            assert_eq!((send.address.lid, send.address.sl), (PORT.sm_lid, PORT.sm_sl));
+            assert_eq!((send.address.lid, send.address.service_level), (PORT.sm_lid, PORT.sm_sl));
             assert_eq!(send.address.qpn, Qpn::GSI);
             self.asked.push(SaMad::parse(&send.mad).unwrap());
         }
