@@ -146,6 +146,9 @@ impl MadAgents {
         };
         if registration.methods != 0 {
             mads.release(&registration);
+            // The background thread must stop watching the sockets of the name, which stay open
+            // for as long.
+            self.engine.waker().wake();
         }
         true
     }
