@@ -12,8 +12,8 @@ use vernic_fabric::subnet::{NodeId, Subnet};
 use vernic_proto::mad::{
     self, Agents, AgentsConfig, Delivery, MadTransmit, Outcome, RegisterError,
 };
-use vernic_wire::mad::{MadAddress, MadGrh, MgmtClass};
-use vernic_wire::{Gid, Grh, Lid, Pkey, PortNum, Psn, Qpn, vcrc};
+use vernic_wire::mad::MgmtClass;
+use vernic_wire::{PortNum, Psn, Qpn};
 
 use crate::key::Key;
 
@@ -108,7 +108,7 @@ impl PortAgents {
         let class = mad.mad.get(1).map(|class| MgmtClass(*class));
         let qpn =
             if class.is_some_and(MgmtClass::is_subnet_management) { Qpn::SMI } else { Qpn::GSI };
-        let sent = if envelope_of(qpn, &address, port).is_none() {
+        let sent = if Envelope::of_port(qpn, &address, port).is_none() {
             // The port has no such GID or partition key.
             return Some(UserMad { status: libc::EINVAL as u32, ..mad });
         } else if self.owners.get(&id) == Some(&owner) {
@@ -130,10 +130,8 @@ impl PortAgents {
         attributes: &PortAttributes,
         packet: &mut Vec<u8>,
     ) -> bool {
-        packet.extend([0; vcrc::LEN]);
-        vcrc::stamp(packet);
-        let Some((envelope, mad)) = Envelope::open(packet) else { return false };
-        let source = source_of(&envelope, attributes);
+        let Some((envelope, mad)) = Envelope::open_received(packet) else { return false };
+        let source = envelope.sender(attributes);
         self.agents.handle_mad(now, envelope.destination, source, &mad).is_ok()
     }
     /// Returns when [`serve`](Self::serve) has something to do.
@@ -186,11 +184,10 @@ impl PortAgents {
         transmit: &MadTransmit,
     ) -> Option<Vec<u8>> {
         let attributes = subnet.port(node, port)?;
-        let envelope = envelope_of(transmit.qpn, &transmit.address, attributes)?;
+        let envelope = Envelope::of_port(transmit.qpn, &transmit.address, attributes)?;
         self.psn = self.psn.next();
         let mut packet = Vec::new();
-        envelope.seal(self.psn, &transmit.mad, &mut packet);
-        packet.truncate(packet.len() - vcrc::LEN);
+        envelope.seal_to_send(self.psn, &transmit.mad, &mut packet);
         Some(packet)
     }
 }
@@ -215,72 +212,4 @@ fn user_mad(delivery: Delivery) -> UserMad {
         address: delivery.address,
         mad: delivery.mad,
     }
-}
-
-/// Returns where a datagram came from.
-fn source_of(envelope: &Envelope, port: &PortAttributes) -> MadAddress {
-    let path = (1_u16 << port.lmc.min(7)) - 1;
-    let matches = |pkey: &vernic_wire::Pkey| pkey.matches(envelope.pkey);
-    let pkey_index = port.tables.pkeys.iter().position(matches).unwrap_or(0);
-    MadAddress {
-        qpn: envelope.source,
-        qkey: envelope.qkey,
-        lid: Lid(envelope.slid),
-        service_level: vernic_wire::ServiceLevel::new(envelope.service_level),
-        path_bits: (envelope.dlid & path) as u8,
-        pkey_index: pkey_index as u16,
-        grh: envelope.grh.map(|grh| MadGrh {
-            gid: grh.sgid,
-            gid_index: 0,
-            flow_label: grh.flow_label,
-            hop_limit: grh.hop_limit,
-            traffic_class: grh.traffic_class,
-        }),
-    }
-}
-
-/// Returns what surrounds a datagram of a port.
-fn envelope_of(source: Qpn, address: &MadAddress, port: &PortAttributes) -> Option<Envelope> {
-    let is_management = source == Qpn::SMI;
-    let path = (1_u16 << port.lmc.min(7)) - 1;
-    let is_permissive = is_management && address.lid == Lid::PERMISSIVE;
-    let own = port.lid.0 | u16::from(address.path_bits) & path;
-    let grh = match &address.grh {
-        None => None,
-        Some(grh) => Some(Grh {
-            version: 6,
-            payload_length: 0, // filled in when the packet is complete
-            next_header: Grh::NEXT_HEADER_IBA,
-            traffic_class: grh.traffic_class,
-            flow_label: grh.flow_label,
-            hop_limit: grh.hop_limit,
-            sgid: gid(port, grh.gid_index)?,
-            dgid: grh.gid,
-        }),
-    };
-    let pkey = match is_management {
-        // Subnet management is of no partition (IBTA 10.9.9).
-        true => Pkey::DEFAULT,
-        false => {
-            let row = port.tables.pkeys.get(usize::from(address.pkey_index));
-            *row.filter(|pkey| port.has_pkey(**pkey))?
-        }
-    };
-    Some(Envelope {
-        is_management,
-        service_level: address.service_level.value(),
-        slid: if is_permissive { Lid::PERMISSIVE.0 } else { own },
-        dlid: address.lid.0,
-        grh,
-        pkey,
-        source,
-        destination: address.qpn,
-        qkey: address.qkey,
-    })
-}
-
-/// Returns a GID of a port. A port has one.
-pub(crate) fn gid(port: &PortAttributes, index: u8) -> Option<Gid> {
-    let halves = [port.gid_prefix.to_be_bytes(), port.guid.0.to_be_bytes()];
-    (index == 0).then(|| Gid(std::array::from_fn(|at| halves[at / 8][at % 8])))
 }

@@ -22,7 +22,7 @@ use vernic_fabric::link::SubmitError;
 use vernic_fabric::subnet::{NodeId, Subnet};
 use vernic_proto::cm::{Cm, CmConfig, CmPath, Datagram, LidPath, Orphan};
 use vernic_wire::cm::CommId;
-use vernic_wire::{Gid, Grh, Lid, PortNum, Psn, Qpn, vcrc};
+use vernic_wire::{Gid, Grh, Lid, PortNum, Psn, Qpn};
 
 /// Most DREQs of a host that are repeated, at a time.
 const MAX_REPEATED: usize = 4096;
@@ -62,10 +62,7 @@ impl HostCm {
         packet: &[u8],
         now: Time,
     ) {
-        let mut packet = packet.to_vec();
-        packet.extend([0; vcrc::LEN]);
-        vcrc::stamp(&mut packet);
-        let Some((envelope, mad)) = Envelope::open(&packet) else { return };
+        let Some((envelope, mad)) = Envelope::open_received(&mut packet.to_vec()) else { return };
         // What is dropped there is counted there.
         let _ = self.machine.handle_mad(now, path_of(&envelope, port, attributes), &mad);
     }
@@ -151,7 +148,6 @@ fn packet_of(
         qkey: GSI_QKEY,
     };
     let mut packet = Vec::new();
-    envelope.seal(psn, &datagram.mad, &mut packet);
-    packet.truncate(packet.len() - vcrc::LEN);
+    envelope.seal_to_send(psn, &datagram.mad, &mut packet);
     Some((lids.port, packet))
 }

@@ -11,7 +11,7 @@ use vernic_wire::sa::{McMemberRecord, MemberComponents};
 use vernic_wire::{Gid, PortNum};
 
 use crate::administration::PortAdministration;
-use crate::agents::{self, PortAgents};
+use crate::agents::PortAgents;
 use crate::clients::{Asked, Clients, Role, What};
 use crate::host::HostPort;
 use crate::key::Key;
@@ -170,7 +170,7 @@ fn port_of<'w>(world: &'w mut World, host: &str, number: PortNum) -> Result<Port
 
 /// Checks that a GID is one of a port.
 fn check_own(attributes: &PortAttributes, what: &str, gid: Gid) -> Result<(), Refusal> {
-    match agents::gid(attributes, 0) {
+    match attributes.gid(0) {
         Some(own) if own != gid => {
             let text = format!("{what} at the port, whose GID is {own}, and not at {gid}");
             Err(Refusal::new(RefusalKind::Invalid, text))

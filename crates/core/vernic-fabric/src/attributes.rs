@@ -4,7 +4,7 @@
 //! copy. A value that only one of the two knows is not here. The bytes of the attributes, as they
 //! travel in management datagrams, are in `vernic-wire`.
 
-use vernic_wire::{Guid, Lid, Mtu, Pkey, PortNum, ServiceLevel, VirtualLane};
+use vernic_wire::{Gid, Guid, Lid, Mtu, Pkey, PortNum, ServiceLevel, VirtualLane};
 
 /// What a node is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -209,6 +209,11 @@ impl PortAttributes {
     /// partition, and not both are of limited members (IBTA 10.9.3).
     pub fn takes_pkey(&self, pkey: Pkey) -> bool {
         is_partition(pkey) && self.tables.pkeys.iter().any(|entry| entry.matches(pkey))
+    }
+    /// Returns a GID of the port, which has one.
+    pub fn gid(&self, index: u8) -> Option<Gid> {
+        let halves = [self.gid_prefix.to_be_bytes(), self.guid.0.to_be_bytes()];
+        (index == 0).then(|| Gid(core::array::from_fn(|at| halves[at / 8][at % 8])))
     }
     /// Whether the port's own packets may have this partition key: it is in the table.
     pub fn has_pkey(&self, pkey: Pkey) -> bool {

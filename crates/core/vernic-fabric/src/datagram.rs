@@ -4,6 +4,8 @@
 //! Owns the way from such a packet to its datagram and back. The agents' side of a subnet calls it,
 //! and so do owners that bring datagrams of their clients to it.
 
+mod port;
+
 use vernic_wire::mad::MAD_LEN;
 use vernic_wire::{
     Bth, Deth, Grh, LinkPacket, Lrh, Opcode, Pkey, Psn, Qkey, Qpn, VirtualLane, icrc, link_packet,

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use vernic_fabric::Time;
+use vernic_fabric::attributes::PortAttributes;
 use vernic_fabric::datagram::Envelope;
 use vernic_fabric::link::SubmitError;
 use vernic_fabric::manager::{Manager, ManagerConfig, Partition, Via};
@@ -13,7 +14,7 @@ use vernic_proto::mad::{
 };
 use vernic_wire::mad::MgmtClass;
 use vernic_wire::smp::PortInfo;
-use vernic_wire::{Guid, Lid, Pkey, PortNum, Psn, Qkey, Qpn, ServiceLevel, vcrc};
+use vernic_wire::{Guid, PortNum, Psn, Qkey, Qpn};
 
 const ONE: PortNum = PortNum(1);
 
@@ -157,7 +158,8 @@ impl Lab {
             for (node, host) in &mut self.hosts {
                 while self.subnet.poll_datagram(*node, ONE, &mut self.buffer) {
                     is_idle = false;
-                    take(host, &mut self.buffer, now);
+                    let port = self.subnet.port(*node, ONE).expect("a host");
+                    take(host, port, &mut self.buffer, now);
                 }
                 host.agents.handle_timeout(now);
                 let LabHost { agents, manager, via, held, .. } = host;
@@ -191,18 +193,10 @@ impl Lab {
     }
 }
 
-fn take(host: &mut LabHost, packet: &mut Vec<u8>, now: Time) {
-    packet.extend([0; vcrc::LEN]);
-    vcrc::stamp(packet);
-    let (envelope, mad) = Envelope::open(packet).expect("a datagram");
-    let source = MadAddress {
-        qpn: envelope.source,
-        lid: Lid(envelope.slid),
-        service_level: ServiceLevel::new(envelope.service_level),
-        ..MadAddress::default()
-    };
+fn take(host: &mut LabHost, port: &PortAttributes, packet: &mut Vec<u8>, now: Time) {
+    let (envelope, mad) = Envelope::open_received(packet).expect("a datagram");
     // What no agent wants is counted there.
-    let _ = host.agents.handle_mad(now, envelope.destination, source, &mad);
+    let _ = host.agents.handle_mad(now, envelope.destination, envelope.sender(port), &mad);
 }
 
 /// Sends a datagram. Returns whether there was room for it.
@@ -213,22 +207,9 @@ fn send(
     buffer: &mut Vec<u8>,
     now: Time,
 ) -> bool {
-    let own = subnet.port(node, ONE).expect("a host").lid;
-    let to = out.address;
-    let slid = if to.lid == Lid::PERMISSIVE { Lid::PERMISSIVE } else { own };
-    let envelope = Envelope {
-        is_management: out.qpn == Qpn::SMI,
-        service_level: to.service_level.value(),
-        slid: slid.0,
-        dlid: to.lid.0,
-        grh: None,
-        pkey: Pkey::DEFAULT,
-        source: out.qpn,
-        destination: to.qpn,
-        qkey: to.qkey,
-    };
-    envelope.seal(Psn::new(0), &out.mad, buffer);
-    buffer.truncate(buffer.len() - vcrc::LEN);
-    // What the port does not take otherwise is repeated.
+    let port = subnet.port(node, ONE).expect("a host");
+    // What the port does not take is repeated.
+    let Some(envelope) = Envelope::of_port(out.qpn, &out.address, port) else { return true };
+    envelope.seal_to_send(Psn::new(0), &out.mad, buffer);
     subnet.submit(node, ONE, buffer, now) != Err(SubmitError::Full)
 }

@@ -5,9 +5,9 @@ use vernic_fabric::datagram::Envelope;
 use vernic_fabric::link::SubmitError;
 use vernic_fabric::manager::{Manager, ManagerConfig, ManagerView, Via};
 use vernic_fabric::subnet::{NodeId, Subnet};
-use vernic_proto::mad::{AgentId, Agents, AgentsConfig, MadAddress, MadTransmit};
+use vernic_proto::mad::{AgentId, Agents, AgentsConfig, MadTransmit};
 use vernic_wire::smp::PortInfo;
-use vernic_wire::{Lid, Pkey, PortNum, Psn, Qpn, ServiceLevel, vcrc};
+use vernic_wire::{PortNum, Psn};
 
 use super::plan::Plan;
 
@@ -59,7 +59,7 @@ impl ManagerHost {
     /// Takes what has arrived, does what is due, and sends. Returns whether anything was sent.
     pub(super) fn work(&mut self, subnet: &mut Subnet, now: Time) -> bool {
         while subnet.poll_datagram(self.node, ONE, &mut self.buffer) {
-            self.take(now);
+            self.take(subnet, now);
         }
         self.agents.handle_timeout(now);
         for (via, id) in &self.via {
@@ -85,39 +85,21 @@ impl ManagerHost {
         any
     }
 
-    fn take(&mut self, now: Time) {
-        self.buffer.extend([0; vcrc::LEN]);
-        vcrc::stamp(&mut self.buffer);
+    fn take(&mut self, subnet: &Subnet, now: Time) {
+        let Some(port) = subnet.port(self.node, ONE) else { return };
         // What is damaged comes again.
-        let Some((envelope, mad)) = Envelope::open(&self.buffer) else { return };
-        let source = MadAddress {
-            qpn: envelope.source,
-            lid: Lid(envelope.slid),
-            service_level: ServiceLevel::new(envelope.service_level),
-            ..MadAddress::default()
-        };
+        let Some((envelope, mad)) = Envelope::open_received(&mut self.buffer) else { return };
         // What no agent wants is counted there.
-        let _ = self.agents.handle_mad(now, envelope.destination, source, &mad);
+        let sender = envelope.sender(port);
+        let _ = self.agents.handle_mad(now, envelope.destination, sender, &mad);
     }
     /// Sends a datagram. Returns whether there was room for it.
     fn send(&mut self, subnet: &mut Subnet, out: &MadTransmit, now: Time) -> bool {
-        let own = subnet.port(self.node, ONE).map_or(Lid::RESERVED, |port| port.lid);
-        let to = out.address;
-        let slid = if to.lid == Lid::PERMISSIVE { Lid::PERMISSIVE } else { own };
-        let envelope = Envelope {
-            is_management: out.qpn == Qpn::SMI,
-            service_level: to.service_level.value(),
-            slid: slid.0,
-            dlid: to.lid.0,
-            grh: None,
-            pkey: Pkey::DEFAULT,
-            source: out.qpn,
-            destination: to.qpn,
-            qkey: to.qkey,
-        };
-        envelope.seal(Psn::new(0), &out.mad, &mut self.buffer);
-        self.buffer.truncate(self.buffer.len() - vcrc::LEN);
+        let port = subnet.port(self.node, ONE);
+        let envelope = port.and_then(|port| Envelope::of_port(out.qpn, &out.address, port));
         // What the port does not take otherwise is repeated.
+        let Some(envelope) = envelope else { return true };
+        envelope.seal_to_send(Psn::new(0), &out.mad, &mut self.buffer);
         subnet.submit(self.node, ONE, &self.buffer, now) != Err(SubmitError::Full)
     }
 }
