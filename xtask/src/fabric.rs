@@ -10,6 +10,7 @@
 //! | `ipoib` | IP between hosts: ping and iperf3 |
 //! | `cut` | a cable that is pulled out while a manager runs |
 //! | `own` | the own subnet manager beside OpenSM, and its partitions |
+//! | `killed` | programs that are killed, and hosts where nobody listens |
 //! | `migration` | a connection with two paths, whose cables are pulled out one after the other |
 
 mod acm;
@@ -17,6 +18,7 @@ mod bench;
 mod cut;
 mod diags;
 mod ipoib;
+mod killed;
 mod migration;
 mod own;
 mod sweeps;
@@ -39,6 +41,7 @@ const TOOLS: &[Tool] = &[
     ("verbs headers", &["test", "-e", "/usr/include/infiniband/verbs.h"], "libibverbs-dev"),
     ("tshark", &["tshark", "--version"], "tshark"),
     ("iperf3", &["iperf3", "--version"], "iperf3"),
+    ("rping", &["sh", "-c", "command -v rping"], "rdmacm-utils"),
     ("ping", &["ping", "-V"], "iputils-ping"),
     ("ip", &["ip", "-V"], "iproute2"),
 ];
@@ -70,6 +73,7 @@ pub(crate) fn fabric(arguments: &Arguments) -> Result {
         cut::cases(),
         own::cases(),
         acm::cases(),
+        killed::cases(),
         migration::cases(),
     ]
     .concat();
@@ -114,6 +118,7 @@ enum Action {
     Capture,
     Ipoib(ipoib::Mode),
     Cut,
+    Killed,
     Takeover,
     Partitions,
     Migration,
@@ -129,6 +134,7 @@ impl Case {
             Action::Capture => diags::capture(vernic),
             Action::Ipoib(mode) => ipoib::run(vernic, *mode),
             Action::Cut => cut::run(vernic),
+            Action::Killed => killed::run(vernic),
             Action::Takeover => own::takeover(vernic),
             Action::Partitions => own::partitions(vernic),
             Action::Migration => migration::run(vernic),

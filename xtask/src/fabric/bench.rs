@@ -63,7 +63,7 @@ impl Bench {
         self.command(arguments).output().map_err(|e| format!("cannot start vernic: {e}"))
     }
     /// Starts a program that runs on. Its output goes to a file of the folder.
-    fn start(&mut self, arguments: &[&str], log: &str) -> Result<usize> {
+    pub(super) fn start(&mut self, arguments: &[&str], log: &str) -> Result<usize> {
         let path = self.folder.join(log);
         let file = File::create(&path).map_err(|e| format!("{path:?}: {e}"))?;
         let copy = file.try_clone().map_err(|e| format!("{path:?}: {e}"))?;
