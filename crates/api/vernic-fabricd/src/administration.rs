@@ -17,7 +17,7 @@ use vernic_fabric::attributes::{PortAttributes, PortState};
 use vernic_proto::mad::{AgentId, Agents, Outcome, RegisterError, Registration};
 use vernic_proto::sa::{PathQuery, SaClient, SaConfig, SaError, SaEvent, SaPort, SaUser, Ticket};
 use vernic_wire::mad::{Method, MgmtClass};
-use vernic_wire::sa::{CLASS_VERSION, JoinState, McMemberRecord, MemberComponents};
+use vernic_wire::sa::{CLASS_VERSION, JoinState, McMemberRecord, MemberComponents, SaStatus};
 use vernic_wire::smp::TrapNumber;
 use vernic_wire::{Gid, Lid, Qpn};
 
@@ -28,8 +28,10 @@ use crate::key::Key;
 pub(crate) struct PortAdministration {
     client: SaClient,
     agent: AgentId,
-    /// Connections that wait for a path, by ticket, and where the path is to end.
-    paths: BTreeMap<u64, (Key, Gid)>,
+    /// Name of the fabric, for words about it.
+    fabric: String,
+    /// Connections that wait for a path, by ticket, and what they asked for.
+    paths: BTreeMap<u64, (Key, PathQuery)>,
     last_ticket: u64,
     /// The agent that takes reports, while there are connections that want notices.
     reports: Option<AgentId>,
@@ -59,12 +61,14 @@ impl PortAdministration {
     pub(crate) fn start(
         agents: &mut Agents,
         attributes: &PortAttributes,
+        fabric: &str,
     ) -> Result<Self, RegisterError> {
         let agent = agents.register(&registration(0))?;
         let mut client = SaClient::new(SaConfig::default());
         client.handle_port(port_of(attributes));
-        let (paths, listeners) = (BTreeMap::new(), BTreeSet::new());
-        Ok(Self { client, agent, paths, last_ticket: 0, reports: None, listeners })
+        let (fabric, paths) = (fabric.to_owned(), BTreeMap::new());
+        let listeners = BTreeSet::new();
+        Ok(Self { client, agent, fabric, paths, last_ticket: 0, reports: None, listeners })
     }
     /// Takes a port that has changed, and whether the subnet manager wants all to be registered
     /// again.
@@ -87,9 +91,9 @@ impl PortAdministration {
         let ticket = self.last_ticket + 1;
         // Nothing here hears of ports that have moved, so each question is asked.
         let asked = self.client.query_path(now, Ticket(ticket), query, false);
-        asked.map_err(|error| no_path(query.dgid, error))?;
+        asked.map_err(|error| no_path(query, error, &self.fabric))?;
         self.last_ticket = ticket;
-        self.paths.insert(ticket, (asker, query.dgid));
+        self.paths.insert(ticket, (asker, *query));
         Ok(ticket)
     }
     /// Forgets who waits for a path.
@@ -114,7 +118,7 @@ impl PortAdministration {
             // The client would wait until there is somebody to ask.
             Err(SaError::NoManager)
         };
-        asked.map_err(|error| no_member(record.mgid, error))
+        asked.map_err(|error| no_member(record.mgid, error, &self.fabric))
     }
     /// Ends a membership.
     pub(crate) fn leave(&mut self, asker: Key, mgid: Gid, how: JoinState) {
@@ -136,7 +140,7 @@ impl PortAdministration {
         for number in NOTICES {
             if let Err(error) = self.client.subscribe(SaUser(asker.bits()), number) {
                 self.end_notices(agents, asker);
-                return Err(no_notices(number, error));
+                return Err(no_notices(number, error, &self.fabric));
             }
         }
         Ok(())
@@ -185,15 +189,15 @@ impl PortAdministration {
         while let Some(event) = self.client.poll_event() {
             match event {
                 SaEvent::Path { ticket, answer } => {
-                    let Some((asker, dgid)) = self.paths.remove(&ticket.0) else { continue };
+                    let Some((asker, query)) = self.paths.remove(&ticket.0) else { continue };
                     let answer = answer.map(Answer::Path);
-                    tell(asker, answer.map_err(|error| no_path(dgid, error)));
+                    tell(asker, answer.map_err(|error| no_path(&query, error, &self.fabric)));
                 }
                 SaEvent::Joined { user, record } => {
                     tell(Key::from_bits(user.0), Ok(Answer::Group(record)));
                 }
                 SaEvent::NotJoined { user, mgid, error, .. } => {
-                    tell(Key::from_bits(user.0), Err(no_member(mgid, error)));
+                    tell(Key::from_bits(user.0), Err(no_member(mgid, error, &self.fabric)));
                 }
                 SaEvent::Notice { user, notice } => {
                     tell(Key::from_bits(user.0), Ok(Answer::Notice(notice)));
@@ -201,7 +205,7 @@ impl PortAdministration {
                 SaEvent::Subscription { user, number, answer: Err(error) } => {
                     let asker = Key::from_bits(user.0);
                     if self.end_notices(agents, asker) {
-                        tell(asker, Err(no_notices(number, error)));
+                        tell(asker, Err(no_notices(number, error, &self.fabric)));
                     }
                 }
                 SaEvent::Subscription { answer: Ok(()), .. } => {}
@@ -221,22 +225,45 @@ fn port_of(attributes: &PortAttributes) -> SaPort {
     }
 }
 
-fn no_path(dgid: Gid, error: SaError) -> Refusal {
-    Refusal::new(kind_of(error), format!("there is no path to {dgid}: {error}"))
+fn no_path(query: &PathQuery, error: SaError, fabric: &str) -> Refusal {
+    let PathQuery { dgid, pkey, .. } = query;
+    let hint = match error {
+        SaError::Refused(SaStatus::NO_RECORDS) => {
+            ". Usually one of the two ports is not in the partition, or both are limited members, or \
+             no port has the GID; `vernic fabric up --partition` makes partitions"
+                .to_owned()
+        }
+        _ => hint(error, fabric),
+    };
+    let text = format!("there is no path to {dgid} in partition {pkey}: {error}{hint}");
+    Refusal::new(kind_of(error), text)
 }
 
-fn no_member(mgid: Gid, error: SaError) -> Refusal {
-    Refusal::new(kind_of(error), format!("the port is no member of group {mgid}: {error}"))
+fn no_member(mgid: Gid, error: SaError, fabric: &str) -> Refusal {
+    let hint = hint(error, fabric);
+    Refusal::new(kind_of(error), format!("the port is no member of group {mgid}: {error}{hint}"))
 }
 
-fn no_notices(number: TrapNumber, error: SaError) -> Refusal {
-    Refusal::new(kind_of(error), format!("notices {} do not come: {error}", number.0))
+/// Returns what to do when there is nobody to ask.
+fn hint(error: SaError, fabric: &str) -> String {
+    match error {
+        SaError::NoManager | SaError::Unanswered(_) | SaError::NoAdministration(_) => format!(
+            "; start one at a host of the fabric (`vernic run --fabric {fabric} --host HOST -- \
+             opensm`), or start the fabric with `vernic fabric up --sm`"
+        ),
+        _ => String::new(),
+    }
+}
+
+fn no_notices(number: TrapNumber, error: SaError, fabric: &str) -> Refusal {
+    let hint = hint(error, fabric);
+    Refusal::new(kind_of(error), format!("notices {} do not come: {error}{hint}", number.0))
 }
 
 const fn kind_of(error: SaError) -> RefusalKind {
     match error {
         SaError::NoManager => RefusalKind::Down,
-        SaError::Unanswered => RefusalKind::Unanswered,
+        SaError::Unanswered(_) | SaError::NoAdministration(_) => RefusalKind::Unanswered,
         SaError::Refused(_) | SaError::NotUnderstood(_) => RefusalKind::Unreachable,
         SaError::Malformed => RefusalKind::Other,
         SaError::TooMany(_) => RefusalKind::TooMany,

@@ -1,5 +1,6 @@
 //! What `vernic fabric` asks of a fabric, and what it gets: values that travel as JSON.
 
+use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -79,10 +80,28 @@ pub struct State {
     pub pid: u32,
     /// Seconds since it was started.
     pub uptime_s: u64,
+    /// The subnet manager that ports know, if there was one yet.
+    pub manager: Option<SubnetManager>,
     /// The nodes, in the order of the plan.
     pub nodes: Vec<NodeState>,
     /// The cables, in the order of the plan.
     pub cables: Vec<CableState>,
+}
+
+/// The subnet manager that set ports up. They know it until another one takes over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SubnetManager {
+    /// LID of the manager.
+    pub lid: u16,
+    /// Whether a manager is there still, as the port of that LID says.
+    pub is_there: bool,
+}
+
+impl fmt::Display for SubnetManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let is_gone = if self.is_there { "" } else { " is gone" };
+        write!(f, "SM at LID {}{is_gone}", self.lid)
+    }
 }
 
 /// A node.

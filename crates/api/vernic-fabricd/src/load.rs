@@ -1,9 +1,13 @@
 //! How busy cables and the whole fabric are, by counters that are read every second.
 
 use vernic_fabric::Time;
-use vernic_fabric::attributes::PortState;
+use vernic_fabric::attributes::{PortAttributes, PortState};
 use vernic_fabric::subnet::{NodeId, Subnet};
-use vernic_wire::{Lid, PortNum};
+use vernic_wire::PortNum;
+use vernic_wire::smp::PortInfo;
+
+use crate::control::SubnetManager;
+use crate::world::World;
 
 /// Nanoseconds between two looks at the counters.
 const INTERVAL_NS: u64 = 1_000_000_000;
@@ -89,12 +93,23 @@ impl Load {
     }
 }
 
-/// Returns the LID of the subnet manager, as the first end of a cable has it that has one.
-pub(crate) fn manager(subnet: &Subnet) -> Option<Lid> {
+/// Returns the subnet manager, as the first end of a cable has it that has one.
+pub(crate) fn manager(world: &World) -> Option<SubnetManager> {
+    let subnet = &world.subnet;
     let ends = subnet.cables().flat_map(|cable| cable.ends);
     let home = |(node, port): (NodeId, PortNum)| {
         // All ports of a switch have the LIDs of port 0.
         subnet.port(node, PortNum(0)).or_else(|| subnet.port(node, port))
     };
-    ends.filter_map(home).map(|port| port.sm_lid).find(|lid| lid.is_unicast())
+    let lid = ends.filter_map(home).map(|port| port.sm_lid).find(|lid| lid.is_unicast())?;
+    let ports = world.hosts.iter().flat_map(|host| {
+        let numbers = (1..=host.ports.len()).map(|number| PortNum(number as u8));
+        numbers.filter_map(|number| subnet.port(host.node, number))
+    });
+    let has_lid =
+        |port: &&PortAttributes| port.lid.0 <= lid.0 && lid.0 - port.lid.0 < 1 << port.lmc;
+    // A manager that is at no host of this plan is at a fabric that a cable leads to.
+    let is_there =
+        ports.filter(has_lid).all(|port| port.capabilities & PortInfo::CAPABILITY_SM != 0);
+    Some(SubnetManager { lid: lid.value(), is_there })
 }

@@ -151,7 +151,7 @@ struct PortOf<'w> {
 fn port_of<'w>(world: &'w mut World, host: &str, number: PortNum) -> Result<PortOf<'w>, Refusal> {
     let at = world.host(host)?;
     check_port(world, at, number)?;
-    let World { hosts, subnet, managed, .. } = world;
+    let World { hosts, subnet, managed, name, .. } = world;
     let node = hosts[at].node;
     let missing = || Refusal::new(RefusalKind::NoSuchPort, "the adapter has no such port");
     let attributes = subnet.port(node, number).ok_or_else(missing)?;
@@ -159,7 +159,7 @@ fn port_of<'w>(world: &'w mut World, host: &str, number: PortNum) -> Result<Port
     let agents = agents.get_or_insert_with(|| Box::new(PortAgents::new())).own();
     if administration.is_none() {
         managed.insert((at, number.0));
-        let started = PortAdministration::start(agents, attributes);
+        let started = PortAdministration::start(agents, attributes, name);
         let started =
             started.map_err(|error| Refusal::new(RefusalKind::TooMany, error.to_string()))?;
         *administration = Some(Box::new(started));

@@ -12,12 +12,13 @@ use vernic_fabric::manager::ManagerView;
 use vernic_fabric::subnet::{NodeId, SubnetConfig};
 use vernic_fabric::topology::Topology;
 use vernic_sys::{self as sys, OwnFd, PollFd};
-use vernic_wire::{Lid, PortNum};
+use vernic_wire::PortNum;
 
 use crate::cables::Cables;
 use crate::capture::Capture;
 use crate::clients::{Client, Clients, Role};
 use crate::commands::Desk;
+use crate::control::SubnetManager;
 use crate::deliver;
 use crate::door::{Door, is_exhausted};
 use crate::error::FabricError;
@@ -90,8 +91,8 @@ pub struct Summary {
     pub cables: usize,
     /// Cables with both ends Active.
     pub active: usize,
-    /// LID of the subnet manager.
-    pub manager: Option<Lid>,
+    /// The subnet manager that ports know.
+    pub manager: Option<SubnetManager>,
     /// What the own subnet manager does, if there is one.
     pub own_manager: Option<ManagerView>,
     /// Programs that are attached.
@@ -541,7 +542,7 @@ impl Server {
             uptime: self.start.elapsed(),
             cables: self.world.plan.cables().len(),
             active: totals.active,
-            manager: load::manager(&self.world.subnet),
+            manager: load::manager(&self.world),
             own_manager: self.world.manager.as_ref().map(OwnManager::view),
             programs: hosts.iter().map(|host| host.programs()).sum(),
             agents: agents.sum(),

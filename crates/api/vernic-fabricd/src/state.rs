@@ -10,7 +10,7 @@ use crate::control::{
     CableState, LaneState, NodeState, PortState, ProgramState, State, Undelivered,
 };
 use crate::host::Host;
-use crate::load::Load;
+use crate::load::{self, Load};
 use crate::world::World;
 
 /// Returns the state of everything.
@@ -25,6 +25,7 @@ pub(crate) fn state(
         name: world.name.clone(),
         pid: std::process::id(),
         uptime_s,
+        manager: load::manager(world),
         nodes: nodes.filter_map(|id| node(world, clients, outside, id)).collect(),
         cables: cables(world, load),
     }

@@ -90,6 +90,8 @@ pub struct Owner<H> {
     datagrams: Datagrams,
     interface: Interface,
     port: Port,
+    /// Why the last path that was asked for is not known.
+    no_path: Option<AttachError>,
     start: Instant,
     next_look: Time,
     packet: Vec<u8>,
@@ -194,6 +196,7 @@ impl<H: Host> Owner<H> {
             datagrams,
             interface,
             port: Port { is_active: false, ..port },
+            no_path: None,
             start: Instant::now(),
             next_look: Time(0),
             packet: vec![0; MAX_PACKET],
@@ -459,6 +462,7 @@ impl<H: Host> Owner<H> {
                 let asked = PathAsked { sgid, dgid, pkey, service, traffic_class };
                 if let Err(error) = self.subnet.ask_path(&asked) {
                     self.note(format!("the path to {dgid} is not asked for: {error}"));
+                    self.no_path = Some(error);
                     self.interface.handle_path(now, dgid, None);
                 }
             }
@@ -485,7 +489,9 @@ impl<H: Host> Owner<H> {
                 self.set_up(mtu, qkey)?;
             }
             Event::Down => tracing::info!("the link is down"),
-            Event::Resolved { ip, answer } => self.questions.resolved(ip, answer),
+            Event::Resolved { ip, answer } => {
+                self.questions.resolved(ip, answer, self.no_path.as_ref());
+            }
         }
         Ok(())
     }
@@ -512,10 +518,15 @@ impl<H: Host> Owner<H> {
                     self.interface.handle_joined(now, mgid, answer.ok());
                 }
                 News::Path { dgid, answer } => {
-                    if let Err(error) = &answer {
+                    let (path, error) = match answer {
+                        Ok(path) => (Some(path), None),
+                        Err(error) => (None, Some(error)),
+                    };
+                    if let Some(error) = &error {
                         self.note(error.to_string());
                     }
-                    self.interface.handle_path(now, dgid, answer.ok());
+                    self.no_path = error;
+                    self.interface.handle_path(now, dgid, path);
                 }
                 News::Notice(Ok(notice)) => self.take_notice(now, &notice),
                 // Groups that come and go are noticed when they are asked for again.

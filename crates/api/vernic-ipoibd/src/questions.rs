@@ -175,12 +175,18 @@ impl Questions {
             self.end(key);
         }
     }
-    /// Answers the programs that wait for an address.
-    pub(crate) fn resolved(&mut self, ip: IpAddr, answer: Result<Resolved, DropReason>) {
+    /// Answers the programs that wait for an address. `no_path` is why the last path that was asked
+    /// for is not known.
+    pub(crate) fn resolved(
+        &mut self,
+        ip: IpAddr,
+        answer: Result<Resolved, DropReason>,
+        no_path: Option<&AttachError>,
+    ) {
         let waits = self.programs.iter().filter(|(_, program)| program.waits_for == Some(ip));
         for key in waits.map(|(key, _)| *key).collect::<Vec<_>>() {
             let answer = answer.map(|at| InterfaceAnswer::Resolved(at.address, at.path));
-            self.answer(key, answer.map_err(|reason| refusal_of(ip, reason)));
+            self.answer(key, answer.map_err(|reason| refusal_of(ip, reason, no_path)));
         }
     }
 }
@@ -196,21 +202,47 @@ impl AsFd for Questions {
     }
 }
 
-fn refusal_of(ip: IpAddr, reason: DropReason) -> Refusal {
-    let (kind, why) = match reason {
-        DropReason::LinkDown => (
+fn refusal_of(ip: IpAddr, reason: DropReason, no_path: Option<&AttachError>) -> Refusal {
+    let (kind, why) = match (reason, no_path) {
+        (DropReason::LinkDown, _) => (
             RefusalKind::Down,
             "the interface is down: it waits for the broadcast group of its partition",
         ),
-        DropReason::NoRoute => (
+        (DropReason::NoRoute, _) => (
             RefusalKind::Unreachable,
             "no address of the interface has it on its link, and there is no router to it",
         ),
-        DropReason::NoAnswer => (RefusalKind::Unanswered, "nobody on the link says to have it"),
-        DropReason::NoPath => {
+        (DropReason::NoAnswer, _) => (
+            RefusalKind::Unanswered,
+            "nobody on the link says to have it. Usually no interface has it (`vernic fabric ipoib`), \
+             or that one is in another partition",
+        ),
+        (DropReason::NoPath, Some(error)) => {
+            let text =
+                format!("{ip} is not found: there is no path to the port that has it: {error}");
+            return Refusal::new(RefusalKind::Unreachable, text);
+        }
+        (DropReason::NoPath, None) => {
             (RefusalKind::Unreachable, "subnet administration has no path to the port that has it")
         }
         _ => (RefusalKind::TooMany, "too many addresses are asked for"),
     };
     Refusal::new(kind, format!("{ip} is not found: {why}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_says_why_there_is_no_path() {
+        let ip = IpAddr::from([10, 0, 0, 2]);
+        let text = "no subnet manager answers at LID 7";
+        let error = &AttachError::Refused(Refusal::new(RefusalKind::Unreachable, text));
+        let refusal = refusal_of(ip, DropReason::NoPath, Some(error));
+        assert_eq!(refusal.kind, RefusalKind::Unreachable);
+        assert!(refusal.text.contains("no subnet manager answers at LID 7"), "{refusal}");
+        let refusal = refusal_of(ip, DropReason::NoAnswer, Some(error));
+        assert!(!refusal.text.contains("manager"), "of something else: {refusal}");
+    }
 }

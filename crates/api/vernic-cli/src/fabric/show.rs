@@ -84,8 +84,9 @@ pub(super) fn show(name: &str, node: Option<&str>, json: bool) -> Outcome<()> {
 
 fn text_of(state: &State, in_detail: bool) -> String {
     let listed = line_of(state);
+    let manager = state.manager.map_or("no subnet manager".to_owned(), |it| it.to_string());
     let mut text = format!(
-        "fabric {:?}, process {}, {} s: {} switches, {} hosts, {} programs\n",
+        "fabric {:?}, process {}, {} s: {} switches, {} hosts, {} programs, {manager}\n",
         listed.name, listed.pid, listed.uptime_s, listed.switches, listed.hosts, listed.programs
     );
     text.push_str(&ports(state).render());

@@ -79,9 +79,9 @@ impl Line {
 /// Returns what changes seldom.
 fn steady(summary: &Summary) -> String {
     let manager = match summary.manager {
-        Some(lid) => match &summary.own_manager {
-            Some(own) if own.state == SmState::Master => format!("own SM at LID {}", lid.value()),
-            _ => format!("SM at LID {}", lid.value()),
+        Some(manager) => match &summary.own_manager {
+            Some(own) if own.state == SmState::Master => format!("own {manager}"),
+            _ => manager.to_string(),
         },
         None if summary.own_manager.is_some() => "own SM sweeps".to_owned(),
         None => "no subnet manager".to_owned(),
@@ -105,4 +105,33 @@ fn live(summary: &Summary) -> String {
         let _ = write!(line, ", {captured} captured");
     }
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use vernic_fabricd::control::SubnetManager;
+
+    use super::*;
+
+    #[test]
+    fn the_line_says_whether_the_manager_is_there() {
+        let mut summary = Summary {
+            uptime: std::time::Duration::ZERO,
+            cables: 2,
+            active: 1,
+            manager: None,
+            own_manager: None,
+            programs: 0,
+            agents: 3,
+            packets_per_s: 0.0,
+            bytes_per_s: 0.0,
+            captured: None,
+            trouble: None,
+        };
+        assert!(steady(&summary).contains("1/2 cables active, no subnet manager,"));
+        summary.manager = Some(SubnetManager { lid: 7, is_there: true });
+        assert!(steady(&summary).contains("SM at LID 7,"));
+        summary.manager = Some(SubnetManager { lid: 7, is_there: false });
+        assert!(steady(&summary).contains("SM at LID 7 is gone,"));
+    }
 }

@@ -6,7 +6,7 @@ use vernic_wire::mad::{MadHeader, Method};
 use vernic_wire::sa::{
     JoinState, McMemberRecord, MemberComponents, PathRecord, SaAttribute, ServiceRecord,
 };
-use vernic_wire::smp::{Notice, TrapNumber};
+use vernic_wire::smp::{MadStatus, Notice, TrapNumber};
 use vernic_wire::{Gid, Lid};
 
 use super::params::{
@@ -309,11 +309,20 @@ impl SaClient {
         let Ok(header) = MadHeader::parse(mad) else { return };
         // The upper half is the agent's.
         let Some(purpose) = self.asked.remove(&(header.transaction_id as u32)) else { return };
+        let manager = self.port.sm_lid;
         let answer = match outcome {
             Outcome::Received => read(mad),
-            Outcome::TimedOut => Err(SaError::Unanswered),
+            Outcome::TimedOut => Err(SaError::Unanswered(manager)),
             Outcome::Aborted(_) => Err(SaError::Malformed),
         };
+        // Every data base has paths and registrations: only the agents of another port refuse them.
+        let answer = answer.map_err(|error| match (error, purpose) {
+            (SaError::NotUnderstood(_), Purpose::Table(..)) => error,
+            (SaError::NotUnderstood(MadStatus::ATTRIBUTE_NOT_SUPPORTED), _) => {
+                SaError::NoAdministration(manager)
+            }
+            _ => error,
+        });
         let of = |attribute: SaAttribute| {
             answer.and_then(|(header, sa, data)| {
                 let is_it = header.attribute_id == attribute.0;

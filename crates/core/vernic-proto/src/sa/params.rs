@@ -94,11 +94,14 @@ pub struct SaSend {
 /// Why there is no answer, or no registration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SaError {
-    /// Subnet administration does not answer.
-    #[error("subnet administration does not answer: is a subnet manager running?")]
-    Unanswered,
+    /// Nobody answers at the LID of the subnet manager.
+    #[error("no subnet manager answers at LID {}", .0.value())]
+    Unanswered(Lid),
+    /// The port at the LID of the subnet manager answers, and has no subnet administration.
+    #[error("no subnet manager answers at LID {}: the port there says that it has none", .0.value())]
+    NoAdministration(Lid),
     /// There is nobody to ask.
-    #[error("the port is down or has no subnet manager: subnet administration cannot be asked")]
+    #[error("the port is down, or no subnet manager has set it up")]
     NoManager,
     /// Subnet administration refused.
     #[error("subnet administration refused: {0}")]

@@ -147,12 +147,13 @@ fn one_question_answers_all_that_ask_the_same_and_later_ones_for_a_while() {
 #[test]
 fn errors_say_what_is_wrong_and_are_not_kept() {
     let mut toy = Toy::new();
-    for ticket in 1..=4 {
+    for ticket in 1..=5 {
         toy.client.query_path(toy.now, Ticket(ticket), &query(), true).unwrap();
         match ticket {
             1 => toy.refuse(SaStatus::NO_RECORDS),
             2 => toy.answer_with(MadStatus::BAD_VERSION.0, |_| {}),
             3 => toy.keep_silent(),
+            4 => toy.answer_with(MadStatus::ATTRIBUTE_NOT_SUPPORTED.0, |_| {}),
             _ => {
                 toy.asks();
                 toy.asked[0].mad.attribute_id = 1;
@@ -163,12 +164,13 @@ fn errors_say_what_is_wrong_and_are_not_kept() {
     let expected = [
         (1, Err(SaError::Refused(SaStatus::NO_RECORDS))),
         (2, Err(SaError::NotUnderstood(MadStatus::BAD_VERSION))),
-        (3, Err(SaError::Unanswered)),
-        (4, Err(SaError::Malformed)),
+        (3, Err(SaError::Unanswered(PORT.sm_lid))),
+        (4, Err(SaError::NoAdministration(PORT.sm_lid))),
+        (5, Err(SaError::Malformed)),
     ];
     assert_eq!(path_answers(&toy.events()), expected);
     toy.client.handle_port(SaPort { sm_lid: Lid(0), ..PORT });
-    let refused = toy.client.query_path(toy.now, Ticket(5), &query(), true);
+    let refused = toy.client.query_path(toy.now, Ticket(6), &query(), true);
     assert_eq!(refused, Err(SaError::NoManager));
 }
 
@@ -290,7 +292,7 @@ fn refusals_and_silence_end_a_wish() {
     assert_eq!(toy.events(), [not_joined(A, error)]);
     toy.join(A, FULL);
     toy.keep_silent();
-    assert_eq!(toy.events(), [not_joined(A, SaError::Unanswered)]);
+    assert_eq!(toy.events(), [not_joined(A, SaError::Unanswered(PORT.sm_lid))]);
     assert_eq!(toy.asks(), []);
 }
 
