@@ -22,8 +22,8 @@ use std::time::{Duration, Instant};
 
 use vernic_engine::iwarp::{Ending, ending};
 use vernic_engine::{
-    CompChannel, Context, Cq, EMPTY_WC, Payload, Pd, Qp, QpCap, QpInit, RecvWr, Remote, SendFlags,
-    SendOp, SendWr, Service, Tag, Transport, Wc, WcStatus,
+    Cause, CompChannel, Context, Cq, EMPTY_WC, Explanation, Payload, Pd, Qp, QpCap, QpInit, RecvWr,
+    Remote, SendFlags, SendOp, SendWr, Service, Tag, Transport, Wc, WcStatus,
 };
 
 use crate::memory::StreamMemory;
@@ -331,7 +331,10 @@ impl Connection {
                     core.stream.handle_sent(WriteId::of(wc.wr_id));
                 }
                 if wc.status != WcStatus::Success && core.stream.is_connected() {
-                    self.fail(core, self.failure_of(wc));
+                    match self.has_ended_in_order(core, wc) {
+                        true => core.stream.handle_disconnected(),
+                        false => self.fail(core, self.failure_of(wc)),
+                    }
                 }
             }
         }
@@ -362,6 +365,14 @@ impl Connection {
             let why = format!("{} broke the protocol: {error}", self.peer);
             self.fail(core, Failure::new(libc::EPROTO, why));
         }
+    }
+
+    /// Whether a failure is the end of the stream: the peer's process, one of this host, has ended,
+    /// and no bytes of the user are lost by that.
+    fn has_ended_in_order(&self, core: &Core, wc: &Wc) -> bool {
+        let is_data = wc.wr_id == BEFORE_MESSAGE || WriteId::of(wc.wr_id).is_data();
+        let is_gone = |found: Explanation| matches!(found.failure.cause, Cause::PeerGone);
+        !is_data && !core.stream.has_data_in_flight() && self.qp.explain().is_some_and(is_gone)
     }
 
     /// Why a work request failed.

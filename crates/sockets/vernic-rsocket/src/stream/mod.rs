@@ -347,6 +347,11 @@ impl Stream {
         self.sender.unsent()
     }
 
+    /// Whether data is in flight, of the ring or of mapped buffers.
+    pub fn has_data_in_flight(&self) -> bool {
+        self.in_flight > u32::from(CONTROL_REQUESTS - self.control_requests)
+    }
+
     /// Where unread bytes are, leaving out the first `skip`, at most `len`.
     pub fn peek(&self, skip: u32, len: u32) -> Spans {
         self.receiver.peek(skip, len)

@@ -90,6 +90,11 @@ impl WriteId {
         Self(number)
     }
 
+    /// Whether the write has bytes of the user.
+    pub const fn is_data(self) -> bool {
+        matches!(self.sent(), Sent::Ring(_) | Sent::Iomap)
+    }
+
     pub(super) const fn new(sent: Sent) -> Self {
         let (kind, value) = match sent {
             Sent::Ring(bytes) => (RING, bytes),
