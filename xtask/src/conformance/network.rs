@@ -132,7 +132,7 @@ impl Place {
 
 /// The namespaces, removed at the end.
 pub(super) struct Network {
-    names: [String; 3],
+    names: [String; 5],
     /// GID index of each side, by place.
     gids: Vec<[u64; 2]>,
     fabric: Option<Fabric>,
@@ -142,25 +142,14 @@ impl Network {
     /// Makes them; needs root.
     pub(super) fn new(vernic: &str) -> Result<Self> {
         remove_left_over()?;
-        let names = ["lo", "a", "b"].map(|name| format!("{PREFIX}{}-{name}", std::process::id()));
+        let names = ["lo", "a", "b", "h1", "h8"];
+        let names = names.map(|name| format!("{PREFIX}{}-{name}", std::process::id()));
         let mut network = Self { names, gids: Vec::new(), fabric: None };
-        let [lo, a, b] = network.names.clone();
-        for name in [&lo, &a, &b] {
-            ip(&format!("netns add {name}"))?;
-            ip(&format!("-n {name} link set lo up"))?;
-        }
-        let end = |name: &str| format!("mtu {NETDEV_MTU} netns {name}");
-        ip(&format!("link add veth0 {} type veth peer name veth0 {}", end(&a), end(&b)))?;
-        for (side, name) in [&a, &b].into_iter().enumerate() {
-            // A link-local address would come later, and may change the order of GIDs.
-            ip(&format!("-n {name} link set veth0 addrgenmode none"))?;
-            ip(&format!("-n {name} addr add {}/24 dev veth0", IPV4[side]))?;
-            ip(&format!("-n {name} addr add {}/64 dev veth0 nodad", IPV6[side]))?;
-            ip(&format!("-n {name} link set veth0 up"))?;
-        }
-        for name in [&a, &b] {
-            wait_for_link(name)?;
-        }
+        let [lo, a, b, ..] = &network.names;
+        make(lo)?;
+        make_pair([a, b], |side| {
+            [format!("{}/24", IPV4[side]), format!("{}/64 nodad", IPV6[side])].to_vec()
+        })?;
         for place in Place::BY_IP {
             let index = |side| {
                 let (namespace, address) = (network.namespace(place, side), place.address(side));
@@ -176,10 +165,11 @@ impl Network {
     pub(super) fn start_fabric(&mut self, vernic: &Path, logs: &Path) -> Result {
         if self.fabric.is_none() {
             self.fabric = Some(Fabric::start(vernic, logs)?);
-            // Programs that meet by TCP before they use RDMA name one address for both.
-            for address in fabric::ADDRESSES {
-                ip(&format!("-n {} addr add {address}/32 dev lo", self.names[0]))?;
-            }
+            // Programs that meet by TCP or UDP before they use RDMA name one address for both.
+            let [.., server, client] = &self.names;
+            make_pair([server, client], |side| {
+                [format!("{}/24", fabric::ADDRESSES[side])].to_vec()
+            })?;
         }
         Ok(())
     }
@@ -197,8 +187,9 @@ impl Network {
     /// The namespace of a side.
     pub(super) fn namespace(&self, place: Place, side: usize) -> &str {
         match place {
-            Place::Loopback | Place::Loss | Place::Memory | Place::InfiniBand => &self.names[0],
+            Place::Loopback | Place::Loss | Place::Memory => &self.names[0],
             Place::Ipv4 | Place::Ipv6 | Place::Ethernet => &self.names[1 + side],
+            Place::InfiniBand => &self.names[3 + side],
         }
     }
 
@@ -244,6 +235,28 @@ pub(crate) fn remove_left_over() -> Result {
         }
     }
     Ok(())
+}
+
+/// Makes a namespace.
+fn make(name: &str) -> Result {
+    ip(&format!("netns add {name}"))?;
+    ip(&format!("-n {name} link set lo up"))
+}
+
+/// Makes two namespaces with a veth pair between them, whose ends have these addresses.
+fn make_pair(names: [&str; 2], addresses: impl Fn(usize) -> Vec<String>) -> Result {
+    names.into_iter().try_for_each(make)?;
+    let [one, other] = names.map(|name| format!("mtu {NETDEV_MTU} netns {name}"));
+    ip(&format!("link add veth0 {one} type veth peer name veth0 {other}"))?;
+    for (side, name) in names.into_iter().enumerate() {
+        // A link-local address would come later, and may change the order of GIDs.
+        ip(&format!("-n {name} link set veth0 addrgenmode none"))?;
+        for address in addresses(side) {
+            ip(&format!("-n {name} addr add dev veth0 {address}"))?;
+        }
+        ip(&format!("-n {name} link set veth0 up"))?;
+    }
+    names.into_iter().try_for_each(wait_for_link)
 }
 
 /// Waits until the veth is up: the kernel takes up to a second to say so after both ends are, and a

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 use vernic_attach::IpInterface;
-use vernic_engine::{Context, GidEntry, Mtu, Pkey, PortNum, Qp, QpType, Transport};
+use vernic_engine::{AddressVector, Context, GidEntry, Mtu, Pkey, PortNum, Qp, QpType, Transport};
 use vernic_io::tcp::Bound;
 use vernic_proto::cm::CmPath;
 use vernic_wire::cm::PortSpace;
@@ -262,6 +262,17 @@ impl Id {
     /// The path to the peer, once the peer is resolved or has connected.
     pub fn path(&self) -> Option<CmPath> {
         self.look(Inner::path).flatten()
+    }
+
+    /// The address vector of the path to the peer, for a handle of datagrams; on InfiniBand once
+    /// the route is resolved.
+    pub fn address_vector(&self) -> Option<AddressVector> {
+        self.look(|inner| {
+            let (device, path) = (inner.device.as_ref()?, inner.path()?);
+            let is_known = path.lids.is_some() || !device.has_lids();
+            is_known.then(|| apply::vector(device, &path))
+        })
+        .flatten()
     }
 
     /// The user context, which the program has set.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use libc::c_int;
 use vernic_engine::{CreateError, PostRecvError, Qpn, RegisterError};
+use vernic_wire::Lid;
 
 use crate::stream::ProtocolError;
 
@@ -83,6 +84,34 @@ pub enum Error {
         sender: Option<IpAddr>,
         /// Whose packet it was.
         src_qpn: Qpn,
+    },
+    /// A datagram whose sender says to be another, on InfiniBand.
+    #[error(
+        "a datagram says to be from {claimed}, and comes from queue pair {src_qpn} at LID {}, which \
+         is not that host's",
+        slid.value()
+    )]
+    Elsewhere {
+        /// Whom it names.
+        claimed: SocketAddr,
+        /// Where the packet came from.
+        slid: Lid,
+        /// Whose packet it was.
+        src_qpn: Qpn,
+    },
+    /// A datagram of a peer that no path leads to, so that nothing tells whether it is true.
+    #[error("a datagram says to be from {from}, and no path to that address is known")]
+    NoPath {
+        /// Whom it names.
+        from: SocketAddr,
+    },
+    /// As many paths are asked for as one socket may ask for at once.
+    #[error("the path to {to} is not asked for: {most} other paths are being asked for")]
+    Asking {
+        /// The peer.
+        to: SocketAddr,
+        /// Most.
+        most: usize,
     },
     /// A datagram that came when as many waited as there is room for.
     #[error("a datagram of {from} came, and there is no room for it")]
@@ -183,7 +212,9 @@ impl Error {
             Self::Cm(error) => error.errno(),
             Self::Create(error) => errno_of_create(error),
             Self::PostRecv(_) => libc::EIO,
-            Self::Protocol(_) | Self::Forged { .. } => libc::EPROTO,
+            Self::Protocol(_) | Self::Forged { .. } | Self::Elsewhere { .. } => libc::EPROTO,
+            Self::NoPath { .. } => libc::EHOSTUNREACH,
+            Self::Asking { .. } => libc::EAGAIN,
             Self::NoRoom { .. } => libc::ENOBUFS,
             Self::Os { source, .. } => source.raw_os_error().unwrap_or(libc::EIO),
         }

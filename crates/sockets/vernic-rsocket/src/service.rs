@@ -160,6 +160,12 @@ impl Service {
         self.sleeper.wake(0);
     }
 
+    /// The socket of datagrams with this key.
+    fn datagram(&self, key: usize) -> Option<Arc<DatagramSocket>> {
+        let work = lock(&self.work);
+        work.datagrams.iter().filter_map(Weak::upgrade).find(|socket| socket.key() == key)
+    }
+
     /// Something has changed: the thread looks again.
     pub(crate) fn rouse(&self) {
         self.sleeper.wake(0);
@@ -198,6 +204,9 @@ fn handle(shared: &Arc<Shared>, event: Event) {
     };
     // While it lives, destroying its id waits.
     drop(event);
+    if let Some(socket) = shared.service.datagram(id.user_context()) {
+        return socket.handle_way(&id, kind, status);
+    }
     // A new id has the key of its listener.
     let Some(socket) = shared.stream(id.user_context()) else { return };
     let told = match kind {

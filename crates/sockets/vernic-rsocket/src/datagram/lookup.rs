@@ -3,8 +3,6 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use vernic_engine::{Ah, Qpn};
-
 use super::{DatagramSocket, MAX_UDP, Port, Waiting};
 use crate::Error;
 use crate::family::unmapped;
@@ -76,14 +74,8 @@ impl DatagramSocket {
             let nothing = &mut Outgoing::new(&[]);
             self.send_udp(&peer.port, from, LookupOp::CONTROL, nothing, true)?;
         }
-        let is_known = |(_, qpn): &(Arc<Ah>, Qpn)| *qpn == header.qpn;
-        if !peer.known.as_ref().is_some_and(is_known) {
-            // Where it came from, whatever the header says: nobody sends us to a third.
-            let ah = peer.port.ah(from.ip())?;
-            if let Some(peer) = lock(&self.core).peers.get_mut(&from) {
-                peer.known = Some((ah, header.qpn));
-            }
-        }
+        // Where it came from, whatever the header says: nobody sends us to a third.
+        self.name_queue_pair(&peer, from, header.qpn);
         if header.op == LookupOp::DATA {
             let (_, receives) = self.queues();
             let mut core = lock(&self.core);

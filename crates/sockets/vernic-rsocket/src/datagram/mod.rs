@@ -7,6 +7,9 @@
 //! from queue pair to queue pair. What is too long for the path MTU goes through the UDP sockets
 //! always.
 //!
+//! On InfiniBand the way to a peer is asked for when the peer has named its queue pair, and
+//! datagrams go through the UDP socket until it is known ([`peers`]).
+//!
 //! Limits: [`MAX_PEERS`] peers are remembered, the oldest are forgotten first and looked up anew;
 //! [`MAX_PORTS`] local addresses; as many datagrams wait for the user as there are receives, and
 //! more are lost, as of UDP.
@@ -18,9 +21,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, bind, socket};
-use vernic_engine::{Ah, Qpn};
-
 use crate::family::{Family, unmapped};
 use crate::options::Options;
 use crate::pieces::{Incoming, Outgoing};
@@ -29,10 +29,15 @@ use crate::sys;
 use crate::wake::{Entered, Sleeper, Wakers, lock};
 use crate::wire::LookupOp;
 use crate::{Error, Readiness};
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, SockaddrIn6, bind, socket};
 
+mod destination;
 mod lookup;
+mod peers;
 mod port;
 
+use destination::Destination;
+use peers::{Asked, Peer};
 use port::{Arrived, Port, SLOT_BYTES};
 
 /// Peers that are remembered.
@@ -47,20 +52,12 @@ const MAX_UDP: usize = SLOT_BYTES;
 /// How long closing waits for what was sent to leave.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A peer.
-#[derive(Clone, Debug)]
-struct Peer {
-    port: Arc<Port>,
-    /// Its queue pair, once it is known.
-    known: Option<(Arc<Ah>, Qpn)>,
-}
-
 /// A datagram that waits for the user.
 #[derive(Debug)]
 enum Waiting {
     /// In a slot of a queue pair.
     Slot(Arc<Port>, Arrived),
-    /// It came through the UDP socket.
+    /// A datagram that came through the UDP socket.
     Udp(SocketAddr, Vec<u8>),
 }
 
@@ -72,6 +69,10 @@ struct Core {
     /// In the order in which they came.
     order: VecDeque<SocketAddr>,
     waiting: VecDeque<Waiting>,
+    /// Paths that are being asked for.
+    asked: Vec<Asked>,
+    /// Datagrams whose sender's path is being asked for.
+    held: Vec<(Arc<Port>, Arrived)>,
     /// Where datagrams without a destination go.
     connected: Option<SocketAddr>,
     /// The service thread reads the UDP socket.
@@ -83,6 +84,7 @@ struct Core {
 #[derive(Debug)]
 pub(crate) struct DatagramSocket {
     shared: Arc<Shared>,
+    key: usize,
     udp: UdpSocket,
     family: Family,
     core: Mutex<Core>,
@@ -121,6 +123,7 @@ impl DatagramSocket {
             .map_err(|errno| Error::os("open a UDP socket", errno))?;
         Ok(Arc::new(Self {
             shared: shared.clone(),
+            key: shared.next_key(),
             udp: UdpSocket::from(fd),
             family,
             core: Mutex::default(),
@@ -134,6 +137,11 @@ impl DatagramSocket {
     /// The UDP socket's descriptor, which is the number of the socket.
     pub(crate) fn number(&self) -> RawFd {
         self.udp.as_raw_fd()
+    }
+
+    /// A number that names the socket for ever.
+    pub(crate) fn key(&self) -> usize {
+        self.key
     }
 
     pub(crate) fn is_nonblocking(&self) -> bool {
@@ -198,10 +206,10 @@ impl DatagramSocket {
         self.start()?;
         let peer = self.peer(to)?;
         let len = bytes.left();
-        match &peer.known {
-            Some((ah, qpn)) if len <= peer.port.max_payload() => {
+        match peer.known() {
+            Some((at, qpn)) if len <= peer.port.max_payload(at) => {
                 let deadline = lock(&self.options).send_timeout.map(|time| Instant::now() + time);
-                while !peer.port.send(ah, *qpn, bytes)? {
+                while !peer.port.send(&at.ah, qpn, bytes)? {
                     self.wait(nonblocking, deadline, |_| peer.port.can_send())?;
                 }
             }
@@ -220,37 +228,6 @@ impl DatagramSocket {
             return Err(Error::Family(to));
         }
         self.bind(self.family.any())
-    }
-
-    /// What is known of a peer; it is made known if it is new.
-    fn peer(&self, addr: SocketAddr) -> Result<Peer, Error> {
-        if let Some(peer) = lock(&self.core).peers.get(&addr) {
-            return Ok(peer.clone());
-        }
-        let source = self.source_for(addr)?;
-        let port = self.port(source)?;
-        let mut core = lock(&self.core);
-        let peer = Peer { port, known: None };
-        if core.peers.len() >= MAX_PEERS
-            && let Some(oldest) = core.order.pop_front()
-        {
-            core.peers.remove(&oldest);
-        }
-        if core.peers.insert(addr, peer.clone()).is_none() {
-            core.order.push_back(addr);
-        }
-        Ok(peer)
-    }
-
-    /// The own address from which a peer is reached.
-    fn source_for(&self, addr: SocketAddr) -> Result<SocketAddr, Error> {
-        let bound = unmapped(self.local_addr()?);
-        if !bound.ip().is_unspecified() {
-            return Ok(bound);
-        }
-        let mut source = self.shared.manager.source_address(None, addr)?;
-        source.set_port(bound.port());
-        Ok(source)
     }
 
     /// The queue pair on an own address.
@@ -359,24 +336,6 @@ impl DatagramSocket {
         }
     }
 
-    /// Keeps a datagram that came through a queue pair, unless a socket is known to be behind the
-    /// address that it names, and this is not its queue pair.
-    fn keep(&self, port: &Arc<Port>, arrived: Arrived) -> bool {
-        let (claimed, src_qpn) = (arrived.source, arrived.src_qpn);
-        let mut core = lock(&self.core);
-        if core.closed {
-            return false;
-        }
-        let known = core.peers.get(&claimed).and_then(|peer| peer.known.as_ref());
-        if known.is_some_and(|(_, qpn)| *qpn != src_qpn) {
-            drop(core);
-            self.drop_one(&Error::Forged { claimed, sender: Some(claimed.ip()), src_qpn });
-            return false;
-        }
-        core.waiting.push_back(Waiting::Slot(port.clone(), arrived));
-        true
-    }
-
     /// Counts a datagram that was dropped.
     fn drop_one(&self, why: &Error) {
         let dropped = self.dropped.fetch_add(1, Ordering::Relaxed) + 1;
@@ -468,6 +427,8 @@ impl DatagramSocket {
             std::mem::take(&mut core.waiting),
             std::mem::take(&mut core.peers),
             std::mem::take(&mut core.ports),
+            std::mem::take(&mut core.asked),
+            std::mem::take(&mut core.held),
         );
         core.order.clear();
         drop(core);

@@ -6,11 +6,12 @@ use std::sync::{Arc, Mutex};
 
 use vernic_cm::{Id, PortSpace, QpType, UDP_QKEY};
 use vernic_engine::{
-    AddressVector, Ah, CompChannel, Cq, Dest, EMPTY_WC, Payload, Pd, PortNum, Qp, QpCap, QpInit,
-    Qpn, RecvWr, SendFlags, SendOp, SendWr, Service, WcStatus,
+    Ah, CompChannel, Cq, Dest, EMPTY_WC, Payload, Pd, PortNum, Qp, QpCap, QpInit, Qpn, RecvWr,
+    SendFlags, SendOp, SendWr, Service, Transport, Wc, WcStatus,
 };
 use vernic_wire::Gid;
 
+use super::destination::{Destination, Origin, vector_of_address};
 use crate::Error;
 use crate::memory::{GRH_BYTES, SlotMemory};
 use crate::pieces::Outgoing;
@@ -24,11 +25,8 @@ pub(super) const SLOT_BYTES: usize = 2048;
 /// Completions taken at once.
 const BATCH: usize = 16;
 
-/// Of the numbers of receive work requests; those of sends have it clear. The rest is the slot.
+/// Bit of the numbers of receive work requests; those of sends have it clear. The rest is the slot.
 const RECV: u64 = 1 << 63;
-
-/// Hop limit of datagrams: what the engine has for address vectors that name none.
-const HOP_LIMIT: u8 = 64;
 
 /// A datagram that waits in a slot.
 #[derive(Clone, Copy, Debug)]
@@ -39,6 +37,7 @@ pub(super) struct Arrived {
     /// Whose queue pair sent it, as the header says, and as the device knows it to be true.
     pub(super) source: SocketAddr,
     pub(super) src_qpn: Qpn,
+    pub(super) origin: Origin,
 }
 
 /// What changes of a port.
@@ -63,6 +62,8 @@ pub(super) struct Port {
     sends: usize,
     /// Longest message, bytes.
     mtu: usize,
+    /// Whether ports have LIDs: on InfiniBand.
+    has_subnet: bool,
     /// After what refers to it, so that it is dropped later. First the slots to send from.
     memory: SlotMemory,
 }
@@ -100,10 +101,12 @@ impl Port {
             signal_all: true,
         })?;
         id.attach_qp(qp.clone())?;
-        let port_attr = context.port_attr(PortNum(1)).map_err(vernic_engine::CreateError::from)?;
+        let port_num = id.place().port.unwrap_or(PortNum(1));
+        let port_attr = context.port_attr(port_num).map_err(vernic_engine::CreateError::from)?;
+        let has_subnet = context.info().transport == Transport::InfiniBand;
         let mtu = port_attr.active_mtu.bytes() as usize;
         let core = Mutex::new(Core { free: (0..sends).collect(), armed: false });
-        let port = Self { source, core, id, qp, cq, channel, pd, sends, mtu, memory };
+        let port = Self { source, core, id, qp, cq, channel, pd, sends, mtu, has_subnet, memory };
         (sends..sends + receives).try_for_each(|slot| port.post_recv(slot))?;
         Ok(port)
     }
@@ -112,25 +115,34 @@ impl Port {
         self.qp.qpn()
     }
 
-    /// Longest datagram that goes through the queue pair to any peer, header not counted.
-    pub(super) fn max_payload(&self) -> usize {
-        self.mtu.min(SLOT_BYTES) - self.header().len()
+    /// Longest datagram that goes through the queue pair to a peer, header not counted.
+    pub(super) fn max_payload(&self, to: &Destination) -> usize {
+        self.mtu.min(to.mtu).min(SLOT_BYTES) - self.header().len()
+    }
+
+    /// Whether the ways to peers are those of an InfiniBand subnet.
+    pub(super) fn has_subnet(&self) -> bool {
+        self.has_subnet
     }
 
     fn header(&self) -> DatagramHeader {
         DatagramHeader { source: self.source }
     }
 
-    /// A handle for a peer's address.
-    pub(super) fn ah(&self, to: IpAddr) -> Result<Arc<Ah>, Error> {
-        let av = AddressVector {
-            dgid: Gid::from_ip(to),
-            sgid_index: self.id.local_gid_index().unwrap_or(0),
-            hop_limit: HOP_LIMIT,
-            port: PortNum(1),
-            ..AddressVector::default()
+    /// The way to a peer's address on RoCE.
+    pub(super) fn destination(&self, to: IpAddr) -> Result<Destination, Error> {
+        let row = self.id.local_gid_index().unwrap_or(0);
+        let ah = self.pd.create_ah(vector_of_address(Gid::from_ip(to), row))?;
+        Ok(Destination::of_address(ah))
+    }
+
+    /// The way that an id of the port's own address has found.
+    pub(super) fn destination_of(&self, id: &Id) -> Result<Destination, Error> {
+        let (Some(av), Some(path)) = (id.address_vector(), id.path()) else {
+            return Err(Error::NotConnected);
         };
-        Ok(self.pd.create_ah(av)?)
+        let mtu = id.place().mtu.map_or(self.mtu, |mtu| mtu.bytes() as usize);
+        Ok(Destination::of_path(self.pd.create_ah(av)?, mtu, &path))
     }
 
     /// The channel's descriptor.
@@ -185,7 +197,7 @@ impl Port {
                 }
                 let len = (wc.byte_len as usize).checked_sub(GRH_BYTES);
                 let good = len.filter(|_| wc.status == WcStatus::Success);
-                if !good.is_some_and(|len| arrived(self.arrived(slot, len, wc.src_qpn))) {
+                if !good.is_some_and(|len| arrived(self.arrived(slot, len, wc))) {
                     let _ = self.post_recv(slot);
                 }
             }
@@ -198,12 +210,13 @@ impl Port {
     }
 
     /// What has come into a slot, if its header tells the truth: programs believe where a datagram
-    /// is from.
-    fn arrived(&self, slot: usize, len: usize, src_qpn: Qpn) -> Result<Arrived, Error> {
+    /// is from. On InfiniBand no packet has its sender's IP address, and the way there tells.
+    fn arrived(&self, slot: usize, len: usize, wc: &Wc) -> Result<Arrived, Error> {
         let source = self.header_of(slot, len)?.source;
-        let sender = source_of(&self.memory.grh(slot), source.is_ipv4());
-        match sender == Some(source.ip()) {
-            true => Ok(Arrived { slot, len, source, src_qpn }),
+        let (grh, src_qpn) = (self.memory.grh(slot), wc.src_qpn);
+        let sender = source_of(&grh, source.is_ipv4());
+        match self.has_subnet || sender == Some(source.ip()) {
+            true => Ok(Arrived { slot, len, source, src_qpn, origin: Origin::new(wc, &grh) }),
             false => Err(Error::Forged { claimed: source, sender, src_qpn }),
         }
     }
