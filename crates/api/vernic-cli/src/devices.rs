@@ -1,13 +1,14 @@
 //! `vernic devices`, `vernic info`: what there is, in words and in JSON.
 //!
-//! Each command fills a plain view from the `vernic` crate; views are rendered here and nowhere
-//! else.
+//! Each command fills a plain view from the `vernic` crate; views are rendered here, in words by
+//! `text`, and nowhere else.
+
+mod text;
 
 use crate::failure::{Doing, Failure, Outcome};
 use crate::select::Chosen;
-use crate::table::{Align, Table, print, print_json};
+use crate::table::{print, print_json};
 use serde::Serialize;
-use std::fmt::Write as _;
 use std::net::IpAddr;
 use vernic::{
     Device, DeviceAttr, DeviceCounters, DeviceInfo, DeviceTransport, GidEntry, GidType,
@@ -111,7 +112,7 @@ pub(crate) fn list(json: bool) -> Outcome<()> {
     match json {
         true => print_json(&lines),
         false if lines.is_empty() => Err(no_device()),
-        false => print(&devices_text(&lines)),
+        false => print(&text::devices(&lines)),
     }
 }
 
@@ -161,7 +162,7 @@ pub(crate) fn info(name: Option<&str>, settings: &Settings, json: bool) -> Outco
     } else if json {
         print_json(&views)?;
     } else {
-        let texts: Vec<String> = views.iter().map(device_text).collect();
+        let texts: Vec<String> = views.iter().map(text::device).collect();
         print(&texts.join("\n"))?;
     }
     failed.map_or(Ok(()), Err)
@@ -338,6 +339,11 @@ fn counters(counters: &DeviceCounters) -> Vec<Named> {
     counters.iter().map(|(name, value)| Named { name: name.into_owned(), value }).collect()
 }
 
+/// The counters of `device` that are not 0.
+pub(crate) fn counters_text(device: &Device) -> String {
+    text::counted(&counters(&device.counters()))
+}
+
 /// What an address is good for: the answer to "which GID index?".
 fn reach(ip: IpAddr) -> &'static str {
     match ip {
@@ -349,127 +355,6 @@ fn reach(ip: IpAddr) -> &'static str {
         IpAddr::V6(ip) if ip.is_unique_local() => "hosts of the same site that have IPv6",
         IpAddr::V6(_) => "any host that IPv6 reaches",
     }
-}
-
-fn devices_text(lines: &[DeviceLine]) -> String {
-    let columns = ["device", "transport", "netdev", "state"].map(|name| (name, Align::Left));
-    let mut table =
-        Table::new(&[&columns[..], &[("MTU", Align::Right), ("addresses", Align::Left)]].concat());
-    for line in lines {
-        let addresses: Vec<String> = line.addresses.iter().map(ToString::to_string).collect();
-        table.row([
-            line.name.clone(),
-            line.transport.into(),
-            line.netdev.clone(),
-            line.state.clone(),
-            line.netdev_mtu_bytes.to_string(),
-            addresses.join(" "),
-        ]);
-    }
-    table.render()
-}
-
-fn device_text(view: &DeviceView) -> String {
-    let port = &view.port;
-    let mut text = String::new();
-    // Writing to a String does not fail.
-    let _ = writeln!(text, "{} ({}) on netdev {}", view.name, view.transport, view.netdev);
-    let facts = [
-        ("version", view.version.clone()),
-        ("vendor, part", format!("{}, {}", view.vendor_id, view.vendor_part_id)),
-        ("node GUID", view.node_guid.clone()),
-        ("port", format!("{}, {}, {}", port.number, port.state, port.link_layer)),
-        (
-            "MTU",
-            format!(
-                "{} active, {} at most; {}",
-                port.active_mtu_bytes,
-                port.max_mtu_bytes,
-                match port.active_mtu_by {
-                    "setting" => "the setting mtu (VERNIC_MTU) decides".into(),
-                    _ => format!("the netdev's {} bytes decide", port.netdev_mtu_bytes),
-                }
-            ),
-        ),
-        ("longest message", crate::table::size_text(port.max_message_bytes)),
-        ("P_Keys", port.pkeys.join(" ")),
-        ("same host", view.same_host.clone()),
-        ("RoCEv1", view.roce_v1.clone()),
-    ];
-    for (name, value) in facts {
-        let _ = writeln!(text, "  {name:<16} {value}");
-    }
-    let mut gids = Table::new(&[
-        ("index", Align::Right),
-        ("GID", Align::Left),
-        ("type", Align::Left),
-        ("address", Align::Left),
-        ("netdev", Align::Left),
-        ("reaches", Align::Left),
-    ]);
-    for row in &view.gids {
-        let address = row.ip.map_or("-".into(), |ip| ip.to_string());
-        gids.row([&row.index.to_string(), &row.gid, row.kind, &address, &row.netdev, row.reach]);
-    }
-    let _ = write!(text, "\n{}", gids.render());
-    let _ = write!(text, "\nlimits\n{}", named_text(&view.limits));
-    let _ = write!(text, "\n{}", counted_text(&view.counters));
-    let _ = write!(text, "\n{}", processes_text(view.processes.as_deref()));
-    text
-}
-
-/// Most queue pairs of a process that are listed.
-const LISTED_QPS: usize = 20;
-
-fn processes_text(processes: Option<&[ProcessView]>) -> String {
-    let Some(processes) = processes else {
-        return "other processes: one of them does not tell what it has; is it stopped?\n".into();
-    };
-    if processes.is_empty() {
-        return "other processes of this user: none has the device open\n".into();
-    }
-    let mut text = String::from("other processes of this user\n");
-    for ProcessView { pid, counters, qps } in processes {
-        let counted = counters.iter().filter(|counter| counter.value > 0);
-        let counted: Vec<_> =
-            counted.map(|Named { name, value }| format!("{name} {value}")).collect();
-        let counted = if counted.is_empty() { "no packets".into() } else { counted.join(", ") };
-        // Writing to a String does not fail.
-        let _ = writeln!(text, "  pid {pid}: {counted}");
-        for QpView { number, kind, state, peer } in qps.iter().take(LISTED_QPS) {
-            let peer = peer.map_or(String::new(), |peer| format!(", peer {peer}"));
-            let _ = writeln!(text, "    queue pair {number}: {kind}, {state}{peer}");
-        }
-        if let Some(more) = qps.len().checked_sub(LISTED_QPS + 1) {
-            let _ = writeln!(text, "    and {} more", more + 1);
-        }
-    }
-    text
-}
-
-/// The counters of `device` that are not 0.
-pub(crate) fn counters_text(device: &Device) -> String {
-    counted_text(&counters(&device.counters()))
-}
-
-fn counted_text(counters: &[Named]) -> String {
-    let counted: Vec<Named> =
-        counters.iter().filter(|counter| counter.value > 0).cloned().collect();
-    let heading = "counters of this process since it opened the device";
-    if counted.is_empty() {
-        return format!("{heading}: all are 0\n");
-    }
-    format!("{heading}; those not listed are 0\n{}", named_text(&counted))
-}
-
-fn named_text(rows: &[Named]) -> String {
-    let width = rows.iter().map(|row| row.name.len()).max().unwrap_or(0);
-    let mut text = String::new();
-    for Named { name, value } in rows {
-        // Writing to a String does not fail.
-        let _ = writeln!(text, "  {name:<width$}  {value}");
-    }
-    text
 }
 
 #[cfg(test)]
