@@ -47,6 +47,11 @@ const SIGNATURE: u8 = 1;
 const ASSIGNED: [u8; 4] = [0xFF, 0x10, 0xA0, 0x1B];
 
 impl Id {
+    /// The name of the fabric and the host in it; `None` of ids whose transport is not InfiniBand.
+    pub fn fabric_host(&self) -> Option<(&str, &str)> {
+        self.shared.fabric.as_ref().map(|fabric| (fabric.name.as_str(), fabric.host.as_str()))
+    }
+
     /// The host of the fabric; only of ids whose transport is InfiniBand.
     pub(super) fn fabric(&self, call: &'static str) -> Result<&Fabric, Error> {
         self.shared.fabric.as_ref().ok_or(Error::NoDevice { call })

@@ -146,7 +146,7 @@ impl DatagramPeer {
     pub(super) fn new(own: &OwnId, param: Param) -> Result<Self, CmError> {
         let device = own.device()?;
         let Param::Ud(info) = param else {
-            return Err(CmError::Unreachable { peer: own.peer_addr() });
+            return Err(CmError::Unreachable { peer: own.peer_addr(), fabric: own.fabric() });
         };
         let path = Path {
             gid_index: Some(info.av.sgid_index),

@@ -43,6 +43,11 @@ impl OwnId {
         self.id.local_addr().unwrap_or_else(unspecified)
     }
 
+    /// Name of the fabric, of an id on InfiniBand.
+    pub(super) fn fabric(&self) -> Option<String> {
+        self.id.fabric_host().map(|(fabric, _)| fabric.to_owned())
+    }
+
     pub(super) fn peer_addr(&self) -> SocketAddr {
         self.id.peer_addr().unwrap_or_else(unspecified)
     }
@@ -105,7 +110,9 @@ impl OwnId {
             (EventKind::Unreachable, param) if status > 0 => {
                 Err(CmError::NotServed { peer, status: status as u8, private_data: data_of(param) })
             }
-            (EventKind::Unreachable, _) => Err(CmError::Unreachable { peer }),
+            (EventKind::Unreachable, _) => {
+                Err(CmError::Unreachable { peer, fabric: self.fabric() })
+            }
             (EventKind::Disconnected, _) => Err(CmError::Disconnected { peer }),
             (kind, _) if status != 0 => Err(vernic_cm::Error::Failed { kind, status }.into()),
             _ => Ok(None),

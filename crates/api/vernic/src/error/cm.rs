@@ -42,13 +42,12 @@ pub enum CmError {
         private_data: Vec<u8>,
     },
     /// The peer does not answer.
-    #[error(
-        "{peer} does not answer: is it there, does it use RoCEv2, and does UDP port 4791 pass between \
-         here and there?"
-    )]
+    #[error("{peer} does not answer: {}", silence(fabric.as_deref()))]
     Unreachable {
         /// The peer.
         peer: SocketAddr,
+        /// Name of the fabric, if the connection is one of InfiniBand.
+        fabric: Option<String>,
     },
     /// The time that the caller gave is over.
     #[error("{peer} has not answered within {timeout:?}")]
@@ -69,8 +68,38 @@ pub enum CmError {
     Wait(#[source] std::io::Error),
 }
 
+/// What is usually wrong where nobody answers.
+fn silence(fabric: Option<&str>) -> String {
+    match fabric {
+        Some(fabric) => format!(
+            "does a program run at its host, are the ports of both hosts active, and are they in one \
+             partition? `vernic fabric show {fabric}` has programs and ports"
+        ),
+        None => {
+            "is it there, does it use RoCEv2, and does UDP port 4791 pass between here and there?"
+                .to_owned()
+        }
+    }
+}
+
 impl fmt::Debug for CmError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn silence_is_explained_in_the_words_of_the_transport() {
+        let peer = ([10, 0, 0, 9], 7).into();
+        let of = |fabric: Option<&str>| {
+            CmError::Unreachable { peer, fabric: fabric.map(str::to_owned) }.to_string()
+        };
+        assert!(of(None).contains("UDP port 4791"));
+        let text = of(Some("lab"));
+        assert!(text.contains("vernic fabric show lab") && !text.contains("UDP"), "{text}");
     }
 }

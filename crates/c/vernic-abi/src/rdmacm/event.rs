@@ -105,44 +105,60 @@ fn into_c(event: Event) -> Option<Handle<rdma_cm_event>> {
     object.show_qp_state();
     let (local, peer) = (shown(event.id.local_addr()), shown(event.id.peer_addr()));
     tracing::info!(id = ?event.id, %local, %peer, status, "{kind:?}");
-    if let Some(why) = why_not(kind, status) {
+    if let Some(why) = why_not(kind, status, event.id.fabric_host()) {
         tracing::warn!("no connection from {local} to {peer}: {why}");
     }
     Some(hand_out(id, listen_id, (kind, status), event))
 }
 
-/// Why a peer does not talk to us: programs print the numbers at most.
-fn why_not(kind: EventKind, status: c_int) -> Option<String> {
+/// Why a peer does not talk to us: programs print the numbers at most. `place` is the fabric and
+/// the host of an id on InfiniBand.
+fn why_not(kind: EventKind, status: c_int, place: Option<(&str, &str)>) -> Option<String> {
     let of_system = || std::io::Error::from_raw_os_error(-status);
-    let why = match (kind, status) {
-        (EventKind::Rejected, 1..) => {
+    let why = match (kind, status, place) {
+        (EventKind::Rejected, 1.., _) => {
             let reason = u16::try_from(status).map_or(RejReason(0), RejReason);
-            let hint = match reason {
-                RejReason::INVALID_SERVICE_ID => {
-                    ", on a device of this transport (RoCE, not iWARP)"
+            let hint = match (reason, place) {
+                (RejReason::INVALID_SERVICE_ID, Some((fabric, _))) => {
+                    format!(
+                        " (`vernic fabric show {fabric}` has what the programs of hosts listen for)"
+                    )
                 }
-                _ => "",
+                (RejReason::INVALID_SERVICE_ID, None) => {
+                    ", on a device of this transport (RoCE, not iWARP)".to_owned()
+                }
+                _ => String::new(),
             };
             format!("rejected with reason {reason}{hint}")
         }
-        (EventKind::Rejected, _) => format!(
+        (EventKind::Rejected, ..) => format!(
             "{}: does a program listen there, and on an iWARP device, as this one is?",
             of_system()
         ),
-        (EventKind::Unreachable, 1..) => {
+        (EventKind::Unreachable, 1.., _) => {
             let status = u8::try_from(status).map_or(SidrStatus(0), SidrStatus);
             format!("no queue pair for datagrams: {status}")
         }
-        (EventKind::Unreachable, _) => format!(
+        (EventKind::Unreachable, _, Some((fabric, host))) => format!(
+            "no answer ({}): does a program run at that host, are the ports of both active, and is {host} in a \
+             partition with it? `vernic fabric show {fabric}` has programs and ports",
+            of_system()
+        ),
+        (EventKind::Unreachable, _, None) => format!(
             "no answer ({}): is it there, has a program that listens by RoCEv2 been started there before this one, and \
              does UDP port 4791 pass between here and there?",
             of_system()
         ),
-        (EventKind::AddrError, _) => format!(
+        (EventKind::AddrError, _, Some((fabric, host))) => format!(
+            "the address is not found from host {host} of fabric {fabric} ({}): `vernic fabric ipoib` gives a host one, \
+             and a subnet manager must run",
+            of_system()
+        ),
+        (EventKind::AddrError, _, None) => format!(
             "nobody answers for the address ({}): is the host up, and on this network?",
             of_system()
         ),
-        (EventKind::ConnectError, _) => format!("it broke while it was made ({})", of_system()),
+        (EventKind::ConnectError, ..) => format!("it broke while it was made ({})", of_system()),
         _ => return None,
     };
     Some(why)
@@ -304,7 +320,7 @@ mod tests {
     #[test]
     fn what_a_program_prints_as_a_number_is_explained() {
         let says = |kind, status, words: &[&str]| {
-            let why = why_not(kind, status).unwrap();
+            let why = why_not(kind, status, None).unwrap();
             assert!(words.iter().all(|word| why.contains(word)), "{why}");
         };
         says(EventKind::Rejected, 8, &["nobody listens", "RoCE, not iWARP"]);
@@ -312,7 +328,21 @@ mod tests {
         says(EventKind::Rejected, -libc::ECONNREFUSED, &["refused", "iWARP device"]);
         says(EventKind::Unreachable, -libc::ETIMEDOUT, &["4791", "before this one"]);
         says(EventKind::Unreachable, 1, &["datagrams", "nobody listens"]);
-        assert_eq!(why_not(EventKind::Established, 0), None);
-        assert_eq!(why_not(EventKind::Disconnected, 0), None);
+        assert_eq!(why_not(EventKind::Established, 0, None), None);
+        assert_eq!(why_not(EventKind::Disconnected, 0, None), None);
+    }
+
+    #[test]
+    fn on_a_fabric_the_words_are_those_of_infiniband() {
+        for (kind, status, words) in [
+            (EventKind::Rejected, 8, &["nobody listens", "vernic fabric show lab"][..]),
+            (EventKind::Unreachable, -libc::ETIMEDOUT, &["partition", "active", "show lab"]),
+            (EventKind::AddrError, -libc::ETIMEDOUT, &["h7", "vernic fabric ipoib"]),
+        ] {
+            let why = why_not(kind, status, Some(("lab", "h7"))).unwrap();
+            assert!(words.iter().all(|word| why.contains(word)), "{why}");
+            let others = ["RoCE", "UDP", "iWARP", "network"];
+            assert!(!others.iter().any(|word| why.contains(word)), "{why}");
+        }
     }
 }

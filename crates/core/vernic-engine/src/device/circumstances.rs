@@ -12,14 +12,17 @@ impl Device {
     pub(crate) fn circumstances(&self, path: Option<TxPath>, cause: &Cause) -> Circumstances {
         let port = path.as_ref().map_or(&self.ports()[0], |path| self.port_of(path));
         let (is_up, refusal) = (port.is_up(), port.refusal());
-        let fault = &self.config().fault;
+        let (fault, rules) = (&self.config().fault, self.rules());
         let is_late = matches!(cause, Cause::ConnectionLost(StreamEnd::TimedOut));
         let patience_s = self.config().iwarp_peer_timeout_s;
         Circumstances {
             patience_s: (is_late && patience_s > 0).then_some(patience_s),
             floor_us: None,
             live_peer: None,
-            down: (!is_up).then(|| port.netdev().to_owned()),
+            down: (!is_up).then(|| rules.down_text(port.number(), port.netdev(), self.config())),
+            silence: matches!(cause, Cause::AckTimeout { heard: false, .. })
+                .then(|| rules.silence_text(self.config()))
+                .flatten(),
             refused: refusal.filter(|(on, _)| Some(*on) == path).map(|(_, errno)| errno),
             faults: (!fault.is_empty() && misses_packets(cause)).then(|| fault.clone()),
         }

@@ -35,7 +35,8 @@ pub struct Explanation {
 /// and as nothing if it is absent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Circumstances {
-    /// The netdev, if it is down: no packet passes.
+    /// The netdev, or the port of a fabric's host, if it is down: no packet passes. What it is, and
+    /// where to look.
     pub down: Option<String>,
     /// The operating system's error, if the kernel last refused packets on this path. Then the
     /// kernel, not the peer, may be the reason.
@@ -51,6 +52,9 @@ pub struct Circumstances {
     pub floor_us: Option<u64>,
     /// The peer's process, if it is a process of this host that is still there.
     pub live_peer: Option<LivePeer>,
+    /// What else may keep packets from a peer, by the device's transport, if the peer has never
+    /// answered.
+    pub silence: Option<String>,
 }
 
 /// A process of this host that is there and has not answered.
@@ -89,9 +93,12 @@ impl fmt::Display for LivePeer {
 
 impl fmt::Display for Circumstances {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { down, refused, faults, patience_s, floor_us, live_peer } = self;
-        if let Some(netdev) = down {
-            write!(f, "; {netdev} is down: see `ip link show {netdev}`")?;
+        let Self { down, refused, faults, patience_s, floor_us, live_peer, silence } = self;
+        if let Some(silence) = silence {
+            write!(f, "; {silence}")?;
+        }
+        if let Some(down) = down {
+            write!(f, "; {down}")?;
         }
         if let Some(errno) = *refused {
             let error = std::io::Error::from_raw_os_error(errno);
@@ -190,7 +197,8 @@ mod tests {
         let mut failed = explanation(1, Cause::AckTimeout { tries: 8, waited: 1, heard: true });
         let alone = failed.to_string();
         failed.circumstances = Circumstances {
-            down: Some("eth7".into()),
+            silence: Some("or a firewall".into()),
+            down: Some("eth7 is down".into()),
             refused: Some(101),
             faults: Some("loss=0.5".into()),
             patience_s: Some(7),
@@ -202,8 +210,9 @@ mod tests {
         let faults = "fault (VERNIC_FAULT) is set to loss=0.5";
         let floor = "was 8000 us, the floor";
         let stopped = "; its process 42 is stopped (kill -CONT 42): the wait is 30 s";
+        let seconds = "; 7 s of silence";
         let parts =
-            ["; eth7 is down", "refused packets", faults, "; 7 s of silence", floor, stopped];
+            ["; or a firewall; eth7 is down", "refused packets", faults, seconds, floor, stopped];
         for part in parts {
             assert!(told.contains(part), "{part}: {told}");
         }

@@ -92,6 +92,18 @@ pub(crate) trait TransportRules: Sync {
         MAX_GIDS
     }
 
+    /// Returns what is wrong with a port without a link, and where to look.
+    fn down_text(&self, number: PortNum, netdev: &str, config: &Config) -> String {
+        let _ = (number, config);
+        format!("{netdev} is down: see `ip link show {netdev}`")
+    }
+
+    /// Returns what else may keep packets from a peer that has never answered.
+    fn silence_text(&self, config: &Config) -> Option<String> {
+        let _ = config;
+        None
+    }
+
     /// Whether there are queue pairs of this type.
     fn has_qps(&self, qp_type: QpType) -> bool {
         let _ = qp_type;
@@ -126,6 +138,10 @@ impl TransportRules for Roce {
 
     fn uverbs(&self, number: u32) -> u32 {
         number
+    }
+
+    fn silence_text(&self, _config: &Config) -> Option<String> {
+        Some("or a firewall keeps out UDP port 4791, that of RoCEv2".to_owned())
     }
 }
 
@@ -168,6 +184,22 @@ impl TransportRules for InfiniBand {
 
     fn device_attr(&self, attr: DeviceAttr) -> DeviceAttr {
         DeviceAttr { max_pkeys: MAX_INFINIBAND_PKEYS, ..attr }
+    }
+
+    fn down_text(&self, number: PortNum, _netdev: &str, config: &Config) -> String {
+        let Config { fabric, host, .. } = config;
+        format!(
+            "port {number} of host {host:?} is not active, or the fabric {fabric:?} has ended: see \
+             `vernic fabric show {fabric} {host}`"
+        )
+    }
+
+    fn silence_text(&self, config: &Config) -> Option<String> {
+        let fabric = &config.fabric;
+        Some(format!(
+            "or a wrong LID, or a partition (P_Key) that only one has, or both as limited members: \
+             `vernic fabric show {fabric} HOST` counts what is dropped at a host"
+        ))
     }
 }
 
@@ -226,5 +258,28 @@ impl TransportRules for Iwarp {
     /// Without address handles and multicast groups.
     fn device_attr(&self, attr: DeviceAttr) -> DeviceAttr {
         DeviceAttr { max_ah: 0, max_mcast_groups: 0, max_mcast_qps: 0, ..attr }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn causes_are_told_in_the_words_of_the_transport() {
+        let mut config = Config::default();
+        config.set("fabric", "lab").unwrap();
+        config.set("host", "h7").unwrap();
+        let told = |transport: Transport| {
+            let rules = transport.rules();
+            let down = rules.down_text(PortNum(2), "eth7", &config);
+            (down, rules.silence_text(&config).unwrap_or_default())
+        };
+        let (down, silence) = told(Transport::InfiniBand);
+        assert!(down.contains("port 2 of host \"h7\"") && down.contains("show lab h7"), "{down}");
+        assert!(silence.contains("P_Key") && !silence.contains("UDP"), "{silence}");
+        let (down, silence) = told(Transport::Roce);
+        assert!(down.contains("ip link show eth7") && silence.contains("UDP port 4791"), "{down}");
+        assert_eq!(told(Transport::Iwarp).1, "");
     }
 }

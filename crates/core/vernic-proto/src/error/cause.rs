@@ -135,7 +135,7 @@ impl fmt::Display for Cause {
                 let hint = if *heard {
                     "it answered earlier: the process may have died, stalled or reset its queue pair, or a link went down"
                 } else {
-                    "it never answered: wrong address, GID index or QPN, peer not in RTR, a link that is down, or a firewall (RoCEv2 is UDP port 4791)"
+                    "it never answered: wrong address, GID index or QPN, peer not in RTR, or a link that is down"
                 };
                 write!(f, "no answer after {tries} transmissions in {}; {hint}", Waited(*waited))
             }
