@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Bits per second that a model of a cable carries: 1 to 10^15.
+/// Bits per second that a model of a cable carries: 10^6 to 10^15.
 ///
 /// ```
 /// use vernic_fabric::topology::Rate;
@@ -17,12 +17,15 @@ use std::str::FromStr;
 pub struct Rate(u64);
 
 impl Rate {
+    /// The lowest rate. A packet of 4 KiB takes 33 ms.
+    pub const MIN: Self = Self(1_000_000);
     /// The highest rate: a thousand times what the fastest cables carry.
     pub const MAX: Self = Self(1_000_000_000_000_000);
 
-    /// Makes a rate of bits per second; `None` for 0 and above [`Rate::MAX`].
+    /// Makes a rate of bits per second; `None` below [`Rate::MIN`] and above [`Rate::MAX`].
     pub const fn new(bits_per_s: u64) -> Option<Self> {
-        if bits_per_s == 0 || bits_per_s > Self::MAX.0 { None } else { Some(Self(bits_per_s)) }
+        let is_rate = bits_per_s >= Self::MIN.0 && bits_per_s <= Self::MAX.0;
+        if is_rate { Some(Self(bits_per_s)) } else { None }
     }
 
     /// Returns the bits per second.
@@ -51,9 +54,10 @@ impl fmt::Display for RateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{:?} is not a rate in bits per second: a number above 0 with k, m or g behind it and \
-             no space between, at most {}, as 10g or 2.5g",
+            "{:?} is not a rate in bits per second: a number with k, m or g behind it and no space \
+             between, from {} to {}, as 10g or 2.5g",
             self.0,
+            Rate::MIN,
             Rate::MAX
         )
     }
@@ -99,8 +103,8 @@ mod tests {
         for (text, bits) in [
             ("10g", 10_000_000_000),
             ("2.5G", 2_500_000_000),
-            ("1", 1),
-            ("1.5k", 1_500),
+            ("1000000", 1_000_000),
+            ("1500.5k", 1_500_500),
             ("7M", 7_000_000),
         ] {
             assert_eq!(text.parse(), Ok(Rate(bits)), "{text}");
@@ -109,7 +113,7 @@ mod tests {
 
     #[test]
     fn what_is_shown_is_read_back_as_the_same_rate() {
-        for bits in [1, 999, 1_000, 1_001, 2_500_000_000, 40_000_000_000, Rate::MAX.0] {
+        for bits in [1_000_000, 1_000_001, 1_001_000, 2_500_000_000, 40_000_000_000, Rate::MAX.0] {
             let rate = Rate::new(bits).unwrap();
             assert_eq!(rate.to_string().parse(), Ok(rate));
         }
