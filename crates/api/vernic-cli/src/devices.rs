@@ -34,6 +34,8 @@ struct DeviceView {
     name: String,
     transport: &'static str,
     netdev: String,
+    /// Host and fabric, of an InfiniBand device.
+    fabric: Option<FabricView>,
     node_guid: String,
     version: String,
     vendor_id: String,
@@ -50,6 +52,15 @@ struct DeviceView {
     processes: Option<Vec<ProcessView>>,
 }
 
+/// Where an InfiniBand device is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct FabricView {
+    name: String,
+    host: String,
+    lid: u16,
+    sm_lid: u16,
+}
+
 /// The port.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct PortView {
@@ -58,7 +69,7 @@ struct PortView {
     link_layer: &'static str,
     netdev_mtu_bytes: u32,
     active_mtu_bytes: u32,
-    /// What decides the active MTU: `netdev`, or `setting`.
+    /// What decides the active MTU: `netdev`, `setting`, or `subnet`.
     active_mtu_by: &'static str,
     max_mtu_bytes: u32,
     max_message_bytes: u64,
@@ -106,8 +117,8 @@ struct Named {
 }
 
 /// `vernic devices`.
-pub(crate) fn list(json: bool) -> Outcome<()> {
-    let devices = all()?;
+pub(crate) fn list(settings: &Settings, json: bool) -> Outcome<()> {
+    let devices = all(settings)?;
     let lines: Vec<DeviceLine> = devices.iter().map(DeviceLine::of).collect();
     match json {
         true => print_json(&lines),
@@ -116,11 +127,18 @@ pub(crate) fn list(json: bool) -> Outcome<()> {
     }
 }
 
-/// The devices of both transports.
-fn all() -> Outcome<Vec<DeviceInfo>> {
+/// The devices of both transports that netdevs have; on a host of a fabric, that of the host.
+fn all(settings: &Settings) -> Outcome<Vec<DeviceInfo>> {
+    if is_on_fabric(settings) {
+        return Device::list_for(settings.config()).doing(|| "list the RDMA devices".into());
+    }
     let roce = Device::list().doing(|| "list the RDMA devices".into())?;
     let iwarp: Vec<DeviceInfo> = roce.iter().cloned().map(DeviceInfo::into_iwarp).collect();
     Ok([roce, iwarp].concat())
+}
+
+fn is_on_fabric(settings: &Settings) -> bool {
+    !settings.config().fabric.is_empty()
 }
 
 /// What a device's queue pairs are carried by.
@@ -144,7 +162,7 @@ pub(crate) fn no_device() -> Failure {
 pub(crate) fn info(name: Option<&str>, settings: &Settings, json: bool) -> Outcome<()> {
     let chosen = match Chosen::find(name, settings) {
         Some(chosen) => vec![chosen],
-        None => all()?.into_iter().map(|info| Chosen::by_option(&info.name)).collect(),
+        None => all(settings)?.into_iter().map(|info| Chosen::by_option(&info.name)).collect(),
     };
     if chosen.is_empty() && !json {
         return Err(no_device());
@@ -188,6 +206,12 @@ impl DeviceView {
             name: info.name.clone(),
             transport: transport(info),
             netdev: info.port.netdev.clone(),
+            fabric: device.port().link.map(|link| FabricView {
+                name: device.config().fabric.clone(),
+                host: device.config().host.clone(),
+                lid: link.lid.value(),
+                sm_lid: link.sm_lid.value(),
+            }),
             node_guid: guid_text(attributes.node_guid),
             version: attributes.firmware.into(),
             vendor_id: format!("{:#x}", attributes.vendor_id),
@@ -262,24 +286,32 @@ impl PortView {
                 PortState::Down => "down",
             }
             .into(),
-            link_layer: "Ethernet",
+            link_layer: if port.link.is_some() { "InfiniBand" } else { "Ethernet" },
             netdev_mtu_bytes: port.netdev_mtu_bytes,
             active_mtu_bytes: port.active_mtu.bytes(),
             active_mtu_by: match device.config().mtu {
                 Some(allowed) if allowed == port.active_mtu => "setting",
+                _ if port.link.is_some() => "subnet",
                 _ => "netdev",
             },
             max_mtu_bytes: port.max_mtu.bytes(),
             max_message_bytes: port.max_msg_bytes.into(),
-            // One row, the default partition, on every RoCE device.
-            pkeys: vec!["0xffff".into()],
+            pkeys: match &port.link {
+                // One row, the default partition, on every RoCE device.
+                None => vec!["0xffff".into()],
+                Some(link) => {
+                    let rows = link.pkeys.iter().filter(|pkey| pkey.value() != 0);
+                    rows.map(|pkey| format!("{:#06x}", pkey.value())).collect()
+                }
+            },
         }
     }
 }
 
 impl GidView {
     fn of(row: &GidEntry, netdev: &str) -> Self {
-        let ip = (row.kind != GidType::Mac).then(|| row.gid.to_ip());
+        let is_ip = matches!(row.kind, GidType::RoceV1 | GidType::RoceV2);
+        let ip = is_ip.then(|| row.gid.to_ip());
         Self {
             index: row.index.into(),
             gid: row.gid.to_string(),
@@ -288,11 +320,13 @@ impl GidView {
                 GidType::RoceV1 => "RoCEv1",
                 GidType::RoceV2 => "RoCEv2",
                 GidType::Mac => "MAC",
+                GidType::InfiniBand => "InfiniBand",
                 _ => "other",
             },
             netdev: netdev.into(),
             reach: match (row.kind, ip) {
                 (GidType::RoceV1, _) => "hosts on the same Ethernet",
+                (GidType::InfiniBand, _) => "ports of the subnet",
                 (_, ip) => ip.map_or("nobody: connections are by IP address", reach),
             },
         }

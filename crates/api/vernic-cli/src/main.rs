@@ -46,7 +46,7 @@ fn execute(command: Option<Command>) -> Outcome<ExitCode> {
             let options = args::BenchOptions::default();
             bench::run(&args::BenchArguments { mode: None, options }, &settings)?;
         }
-        Some(Command::Devices { json }) => devices::list(json)?,
+        Some(Command::Devices { json }) => devices::list(&settings, json)?,
         Some(Command::Info { device, json }) => {
             devices::info(device.as_deref(), &settings, json)?;
         }

@@ -27,12 +27,20 @@ pub(super) fn device(view: &DeviceView) -> String {
     let port = &view.port;
     let mut text = String::new();
     // Writing to a String does not fail.
-    let _ = writeln!(text, "{} ({}) on netdev {}", view.name, view.transport, view.netdev);
+    let place = match &view.fabric {
+        Some(fabric) => format!("on host {} of fabric {}", fabric.host, fabric.name),
+        None => format!("on netdev {}", view.netdev),
+    };
+    let lids = match &view.fabric {
+        Some(fabric) => format!(", LID {}, SM LID {}", fabric.lid, fabric.sm_lid),
+        None => String::new(),
+    };
+    let _ = writeln!(text, "{} ({}) {place}", view.name, view.transport);
     let facts = [
         ("version", view.version.clone()),
         ("vendor, part", format!("{}, {}", view.vendor_id, view.vendor_part_id)),
         ("node GUID", view.node_guid.clone()),
-        ("port", format!("{}, {}, {}", port.number, port.state, port.link_layer)),
+        ("port", format!("{}, {}, {}{lids}", port.number, port.state, port.link_layer)),
         (
             "MTU",
             format!(
@@ -41,6 +49,7 @@ pub(super) fn device(view: &DeviceView) -> String {
                 port.max_mtu_bytes,
                 match port.active_mtu_by {
                     "setting" => "the setting mtu (VERNIC_MTU) decides".into(),
+                    "subnet" => "the subnet manager decides".into(),
                     _ => format!("the netdev's {} bytes decide", port.netdev_mtu_bytes),
                 }
             ),
@@ -50,7 +59,8 @@ pub(super) fn device(view: &DeviceView) -> String {
         ("same host", view.same_host.clone()),
         ("RoCEv1", view.roce_v1.clone()),
     ];
-    for (name, value) in facts {
+    let is_roce = |name: &str| view.fabric.is_none() || name != "RoCEv1";
+    for (name, value) in facts.into_iter().filter(|(name, _)| is_roce(name)) {
         let _ = writeln!(text, "  {name:<16} {value}");
     }
     let mut gids = Table::new(&[

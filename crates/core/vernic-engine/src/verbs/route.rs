@@ -74,6 +74,8 @@ pub enum WhyWire {
     Watched,
     /// The device is an iWARP device, which has no packets.
     Iwarp,
+    /// The device is one of a fabric, whose process carries all packets.
+    Fabric,
     /// This process could not make memory that can be shared. The log says why, at level `warn`.
     NoMemory,
     /// The peer is not a process of this host and user, or has not answered yet that it is.
@@ -127,6 +129,7 @@ impl fmt::Display for WhyWire {
             Self::Settings => "same_host is off or force_wire is on",
             Self::Watched => "packets are captured, traced or damaged on purpose",
             Self::Iwarp => "iWARP",
+            Self::Fabric => "the fabric process carries all packets",
             Self::NoMemory => "no memory or descriptor was left to share when the device was opened (`VERNIC_LOG=warn` says why)",
             Self::NotHere => "the peer is no process of this host and user",
             Self::NotMet => "the peer's process is not met yet",
@@ -180,6 +183,7 @@ impl Engine {
         let config = &self.config();
         match () {
             () if !self.rules().uses_gids() => Some(WhyWire::Iwarp),
+            () if self.rules().has_lids() => Some(WhyWire::Fabric),
             () if !config.same_host || config.force_wire => Some(WhyWire::Settings),
             () if config.watches_packets() => Some(WhyWire::Watched),
             () => self.local().is_none().then_some(WhyWire::NoMemory),
