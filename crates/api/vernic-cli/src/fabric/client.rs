@@ -111,6 +111,15 @@ pub(super) fn down(name: &str) -> Outcome<()> {
     expect_done(name, &Request::Stop)
 }
 
+/// The first names of a list, and the last one.
+pub(super) fn some_of(names: Vec<&str>) -> String {
+    match names.as_slice() {
+        [] => "none".to_owned(),
+        [first, second, .., last] if names.len() > 6 => format!("{first}, {second}, ..., {last}"),
+        all => all.join(", "),
+    }
+}
+
 fn parse_end(end: &str) -> Outcome<(String, u8)> {
     let parts = end.rsplit_once(':').and_then(|(node, port)| {
         let port = port.parse().ok().filter(|port| *port != 0)?;

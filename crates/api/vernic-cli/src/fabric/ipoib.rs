@@ -82,13 +82,15 @@ pub(super) fn run(arguments: &Arguments) -> Outcome<()> {
 
 /// Runs an interface, and tells of its troubles.
 fn serve<H: Host>(owner: &mut Owner<H>, stop: &impl AsFd, device: &str) -> Outcome<()> {
-    let mut last = None;
+    let (mut last, mut is_first) = (None, true);
     owner
         .run(stop.as_fd(), |summary| {
+            // An interface comes up a moment after its start, or does not.
+            let is_starting = std::mem::take(&mut is_first) && summary.mtu.is_none();
             for trouble in &summary.troubles {
                 complain(format_args!("{device}: {trouble}"));
             }
-            if last != Some(summary.mtu) {
+            if !is_starting && last != Some(summary.mtu) {
                 last = Some(summary.mtu);
                 complain(format_args!("{device}: {}", state(summary)));
             }

@@ -110,6 +110,9 @@ pub(crate) struct UpArguments {
     /// Longest payload of a packet in bytes: 256, 512, 1024, 2048 or 4096
     #[arg(long, default_value_t = 4096, value_parser = crate::spec::parse_mtu)]
     mtu: u32,
+    /// Ports without a cable that each switch has besides, for `vernic fabric listen` and `join`
+    #[arg(long, value_name = "PORTS", default_value_t = 0)]
+    spare: u8,
     /// Links take the time that their width and speed say; else only those with a rate of their own
     #[arg(long)]
     paced: bool,

@@ -1,5 +1,6 @@
 //! Which plan a fabric has.
 
+use vernic_fabric::attributes::NodeKind;
 use vernic_fabric::manager::Routing;
 use vernic_fabric::topology::Topology;
 
@@ -39,6 +40,22 @@ pub(super) fn plan(arguments: &PlanArguments, name: &str) -> Outcome<Topology> {
     made.map_err(|error| Failure::usage(error.to_string()))
 }
 
+/// Gives each switch of a plan so many ports more, which have no cable.
+pub(super) fn with_spare_ports(plan: Topology, spare: u8) -> Outcome<Topology> {
+    if spare == 0 {
+        return Ok(plan);
+    }
+    let mut nodes = plan.nodes().to_vec();
+    for node in nodes.iter_mut().filter(|node| node.kind == NodeKind::Switch) {
+        node.ports = node.ports.checked_add(spare).ok_or_else(|| {
+            let (name, has) = (&node.name, node.ports);
+            Failure::usage(format!("{name} has {has} ports, and a switch has 254 at most"))
+        })?;
+    }
+    let made = Topology::build(nodes, plan.cables().to_vec());
+    made.map_err(|error| Failure::usage(error.to_string()))
+}
+
 /// Reads numbers between commas.
 pub(super) fn parse_counts<const N: usize>(text: &str) -> Result<[usize; N], String> {
     let numbers: Result<Vec<usize>, _> = text.split(',').map(|word| word.trim().parse()).collect();
@@ -66,6 +83,21 @@ pub(super) fn parse_routing(text: &str) -> Result<Routing, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn switches_get_spare_ports_and_hosts_none() {
+        let tree = || Topology::tree("lab", 2, 2, 4).unwrap();
+        let ports = |plan: &Topology, kind| {
+            let of_kind = plan.nodes().iter().filter(move |node| node.kind == kind);
+            of_kind.map(|node| node.ports).collect::<Vec<_>>()
+        };
+        let (plan, more) = (tree(), with_spare_ports(tree(), 3).unwrap());
+        let switches = ports(&plan, NodeKind::Switch).into_iter().map(|ports| ports + 3);
+        assert_eq!(ports(&more, NodeKind::Switch), switches.collect::<Vec<_>>());
+        assert_eq!(ports(&more, NodeKind::Adapter), ports(&plan, NodeKind::Adapter));
+        assert_eq!(more.cables().len(), plan.cables().len());
+        assert!(with_spare_ports(tree(), 255).is_err());
+    }
 
     #[test]
     fn counts_are_numbers_between_commas() {

@@ -72,9 +72,15 @@ pub(super) fn picture(name: &str, file: &Path) -> Outcome<()> {
 pub(super) fn show(name: &str, node: Option<&str>, json: bool) -> Outcome<()> {
     let mut state = client::state(name)?;
     if let Some(node) = node {
+        let of_kind = |kind: &str| {
+            let nodes = state.nodes.iter().filter(|one| one.kind == kind);
+            client::some_of(nodes.map(|one| one.name.as_str()).collect())
+        };
+        let all = format!("hosts {}; switches {}", of_kind("adapter"), of_kind("switch"));
         state.nodes.retain(|one| one.name == node);
         if state.nodes.is_empty() {
-            return Err(Failure::new(format!("the fabric {name:?} has no node {node:?}")));
+            let text = format!("the fabric {name:?} has no node {node:?}; it has {all}");
+            return Err(Failure::new(text));
         }
         let prefix = format!("{node}:");
         state.cables.retain(|cable| cable.ends.iter().any(|end| end.starts_with(&prefix)));

@@ -3,18 +3,21 @@
 use std::fmt::Write as _;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use vernic_fabric::manager::SmState;
+use vernic_fabric::attributes::NodeKind;
+use vernic_fabric::manager::{Partition, SmState};
 use vernic_fabric::subnet::SubnetConfig;
+use vernic_fabric::topology::Topology;
 use vernic_fabricd::{ManagerOptions, Options, Server, Summary};
 
 use super::UpArguments;
+use super::client::some_of;
 use super::plan;
 use crate::failure::{Failure, Outcome, complain};
 
 /// Runs a fabric until a signal ends it.
 pub(super) fn up(arguments: &UpArguments) -> Outcome<()> {
     let name = &arguments.name;
-    let plan = plan::plan(&arguments.plan, name)?;
+    let plan = plan::with_spare_ports(plan::plan(&arguments.plan, name)?, arguments.spare)?;
     let mut options = Options::new(name);
     options.capture.clone_from(&arguments.capture);
     options.spin = std::time::Duration::from_micros(arguments.spin.into());
@@ -27,6 +30,7 @@ pub(super) fn up(arguments: &UpArguments) -> Outcome<()> {
         lmc: arguments.sm_lmc,
         partitions: arguments.partition.clone(),
     });
+    warn_of_strangers(&plan, &arguments.partition);
     let failed = |error: vernic_fabricd::FabricError| Failure::new(error.to_string());
     let mut server = Server::new(plan, options).map_err(failed)?;
     server.end_on_signals().map_err(failed)?;
@@ -40,6 +44,31 @@ pub(super) fn up(arguments: &UpArguments) -> Outcome<()> {
     let ended = server.run(|summary| line.show(summary));
     line.end();
     ended.map_err(failed)
+}
+
+/// Warns of members of partitions that the plan does not have. Another fabric may have them, if one
+/// is to be joined.
+fn warn_of_strangers(plan: &Topology, partitions: &[Partition]) {
+    for partition in partitions {
+        for name in strangers(plan, partition) {
+            complain(format_args!(
+                "warning: partition {} has the member {name:?}, and this fabric has no such node; \
+                 its hosts are {}",
+                partition.pkey(),
+                some_of(hosts(plan))
+            ));
+        }
+    }
+}
+
+fn hosts(plan: &Topology) -> Vec<&str> {
+    let hosts = plan.nodes().iter().filter(|node| node.kind == NodeKind::Adapter);
+    hosts.map(|node| node.name.as_str()).collect()
+}
+
+fn strangers<'p>(plan: &Topology, partition: &'p Partition) -> Vec<&'p str> {
+    let is_there = |name: &&str| plan.nodes().iter().any(|node| node.name == *name);
+    partition.nodes().filter(|name| !is_there(name)).collect()
 }
 
 /// The line of state: redrawn on a terminal; else a line each time that something has changed.

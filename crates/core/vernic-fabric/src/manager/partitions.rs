@@ -117,6 +117,13 @@ impl Partition {
     pub const fn pkey(&self) -> Pkey {
         Pkey(self.base | FULL)
     }
+    /// Returns the names of nodes among the members.
+    pub fn nodes(&self) -> impl Iterator<Item = &str> {
+        self.members.iter().filter_map(|(name, _)| match name {
+            Name::Node(name) => Some(name.as_str()),
+            Name::All | Name::Guid(_) => None,
+        })
+    }
     /// Returns whether a port is a member, and whether a full one. A name is stronger than `ALL`.
     fn membership(&self, node: &Node, guid: Guid) -> Option<bool> {
         let names = |name: &Name| match name {

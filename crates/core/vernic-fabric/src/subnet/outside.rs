@@ -37,8 +37,13 @@ pub enum OutsideError {
 impl fmt::Display for OutsideError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::NoPort => "there is no such port",
-            Self::HasCable => "the plan has a cable at the port",
+            Self::NoPort => {
+                "there is no such port; `vernic fabric up --spare 1` gives each switch one more"
+            }
+            Self::HasCable => {
+                "the plan has a cable at the port; `vernic fabric up --spare 1` gives each switch a \
+                 free one"
+            }
         })
     }
 }
