@@ -397,11 +397,11 @@ mod tests {
         });
         let client = MadClient::over(ours);
         assert_eq!(client.hosts().unwrap(), ["h1"], "an empty answer ends the list");
+        assert!(matches!(client.adapter("h1"), Err(AttachError::Malformed { .. })));
         let port = client.open("h1", PortNum(1), true).unwrap();
         let agent = port.register(&crate::Registration::default()).unwrap();
         assert_eq!(agent, AgentId(3));
         port.set_issm(true).unwrap();
-        assert!(matches!(port.adapter("h1"), Err(AttachError::Malformed { .. })));
         let mad = UserMad { agent, mad: vec![9; 100_000], ..UserMad::default() };
         port.send(&mad).unwrap();
         assert!(!port.wait(Some(Duration::ZERO)).unwrap());

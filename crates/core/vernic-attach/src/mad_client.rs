@@ -157,13 +157,6 @@ impl MadPort {
     pub fn set_issm(&self, on: bool) -> Result<(), AttachError> {
         self.requests.expect_done(&MadRequest::Issm(on))
     }
-    /// Returns the adapter of a host, and its ports, as they are now.
-    ///
-    /// # Errors
-    /// [`AttachError`].
-    pub fn adapter(&self, host: &str) -> Result<AdapterReport, AttachError> {
-        self.requests.adapter(host)
-    }
     /// Sends a datagram; waits for room in the connection.
     ///
     /// # Errors

@@ -267,6 +267,9 @@ fn check_writable(path: &Path) -> Result<(), String> {
 fn devices(config: &Config) -> Outcome<Vec<DeviceInfo>> {
     Device::list_for(config).map_err(|error| match error {
         OpenError::NetDev(_) => Failure::new(format!("cannot list the RDMA devices: {error}")),
+        error @ OpenError::Fabric { .. } => {
+            Failure::new(error.to_string()).hint("`vernic fabric list` has the fabrics that run")
+        }
         error => Failure::new(error.to_string()).hint("`vernic devices` shows more"),
     })
 }

@@ -80,7 +80,8 @@ impl Engine {
                 self.refresh_link_port(port, LinkPort { state, physical_state: DISABLED, ..last });
                 port.set_removed();
             }
-            tracing::warn!(device = self.info().name, "the fabric is gone: its process has ended");
+            let (device, fabric) = (&self.info().name, &self.config().fabric);
+            tracing::warn!(device, "the fabric {fabric:?} is gone: its process has ended");
             self.with_lane(|lane| lane.fail_all_qps(self, self.now()));
             return self.report_removal();
         };
