@@ -4,6 +4,7 @@
 //! kin) where those have one, so that fingers need not learn new ones.
 
 use crate::fabric;
+use crate::relay;
 use crate::run;
 use crate::spec::{Kind, MAX_DEPTH, MAX_OUTSTANDING, MAX_QPS, MAX_SIZE, Op, Service, parse_mtu};
 use clap::{Args, Parser, Subcommand};
@@ -48,6 +49,8 @@ pub(crate) enum Command {
     Env(Box<run::Options>),
     /// Measure latency, bandwidth and message rate beside UDP and TCP
     Bench(Box<BenchArguments>),
+    /// Be a bad network between two netdevs: loss, delay, jitter, a bottleneck with a queue and ECN
+    Relay(relay::Arguments),
     /// Start an InfiniBand fabric in software, show it, cut its cables
     Fabric {
         #[command(subcommand)]

@@ -12,6 +12,7 @@ mod devices;
 mod fabric;
 mod failure;
 mod logger;
+mod relay;
 mod run;
 mod select;
 mod settings;
@@ -50,6 +51,7 @@ fn execute(command: Option<Command>) -> Outcome<ExitCode> {
         Some(Command::Info { device, json }) => {
             devices::info(device.as_deref(), &settings, json)?;
         }
+        Some(Command::Relay(arguments)) => relay::run(&arguments)?,
         Some(Command::Fabric { command }) => fabric::execute(command)?,
         Some(Command::Config { json }) => settings::show(&settings, json)?,
     }
