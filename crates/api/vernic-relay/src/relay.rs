@@ -238,6 +238,9 @@ impl End {
         for option in forced {
             let _ = sys::set_option(fd, libc::SOL_SOCKET, option, SOCKET_BYTES);
         }
+        // A system that cannot leave them out (before Linux 4.20) brings them, and they are passed
+        // over.
+        let _ = sys::set_option(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1);
         let ifindex = interface.index;
         sys::bind_frames(fd, ifindex, ALL).map_err(failed)?;
         let name = name.to_owned();
