@@ -33,6 +33,8 @@ pub struct Device {
     context: Arc<Context>,
     /// The address that it was opened for.
     address: Option<IpAddr>,
+    /// The port that its queue pairs use.
+    port: PortNum,
 }
 
 impl Device {
@@ -128,12 +130,37 @@ impl Device {
     }
 
     fn new(context: Arc<Context>) -> Self {
-        Self { context, address: None }
+        Self::of(context, None)
     }
 
     /// A handle to an open device, whose queue pairs have `address` unless told otherwise.
     pub(crate) fn of(context: Arc<Context>, address: Option<IpAddr>) -> Self {
-        Self { context, address }
+        Self { context, address, port: PortNum(1) }
+    }
+
+    /// A handle to the device at another of its ports: what is made from it has its queue pairs
+    /// there, and [`port`](Self::port), the GIDs and the paths are those of that port. Adapters of
+    /// an InfiniBand fabric may have several; every other device has port 1 alone, and a handle is
+    /// at port 1 unless told otherwise.
+    ///
+    /// # Errors
+    /// [`PathError`] if the device has no such port.
+    ///
+    /// ```
+    /// use vernic::{Device, PortNum};
+    /// let device = Device::open("lo")?;
+    /// assert_eq!(device.at_port(PortNum(1))?.port().port, PortNum(1));
+    /// assert!(device.at_port(PortNum(2)).is_err());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn at_port(&self, port: PortNum) -> Result<Self, PathError> {
+        self.context.port_attr(port)?;
+        Ok(Self { port, ..self.clone() })
+    }
+
+    /// The port that queue pairs use.
+    pub(crate) const fn port_num(&self) -> PortNum {
+        self.port
     }
 
     pub(crate) fn context(&self) -> &Arc<Context> {
@@ -175,20 +202,22 @@ impl Device {
 
     /// Its port: state, MTUs, sizes of its tables.
     pub fn port(&self) -> PortAttr {
-        match self.context.port_attr(PortNum(1)) {
+        match self.context.port_attr(self.port) {
             Ok(attr) => attr,
-            Err(error) => unreachable!("every device has port 1: {error}"),
+            Err(error) => unreachable!("a handle is at a port of its device: {error}"),
         }
     }
 
-    /// The filled rows of its GID tables: its addresses.
+    /// The filled rows of the port's GID table: its addresses.
     pub fn gid_table(&self) -> Vec<GidEntry> {
-        self.context.gid_table()
+        let mut rows = self.context.gid_table();
+        rows.retain(|row| row.port == self.port);
+        rows
     }
 
     /// The GID in a row of the table.
     pub fn gid(&self, index: u8) -> Option<Gid> {
-        self.context.gid_entry(PortNum(1), index).map(|row| row.gid)
+        self.context.gid_entry(self.port, index).map(|row| row.gid)
     }
 
     /// The row that queue pairs use unless told otherwise: that of the address for which the device
@@ -232,7 +261,7 @@ impl Device {
             return Ok(Path { gid_index, ..*path });
         }
         let pkey_index = path.pkey_index;
-        let record = self.context.path_to(PortNum(1), gid_index.unwrap_or(0), pkey_index, gid)?;
+        let record = self.context.path_to(self.port, gid_index.unwrap_or(0), pkey_index, gid)?;
         let lmc = self.port().link.map_or(0, |link| link.lmc.min(7));
         let subnet = SubnetPath {
             dlid: record.dlid,
@@ -262,7 +291,7 @@ impl Device {
             hop_limit: path.hop_limit,
             traffic_class: path.traffic_class,
             flow_label: path.flow_label,
-            port: PortNum(1),
+            port: self.port,
             ..AddressVector::default()
         };
         if let Some(subnet) = path.subnet {

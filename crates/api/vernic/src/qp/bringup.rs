@@ -10,7 +10,7 @@ use crate::error::{ConnectError, ModifyError};
 use crate::service::{
     Init, Peered, Rc, Reliable, Reset, Responds, Rtr, Rts, State, Transport, Uc, Ud,
 };
-use crate::{Access, AckTimeout, Endpoint, Mtu, Path, PortNum, Psn, Qkey, RnrTimer};
+use crate::{Access, AckTimeout, Endpoint, Mtu, Path, Psn, Qkey, RnrTimer};
 
 /// Attributes of Init, for connected services.
 #[derive(Clone, Copy, Debug, Default)]
@@ -140,7 +140,7 @@ impl<S: Responds> Qp<S, Reset> {
         let attr = QpAttr {
             access: attr.remote_access.remote_part().bits(),
             pkey_index: self.shared.pkey_index,
-            port: PortNum(1),
+            port: self.device().port_num(),
             ..to(QpState::Init)
         };
         self.step(&attr, TO_INIT | AttrMask::ACCESS_FLAGS)
@@ -166,7 +166,7 @@ impl Qp<Ud, Reset> {
         let attr = QpAttr {
             qkey: attr.qkey,
             pkey_index: self.shared.pkey_index,
-            port: PortNum(1),
+            port: self.device().port_num(),
             ..to(QpState::Init)
         };
         self.step(&attr, TO_INIT | AttrMask::QKEY)

@@ -7,7 +7,7 @@ use super::bringup::{Connect, InitAttr, RcRtr, RcRts, TO_INIT, UcRtr};
 use super::{Qp, SendBatch, to};
 use crate::error::ModifyError;
 use crate::service::{Init, Reset, Rtr, Rts, XrcIni, XrcTgt};
-use crate::{AckTimeout, CreateError, Endpoint, Mtu, Path, PortNum, RnrTimer, Srqn, Xrcd};
+use crate::{AckTimeout, CreateError, Endpoint, Mtu, Path, RnrTimer, Srqn, Xrcd};
 
 /// Attributes of RTR, for XRC initiators: they answer nothing.
 pub type XrcIniRtr = UcRtr;
@@ -92,7 +92,7 @@ impl Qp<XrcIni, Reset> {
     /// [`ModifyError`]; the queue pair is destroyed.
     pub fn init(self) -> Result<Qp<XrcIni, Init>, ModifyError> {
         let pkey_index = self.shared.pkey_index;
-        let attr = QpAttr { pkey_index, port: PortNum(1), ..to(QpState::Init) };
+        let attr = QpAttr { pkey_index, port: self.device().port_num(), ..to(QpState::Init) };
         self.step(&attr, TO_INIT | AttrMask::ACCESS_FLAGS)
     }
 }
