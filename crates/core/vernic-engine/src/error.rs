@@ -117,9 +117,10 @@ pub enum OpenError {
         /// MTU of the netdev.
         netdev_mtu_bytes: u32,
     },
-    /// A setting about packets was given for an iWARP device, whose bytes TCP carries.
+    /// A setting about packets of RoCE was given for a device that has none: iWARP, whose bytes TCP
+    /// carries, or InfiniBand.
     #[error(
-        "{device} is an iWARP device, whose bytes the system's TCP carries: the setting {setting} (VERNIC_{}) is about packets of RoCE; unset it ({instead})",
+        "{device} has no packets of RoCE, which the setting {setting} (VERNIC_{}) is about; unset it ({instead})",
         setting.to_uppercase()
     )]
     NoPackets {

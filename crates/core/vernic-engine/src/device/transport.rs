@@ -159,7 +159,7 @@ impl TransportRules for InfiniBand {
 
     /// Refuses what only packets of UDP have.
     fn check_settings(&self, device: &str, config: &Config) -> Result<(), OpenError> {
-        let (setting, instead) = ("capture", "`vernic fabric up --capture FILE` captures links");
+        let (setting, instead) = ("capture", "`vernic fabric capture NAME FILE` captures a fabric");
         match config.capture.is_empty() {
             true => Ok(()),
             false => Err(OpenError::NoPackets { device: device.to_owned(), setting, instead }),
