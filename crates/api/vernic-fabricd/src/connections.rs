@@ -93,12 +93,21 @@ impl Connections {
         match message {
             CmMessage::Rep(rep) => {
                 if let Some(known) = self.0.get_mut(&rep.remote_comm_id) {
-                    known.orphan.peer = Some((rep.local_comm_id, rep.qpn(known.is_xrc)));
+                    let peer = (rep.local_comm_id, rep.qpn(known.is_xrc));
+                    known.orphan.peer.get_or_insert(peer);
                 }
             }
-            CmMessage::Rej(rej) => self.end(rej.remote_comm_id),
-            CmMessage::Drep(drep) => self.end(drep.remote_comm_id),
+            CmMessage::Rej(rej) => self.end_by(rej.remote_comm_id, rej.local_comm_id),
+            CmMessage::Drep(drep) => self.end_by(drep.remote_comm_id, drep.local_comm_id),
             _ => {}
+        }
+    }
+    /// Forgets a connection that the peer ends. A message with another id than the peer's is of
+    /// somebody else.
+    fn end_by(&mut self, id: CommId, theirs: CommId) {
+        let of_peer = |known: &Known| known.orphan.peer.is_none_or(|(peer, _)| peer == theirs);
+        if self.0.get(&id).is_some_and(of_peer) {
+            self.end(id);
         }
     }
     fn end(&mut self, id: CommId) {

@@ -12,6 +12,7 @@
 //! | DREQ of an unknown connection | DREP |
 //!
 //! Limits: [`MAX_REPEATED`] DREQs that are repeated until they are answered; others are sent once.
+//! [`MAX_HELD`] packets that wait for room at their ports; more are dropped and counted.
 
 use std::collections::VecDeque;
 
@@ -26,6 +27,9 @@ use vernic_wire::{Gid, Grh, Lid, PortNum, Psn, Qpn};
 
 /// Most DREQs of a host that are repeated, at a time.
 const MAX_REPEATED: usize = 4096;
+
+/// Most packets of a host that wait for room at their ports, at a time.
+const MAX_HELD: usize = 4096;
 
 /// The connection manager of a host.
 #[derive(Debug)]
@@ -66,20 +70,30 @@ impl HostCm {
         // What is dropped there is counted there.
         let _ = self.machine.handle_mad(now, path_of(&envelope, port, attributes), &mad);
     }
-    /// Sends what there is to send, and repeats what is due.
-    pub(crate) fn serve(&mut self, subnet: &mut Subnet, node: NodeId, now: Time) {
+    /// Sends what there is to send, and repeats what is due. Returns how many messages were dropped
+    /// for want of room: peers repeat what they ask, and DREQs are repeated here.
+    pub(crate) fn serve(&mut self, subnet: &mut Subnet, node: NodeId, now: Time) -> u64 {
         if self.machine.next_deadline().is_some_and(|due| due <= now) {
             self.machine.handle_timeout(now);
         }
+        self.send_held(subnet, node, now);
+        let mut dropped = 0;
         while let Some(datagram) = self.machine.poll_transmit() {
             self.psn = self.psn.next();
-            self.held.extend(packet_of(&datagram, subnet, node, self.psn));
-        }
-        while let Some((port, packet)) = self.held.pop_front() {
-            if subnet.submit(node, port, &packet, now) == Err(SubmitError::Full) {
-                self.held.push_front((port, packet));
-                break;
+            match packet_of(&datagram, subnet, node, self.psn) {
+                Some(packet) if self.held.len() < MAX_HELD => self.held.push_back(packet),
+                _ => dropped += 1,
             }
+            self.send_held(subnet, node, now);
+        }
+        dropped
+    }
+    fn send_held(&mut self, subnet: &mut Subnet, node: NodeId, now: Time) {
+        while let Some((port, packet)) = self.held.front() {
+            if subnet.submit(node, *port, packet, now) == Err(SubmitError::Full) {
+                return;
+            }
+            self.held.pop_front();
         }
     }
     /// Returns when [`serve`](Self::serve) has something to do.

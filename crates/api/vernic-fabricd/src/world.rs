@@ -132,7 +132,7 @@ impl World {
         speaking.retain(|at| {
             let host = &mut hosts[*at];
             let Some(cm) = &mut host.cm else { return false };
-            cm.serve(subnet, host.node, now);
+            host.counts.no_connection += cm.serve(subnet, host.node, now);
             !cm.is_idle()
         });
     }
