@@ -28,18 +28,6 @@ fn bound(runtime: &Runtime, place: &str) -> Socket {
     socket
 }
 
-fn send_to(socket: &Socket, bytes: &[u8], to: SocketAddr) {
-    let sent = socket.send(&[IoSlice::new(bytes)], Some(to), MsgFlags::NONE).unwrap();
-    assert_eq!(sent, bytes.len());
-}
-
-fn recv_from(socket: &Socket) -> (Vec<u8>, SocketAddr) {
-    let mut bytes = vec![0; 4096];
-    let received = socket.recv(&mut [IoSliceMut::new(&mut bytes)], MsgFlags::NONE).unwrap();
-    bytes.truncate(received.copied);
-    (bytes, received.from.unwrap())
-}
-
 #[test]
 fn datagrams_go_back_and_forth_whole_and_say_where_they_are_from() {
     let _alone = alone();

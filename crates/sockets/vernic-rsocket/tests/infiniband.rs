@@ -3,7 +3,7 @@
 
 mod common;
 
-use std::io::{IoSlice, IoSliceMut};
+use std::io::IoSliceMut;
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixDatagram;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use common::{alone, content, int};
+use common::{alone, content, int, recv_from, send_to};
 use vernic_attach::{ControlClient, MadClient};
 use vernic_cm::{Config, EventKind, Manager, PortSpace, QpType, UDP_QKEY};
 use vernic_engine::{Dest, Payload, QpCap, QpInit, Qpn, SendFlags, SendOp, SendWr, Service};
@@ -105,18 +105,6 @@ fn bound(runtime: &Runtime, host: u8) -> Socket {
     let socket = runtime.socket(Family::V4, SocketKind::Datagram).unwrap();
     socket.bind(SocketAddr::new(address(host), 0)).unwrap();
     socket
-}
-
-fn send_to(socket: &Socket, bytes: &[u8], to: SocketAddr) {
-    let sent = socket.send(&[IoSlice::new(bytes)], Some(to), MsgFlags::NONE).unwrap();
-    assert_eq!(sent, bytes.len());
-}
-
-fn recv_from(socket: &Socket) -> (Vec<u8>, SocketAddr) {
-    let mut bytes = vec![0; 4096];
-    let received = socket.recv(&mut [IoSliceMut::new(&mut bytes)], MsgFlags::NONE).unwrap();
-    bytes.truncate(received.copied);
-    (bytes, received.from.unwrap())
 }
 
 /// Packets that the device of a manager has sent.

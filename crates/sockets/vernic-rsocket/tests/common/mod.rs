@@ -89,6 +89,20 @@ pub fn recv_to_end(socket: &Socket) -> Vec<u8> {
     }
 }
 
+/// Sends a datagram, whole.
+pub fn send_to(socket: &Socket, bytes: &[u8], to: SocketAddr) {
+    let sent = socket.send(&[IoSlice::new(bytes)], Some(to), MsgFlags::NONE).unwrap();
+    assert_eq!(sent, bytes.len());
+}
+
+/// The next datagram, and where it is from.
+pub fn recv_from(socket: &Socket) -> (Vec<u8>, SocketAddr) {
+    let mut bytes = vec![0; 4096];
+    let received = socket.recv(&mut [IoSliceMut::new(&mut bytes)], MsgFlags::NONE).unwrap();
+    bytes.truncate(received.copied);
+    (bytes, received.from.unwrap())
+}
+
 /// Bytes that are told apart from others.
 pub fn content(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
