@@ -1,5 +1,5 @@
-//! The workspace's tests: cargo runs them, and what failed is said once more where one looks, at
-//! the end.
+//! The workspace's tests: cargo runs them, and what failed or never ended is said once more where
+//! one looks, at the end.
 
 use crate::Result;
 use crate::shell::run;
@@ -22,12 +22,14 @@ const EXCERPT: usize = 12;
 /// Runs the tests of the workspace.
 pub(crate) fn check() -> Result {
     let line = format!("cargo test --workspace {FEATURES} --no-fail-fast");
+    // Built first, under a limit of its own: a slow build is then no hang of a test.
+    run(&line).arg("--no-run").limit_min(20).go()?;
     let mut watched = Watched::default();
     let ended = run(&line).env(REQUIRE_TOOLS, "1").limit_min(20).watch(|line| watched.see(line));
     let Err(why) = ended else { return Ok(()) };
-    let failures = watched.failures;
+    let failures = std::mem::take(&mut watched.failures);
     if failures.is_empty() || failures.len() > SECOND_ATTEMPTS {
-        return Err(why + &told(&failures));
+        return Err(why + &told(&failures) + &watched.unfinished());
     }
     println!("Once more, each alone:{}", told(&failures));
     let again = format!("cargo test --workspace {FEATURES} --no-fail-fast --");
@@ -60,10 +62,35 @@ struct Watched {
     passed: usize,
     /// Lines that still belong to the excerpt of the last failure.
     left: usize,
+    /// Tests that libtest reported as slow, and no end of them.
+    slow: Vec<String>,
+    /// The last line that told of a test.
+    last: String,
 }
 
 impl Watched {
+    /// What to say of tests that did not end, for a run that reached its limit.
+    fn unfinished(&self) -> String {
+        let slow: String =
+            self.slow.iter().map(|name| format!("\n  still running: {name}")).collect();
+        format!("{slow}\n  the last line of a test: {}", self.last)
+    }
+
+    /// Keeps which tests run for long.
+    fn see_test(&mut self, of_test: &str) {
+        self.last = of_test.to_owned();
+        if let Some((name, _)) = of_test.split_once(" has been running for over ") {
+            self.slow.push(name.to_owned());
+        } else if let Some((name, _)) = of_test.split_once(" ... ") {
+            self.slow.retain(|slow| slow != name);
+        }
+    }
+
     fn see(&mut self, line: &str) {
+        if let Some(of_test) = line.strip_prefix("test ").filter(|rest| !rest.starts_with("result"))
+        {
+            self.see_test(of_test);
+        }
         let heading = line.strip_prefix("---- ").and_then(|l| l.strip_suffix(" stdout ----"));
         if let Some(name) = heading {
             self.failures.push(Failure { name: name.into(), excerpt: String::new() });
@@ -116,5 +143,18 @@ test result: ok. 12 passed; 0 failed; 0 ignored; 0 measured; 0 filtered out; fin
         assert_eq!(watched.passed, 13);
         let said = "\n  nested::bad\n    thread 'nested::bad' panicked at src/lib.rs:1:1:\n    assertion failed: false\n";
         assert_eq!(told(&watched.failures), said);
+    }
+
+    #[test]
+    fn tests_that_never_ended_are_named() {
+        let mut watched = Watched::default();
+        let lines = [
+            "test slow has been running for over 60 seconds",
+            "test stuck has been running for over 60 seconds",
+            "test slow ... ok",
+        ];
+        lines.iter().for_each(|line| watched.see(line));
+        let said = "\n  still running: stuck\n  the last line of a test: slow ... ok";
+        assert_eq!(watched.unfinished(), said);
     }
 }
