@@ -115,7 +115,7 @@ mod tests {
         // All indexes hash to the same few buckets, which wrap around the end of the table. Slot 5
         // is never used.
         let index_of = |slot: u32| if slot == 5 { 0 } else { 0x00FF_FFFF - slot };
-        for end in [1 << 10, 3 << 10, 7 << 10] {
+        for end in [1 << FIRST_BITS, 3 << FIRST_BITS, 7 << FIRST_BITS] {
             for _ in 0..2 {
                 table.grow(end, index_of);
             }

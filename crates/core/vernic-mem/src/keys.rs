@@ -14,11 +14,11 @@ use std::collections::VecDeque;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
 use crate::random::Random;
-use crate::table::MAX_SLOTS;
+use crate::table::{FIRST_BITS, MAX_SLOTS};
 
 /// Number of slots that the first growth of the table adds. Each later growth adds twice as many as
 /// the growth before it.
-const FIRST_GROWTH: u32 = 1 << 10;
+const FIRST_GROWTH: u32 = 1 << FIRST_BITS;
 
 /// Number of Feistel rounds of a permutation. With round functions that look random, three rounds
 /// are as good as a random permutation against an attacker that sees few of its values. Four rounds
