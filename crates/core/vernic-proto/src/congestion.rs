@@ -41,9 +41,9 @@
 //! # A controller of one's own
 //!
 //! Implement [`Congestion`] and give it to [`Qp::with_congestion`](crate::Qp::with_congestion). To
-//! build one in: a file beside `aimd` and a variant of `Controller`, which is matched on rather
-//! than called through a pointer, since it is asked for each packet. `rc/send_tests/congestion.rs`
-//! has a controller to begin with.
+//! build one in: a file beside `aimd`, a variant of `Controller`, which is matched on rather than
+//! called through a pointer, since it is asked for each packet, and one of [`Algorithm`].
+//! `rc/send_tests/congestion.rs` has a controller to begin with.
 
 use core::fmt;
 
@@ -52,10 +52,24 @@ use vernic_wire::Kind;
 use crate::time::Time;
 
 mod aimd;
+mod algorithm;
+mod dcqcn;
+mod pacer;
+mod params;
+mod shortest;
+mod swift;
 mod tally;
+mod unlimited;
 
 use aimd::Aimd;
+pub use algorithm::Algorithm;
+pub use dcqcn::Dcqcn;
+use dcqcn::ReactionPoint;
+pub use params::{Param, ParamError};
+use swift::DelayWindow;
+pub use swift::Swift;
 pub use tally::Tally;
+use unlimited::Unlimited;
 
 /// A packet of a request that was handed out, or the packets that a
 /// [`MessagePart`](crate::MessagePart) stands for.
@@ -64,7 +78,8 @@ pub struct Sent {
     /// Sequence numbers that it takes, at least 1: packets of a SEND or WRITE, or the responses
     /// that a READ asks for.
     pub packets: u32,
-    /// Bytes that leave, from the BTH to the pad; the payload alone of a part of a message.
+    /// Bytes that leave, from the BTH to the pad, and those that a READ or atomic asks for; the
+    /// payload alone of a part of a message.
     pub bytes: u32,
     /// It was sent before.
     pub again: bool,
@@ -131,19 +146,29 @@ pub trait Congestion: fmt::Debug + Send {
     fn window(&self) -> u32;
 
     /// Time before which no further request leaves: pacing. A time that has come holds nothing
-    /// back. A controller that paces returns a time from the beginning, and `None` never: each
-    /// packet then asks for an acknowledgement, since what follows it may be long in coming. (Of
-    /// queue pairs that share the controller no packet is asked so.)
+    /// back. A controller that paces returns a time from the beginning, and `None` never.
     /// [`Qp::next_deadline`](crate::Qp::next_deadline) includes it, so the packet
     /// leaves then, as late as the owner's timers are coarse. A controller sees to it that the time
     /// comes: nothing else ends the wait.
     fn not_before(&self) -> Option<Time>;
+
+    /// Whether pacing may hold back what follows a packet of so many bytes that leaves now. That
+    /// packet then asks for an acknowledgement, since the next may be long in coming. By default
+    /// every packet of a controller that paces is such. Not called of a controller that queue pairs
+    /// share.
+    fn pauses_after(&self, now: Time, bytes: u32) -> bool {
+        let _ = (now, bytes);
+        self.not_before().is_some()
+    }
 }
 
 /// The controller of a queue pair, chosen when it is created.
 #[derive(Debug)]
 pub(crate) enum Controller {
     Aimd(Aimd),
+    Dcqcn(Box<ReactionPoint>),
+    Swift(Box<DelayWindow>),
+    None(Unlimited),
     /// One of the owner's, and the largest window.
     Owners(Box<dyn Congestion>, u32),
 }
@@ -153,15 +178,23 @@ macro_rules! each {
     ($self:expr, $controller:ident => $call:expr) => {
         match $self {
             Self::Aimd($controller) => $call,
+            Self::Dcqcn($controller) => $call,
+            Self::Swift($controller) => $call,
+            Self::None($controller) => $call,
             Self::Owners($controller, _) => $call,
         }
     };
 }
 
 impl Controller {
-    /// The default, with a window of at most `limit` packets.
-    pub(crate) fn new(limit: u32) -> Self {
-        Self::Aimd(Aimd::new(limit))
+    /// A built-in one, with a window of at most `limit` packets.
+    pub(crate) fn new(algorithm: Algorithm, limit: u32) -> Self {
+        match algorithm {
+            Algorithm::Aimd => Self::Aimd(Aimd::new(limit)),
+            Algorithm::Dcqcn(params) => Self::Dcqcn(Box::new(ReactionPoint::new(params, limit))),
+            Algorithm::Swift(params) => Self::Swift(Box::new(DelayWindow::new(params, limit))),
+            Algorithm::None => Self::None(Unlimited::new(limit)),
+        }
     }
 
     pub(crate) fn owners(controller: Box<dyn Congestion>, limit: u32) -> Self {
@@ -171,7 +204,7 @@ impl Controller {
     /// Whether [`not_before`](Congestion::not_before) may be a time.
     #[inline]
     pub(crate) fn may_pace(&self) -> bool {
-        matches!(self, Self::Owners(..))
+        !matches!(self, Self::Aimd(_) | Self::None(_))
     }
 }
 
@@ -203,11 +236,18 @@ impl Congestion for Controller {
     fn window(&self) -> u32 {
         match self {
             Self::Aimd(aimd) => aimd.window(),
+            Self::Dcqcn(dcqcn) => dcqcn.window(),
+            Self::Swift(swift) => swift.window().max(1),
+            Self::None(unlimited) => unlimited.window(),
             Self::Owners(controller, limit) => controller.window().clamp(1, *limit),
         }
     }
     #[inline]
     fn not_before(&self) -> Option<Time> {
         each!(self, c => c.not_before())
+    }
+    #[inline]
+    fn pauses_after(&self, now: Time, bytes: u32) -> bool {
+        each!(self, c => c.pauses_after(now, bytes))
     }
 }

@@ -229,4 +229,5 @@ pub struct QpCounters {
     pub messages_received: u64,
     pub ecn_marked_received: u64,
     pub cnps_received: u64,
+    pub cnps_sent: u64,
 }

@@ -25,6 +25,7 @@ pub mod iwarp;
 pub mod mad;
 mod message;
 mod migration;
+mod notification;
 mod outbound;
 mod qp;
 mod rc;

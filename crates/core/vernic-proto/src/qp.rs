@@ -19,13 +19,14 @@
 
 use vernic_wire::{Kind, Mtu, Packet, Pkey, Qpn, Service};
 
-use crate::congestion::{Congestion, Controller, Tally};
+use crate::congestion::{Algorithm, Congestion, Controller, Tally};
 use crate::cx::{Cx, QpInit};
 use crate::disposition::{Disposition, DropReason};
 use crate::error::PostError;
 use crate::event::QpEvent;
 use crate::host::{CONGESTION_EXPERIENCED, Host, QpCounters, RxMeta, Transmit};
 use crate::migration::Migration;
+use crate::notification::NotificationPoint;
 use crate::segment;
 use crate::state::{AttrMask, ModifyError, PathMigState, QpAttr, QpState, QpType};
 use crate::time::Time;
@@ -46,6 +47,7 @@ pub struct Qp {
     /// The ACK timer's floor, in nanoseconds.
     ack_floor: u64,
     migration: Migration,
+    notification: NotificationPoint,
     machine: Machine,
 }
 
@@ -73,7 +75,17 @@ use machine::{Machine, each};
 impl Qp {
     /// A queue pair in Reset.
     pub fn new(init: QpInit) -> Self {
-        Self::with_controller(init, Controller::new(init.max_window))
+        Self::with_algorithm(init, Algorithm::default())
+    }
+
+    /// As [`new`](Self::new), with a congestion control of choice. Services other than RC and XRC
+    /// have no use for it.
+    pub fn with_algorithm(init: QpInit, algorithm: Algorithm) -> Self {
+        let mut qp = Self::with_controller(init, Controller::new(algorithm, init.max_window));
+        if let Algorithm::Dcqcn(params) = algorithm {
+            qp.notification.set_interval(u64::from(params.min_time_between_cnps) * 1000);
+        }
+        qp
     }
 
     /// As [`new`](Self::new), with a congestion controller of the owner's. Services other than RC
@@ -92,6 +104,7 @@ impl Qp {
             pkey: Pkey::DEFAULT,
             ack_floor: 0,
             migration: Migration::default(),
+            notification: NotificationPoint::new(),
             machine,
         }
     }
@@ -152,6 +165,7 @@ impl Qp {
                 self.attr = QpAttr::default();
                 self.counters = QpCounters::default();
                 self.migration = Migration::default();
+                self.notification.reset();
                 each!(&mut self.machine, m => m.reset());
             }
             (QpState::Error, QpState::Error) => {}
@@ -263,7 +277,9 @@ impl Qp {
         }
         self.counters.rx_packets += 1;
         self.counters.rx_bytes += packet.as_bytes().len() as u64;
-        self.counters.ecn_marked_received += u64::from(meta.ecn == CONGESTION_EXPERIENCED);
+        if meta.ecn == CONGESTION_EXPERIENCED {
+            self.note_mark(now);
+        }
         let cx = cx!(self, now);
         let disposition = match each!(&mut self.machine, m => m.handle_packet(cx, packet, meta, host))
         {
@@ -274,6 +290,16 @@ impl Qp {
             }
         };
         self.after_request(disposition, now, host)
+    }
+
+    /// Counts a packet that came with the mark, and has its sender told, if that is the connected
+    /// peer. The sender of a datagram paces nothing by it.
+    #[cold]
+    fn note_mark(&mut self, now: Time) {
+        self.counters.ecn_marked_received += 1;
+        if self.init.qp_type != QpType::Ud {
+            self.notification.on_mark(now);
+        }
     }
 
     /// A refusal that is fatal moves the queue pair to Error.
@@ -352,6 +378,7 @@ impl Qp {
     /// Error is entered: both queues are flushed. A shared receive queue stays as it is, and this
     /// queue pair takes nothing more off it (IBTA 11.6.3.1, last WQE reached).
     fn stop(&mut self, now: Time, host: &mut impl Host) {
+        self.notification.reset();
         self.flush(now, host);
         if self.init.shared_rq {
             host.event(QpEvent::LastWqeReached);
@@ -426,7 +453,8 @@ impl Qp {
         }
     }
 
-    /// Writes the next response packet into `buf`: an acknowledgement, READ or atomic response.
+    /// Writes the next response packet into `buf`: an acknowledgement, READ or atomic response, or
+    /// before them a congestion notification.
     pub fn poll_response(
         &mut self,
         now: Time,
@@ -434,9 +462,13 @@ impl Qp {
         buf: &mut [u8],
     ) -> Option<Transmit> {
         let cx = cx!(self, now);
-        let (len, failed) = each!(&mut self.machine, m => {
-            (m.poll_response(cx, host, buf)?, m.response_failed())
-        });
+        let (len, failed) = if self.notification.is_due() {
+            (self.notification.poll(cx, buf), false)
+        } else {
+            each!(&mut self.machine, m => {
+                (m.poll_response(cx, host, buf)?, m.response_failed())
+            })
+        };
         self.counters.tx_packets += 1;
         self.counters.tx_bytes += len as u64;
         if failed {
@@ -483,14 +515,14 @@ impl Qp {
 
     /// Whether [`poll_response`](Self::poll_response) has something to send.
     pub fn wants_responses(&self) -> bool {
-        each!(&self.machine, m => m.wants_responses())
+        self.notification.is_due() || each!(&self.machine, m => m.wants_responses())
     }
 
     /// Whether all that [`poll_response`](Self::poll_response) has is a positive acknowledgement.
     /// It may wait a while for more to acknowledge (IBTA 9.7.5.1.2); READ and atomic responses and
     /// NAKs should not.
     pub fn owes_only_ack(&self) -> bool {
-        each!(&self.machine, m => m.owes_only_ack())
+        !self.notification.is_due() && each!(&self.machine, m => m.owes_only_ack())
     }
 
     /// Whether either poll has something to do.

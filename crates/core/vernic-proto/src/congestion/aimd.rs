@@ -18,10 +18,12 @@
 //! followed the lost packet again, a window of it: `1/(1 + pW)` of what is sent is new, three
 //! quarters at 1 %.
 //!
-//! Marks and CNPs are not heeded (the queue pair counts them), and packets are not paced.
+//! A congestion notification, or a marked READ response, is a loss that cost no packet: it takes as
+//! much off. Packets are not paced.
 
 use vernic_wire::Kind;
 
+use super::shortest::Shortest;
 use super::{Acked, Congestion, Sent};
 use crate::time::Time;
 
@@ -37,8 +39,6 @@ const INITIAL: u32 = 128;
 /// A round trip this much longer than the shortest means that a queue builds up: 50 us plus as much
 /// as the path itself takes.
 const QUEUE_NANOS: u64 = 50_000;
-/// The shortest round trip is forgotten after this many nanoseconds, so a path change is noticed.
-const BASE_LIFETIME: u64 = 5_000_000_000;
 
 #[derive(Debug)]
 pub(crate) struct Aimd {
@@ -49,8 +49,7 @@ pub(crate) struct Aimd {
     threshold: u32,
     /// Acknowledged packets not yet turned into growth.
     credit: u32,
-    shortest: u64,
-    shortest_at: Time,
+    shortest: Shortest,
     latest: u64,
     /// When loss took something off the window last.
     shrunk_at: Option<Time>,
@@ -64,11 +63,15 @@ impl Aimd {
             limit,
             threshold: limit,
             credit: 0,
-            shortest: u64::MAX,
-            shortest_at: Time(0),
+            shortest: Shortest::default(),
             latest: 0,
             shrunk_at: None,
         }
+    }
+
+    /// The largest window.
+    pub(super) fn limit(&self) -> u32 {
+        self.limit
     }
 
     fn grow(&mut self, packets: u32) {
@@ -86,17 +89,14 @@ impl Aimd {
 
     fn on_round_trip(&mut self, nanos: u64, now: Time) {
         self.latest = nanos;
-        if nanos <= self.shortest || now.since(self.shortest_at) > BASE_LIFETIME {
-            self.shortest = nanos;
-            self.shortest_at = now;
-        }
+        self.shortest.on_round_trip(nanos, now);
         if self.size < self.threshold && nanos > self.queue_limit() {
             self.threshold = self.size;
         }
     }
 
     fn queue_limit(&self) -> u64 {
-        self.shortest.saturating_mul(2).saturating_add(QUEUE_NANOS)
+        self.shortest.nanos().saturating_mul(2).saturating_add(QUEUE_NANOS)
     }
 
     fn shrink(&mut self, size: u32) {
@@ -134,9 +134,15 @@ impl Congestion for Aimd {
         self.shrink((self.size - self.size / 10 * 3).max(floor));
     }
 
-    fn on_mark(&mut self, _: Time, _: Kind) {}
+    fn on_mark(&mut self, now: Time, kind: Kind) {
+        if kind == Kind::ReadResponse {
+            self.on_loss(now);
+        }
+    }
 
-    fn on_cnp(&mut self, _: Time) {}
+    fn on_cnp(&mut self, now: Time) {
+        self.on_loss(now);
+    }
 
     fn on_silence(&mut self, _: Time) {
         let half = self.size / 2;

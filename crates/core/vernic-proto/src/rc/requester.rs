@@ -350,7 +350,7 @@ impl Requester {
             (Position::Only, false)
         } else {
             let position = Position::of((next - entry.first) as u32, entry.packets);
-            (position, self.asks_ack(sq, window, position))
+            (position, self.asks_ack(sq, window, position, (cx.now, mtu)))
         };
         let segment = Segment {
             service: cx.service,
@@ -378,7 +378,8 @@ impl Requester {
         } else {
             cx.counters.messages_sent += u64::from(position.ends());
         }
-        window.on_sent(next, cx.now, Sent { packets, bytes: len as u32, again });
+        let asked_for = if entry.needs_response() { length } else { 0 };
+        window.on_sent(next, cx.now, Sent { packets, bytes: len as u32 + asked_for, again });
         cx.counters.tx_packets += 1;
         cx.counters.tx_bytes += len as u64;
         sq.advance(packets);
@@ -522,17 +523,23 @@ impl Requester {
     /// Asked at the end of a message, now and then within one, when the window closes, and by each
     /// packet that the next one may be held back behind.
     #[inline]
-    fn asks_ack(&self, sq: &SendQueue, window: &Window, position: Position) -> bool {
+    fn asks_ack(
+        &self,
+        sq: &SendQueue,
+        window: &Window,
+        position: Position,
+        leaving: (Time, u32),
+    ) -> bool {
         // Most packets end a message: the window is looked at for the others alone.
-        position.ends() || self.asks_ack_within(sq, window)
+        position.ends() || self.asks_ack_within(sq, window, leaving)
     }
 
     /// The same of a packet that does not end its message.
-    fn asks_ack_within(&self, sq: &SendQueue, window: &Window) -> bool {
+    fn asks_ack_within(&self, sq: &SendQueue, window: &Window, (now, mtu): (Time, u32)) -> bool {
         let size = window.size();
         self.since_ack_req + 1 >= ACK_EVERY.min(size / 4)
             || sq.in_flight() + 1 >= u64::from(size)
-            || window.is_paced()
+            || window.pauses_after(now, mtu)
     }
 }
 

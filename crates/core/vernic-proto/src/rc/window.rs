@@ -51,10 +51,10 @@ impl Window {
         self.controller.not_before().filter(|at| *at > now)
     }
 
-    /// Whether packets may be held back.
+    /// Whether what follows a packet of so many bytes that leaves now may be held back.
     #[inline]
-    pub(crate) fn is_paced(&self) -> bool {
-        self.controller.not_before().is_some()
+    pub(crate) fn pauses_after(&self, now: Time, bytes: u32) -> bool {
+        self.controller.may_pace() && self.controller.pauses_after(now, bytes)
     }
 
     /// Packet `seq` leaves.

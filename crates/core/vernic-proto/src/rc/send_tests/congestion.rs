@@ -113,7 +113,7 @@ fn a_controller_is_told_of_packets_answers_losses_and_silence() {
     s.ack(2);
     s.post(read_at(0), 2 * MTU);
     s.drain();
-    check(&c.told(), expect!["4195304 ack 1 None; 4195304 sent 2 28;"]);
+    check(&c.told(), expect!["4195304 ack 1 None; 4195304 sent 2 540;"]);
     check(&s.log(), expect!["wc 1 Success;"]);
     s.modify(QpState::Reset, AttrMask::STATE, 0).unwrap();
     check(&c.told(), expect!["reset;"]);
@@ -138,15 +138,83 @@ fn marks_and_notifications_reach_the_controller_and_are_counted() {
 }
 
 #[test]
-fn the_default_controller_only_counts_marks_and_notifications() {
+fn a_storm_of_notifications_neither_stops_the_default_controller_nor_paces_it() {
     let mut s = Sender::new();
     s.post(SendOp::Send, 8 * MTU);
     for _ in 0..100 {
         assert_eq!(cnp(&mut s), Disposition::Drop(DropReason::Cnp));
+        s.pass(1_000);
     }
     assert!(s.qp.wants_transmit() && s.qp.next_deadline().is_none());
     assert_eq!(s.drain().matches(';').count(), 8);
     assert_eq!(s.qp.counters().cnps_received, 100);
+}
+
+/// What leaves for the peer of its own.
+fn responses(s: &mut Sender) -> Vec<Vec<u8>> {
+    let mut buf = [0; 4500];
+    let mut out = Vec::new();
+    while let Some(t) = s.qp.poll_response(s.now, &mut s.host, &mut buf) {
+        out.push(buf[..t.len].to_vec());
+    }
+    assert!(!s.qp.wants_responses());
+    out
+}
+
+/// An acknowledgement with the mark, of what was acknowledged before.
+fn marked(s: &mut Sender) {
+    let mut ack = Headers::new(Bth::new(Opcode::RC_ACK, Qpn::new(0x11), Psn::new(0)));
+    ack.aeth = Some(Aeth { syndrome: Syndrome::ack(CreditCode::INVALID), msn: 0 });
+    s.answer_marked(ack, &[], 3);
+}
+
+#[test]
+fn the_sender_of_marked_packets_is_told_once_in_an_interval() {
+    let mut s = Sender::new();
+    assert_eq!(responses(&mut s), [[0; 0]; 0]);
+    marked(&mut s);
+    marked(&mut s);
+    assert!(s.qp.wants_responses() && !s.qp.owes_only_ack());
+    let sent = responses(&mut s);
+    let [cnp] = &sent[..] else { panic!("{sent:?}") };
+    let packet = Packet::parse(cnp).unwrap();
+    let bth = packet.bth();
+    assert_eq!((bth.opcode, bth.dest_qpn, bth.psn), (Opcode::CNP, Qpn::new(0x22), Psn::new(0)));
+    assert!(bth.becn && !bth.fecn && !bth.ack_req);
+    assert_eq!(packet.payload(), [0; 16]);
+    s.pass(49_999);
+    marked(&mut s);
+    assert_eq!(responses(&mut s).len(), 0);
+    s.pass(1);
+    marked(&mut s);
+    assert_eq!(responses(&mut s).len(), 1);
+    assert_eq!((s.qp.counters().cnps_sent, s.qp.counters().ecn_marked_received), (2, 4));
+}
+
+#[test]
+fn a_queue_pair_that_ends_owes_no_notification() {
+    for state in [QpState::Error, QpState::Reset] {
+        let mut s = Sender::new();
+        marked(&mut s);
+        s.modify(state, AttrMask::STATE, 0).unwrap();
+        assert!(!s.qp.wants_responses());
+        assert_eq!(responses(&mut s).len(), 0);
+    }
+}
+
+#[test]
+fn dcqcn_spaces_packets_after_a_notification() {
+    let text = "dcqcn,rate_to_set_on_first_cnp=8,rpg_min_dec_fac=100,pacing_quantum=0";
+    let mut s = Sender::connect(Qp::with_algorithm(INIT, text.parse().unwrap()), |_| {});
+    s.post(SendOp::Send, 2 * MTU);
+    check(&s.drain(), expect!["RC_SEND_FIRST 0; RC_SEND_LAST 1!;"]);
+    cnp(&mut s);
+    s.post(SendOp::Send, 3 * MTU);
+    // 268 bytes at a byte each microsecond.
+    check(&s.drain(), expect!["RC_SEND_FIRST 2!;"]);
+    assert_eq!(s.qp.next_deadline(), Some(Time(268_000)));
+    s.pass(268_000);
+    check(&s.drain(), expect!["RC_SEND_MIDDLE 3!;"]);
 }
 
 #[test]
@@ -263,8 +331,8 @@ fn a_shared_controller_hears_of_a_queue_pair_what_its_own_controller_hears() {
     s.post(read_at(0), 2 * MTU);
     s.drain();
     let [own_heard, shared_heard] = heard(&s, false);
-    check(&own_heard, expect!["1000 sent 1 268 again; 1000 sent 2 28;"]);
-    check(&shared_heard, expect!["1000 sent 1 268 again; 1000 sent 2 28;"]);
+    check(&own_heard, expect!["1000 sent 1 268 again; 1000 sent 2 540;"]);
+    check(&shared_heard, expect!["1000 sent 1 268 again; 1000 sent 2 540;"]);
     cnp(&mut s);
     let mut response = Headers::new(Bth::new(Opcode::RC_ACK, Qpn::new(0x11), Psn::new(2)));
     response.aeth = Some(Aeth { syndrome: Syndrome::ack(CreditCode::INVALID), msn: 0 });

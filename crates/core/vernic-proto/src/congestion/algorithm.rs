@@ -1,0 +1,109 @@
+//! The choice of a built-in controller, with its parameters, and how a text names it.
+
+use core::fmt;
+use core::str::FromStr;
+
+use super::{Dcqcn, ParamError, Swift};
+
+/// A congestion control that is built in, and its parameters.
+///
+/// As a text it is a name, behind which parameters may follow: `dcqcn,rpg_time_reset=55`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Algorithm {
+    /// A window by losses and round trips.
+    #[default]
+    Aimd,
+    /// A rate by marks: IBTA A17.9, and the paper of SIGCOMM 2015. Needs a network that marks.
+    Dcqcn(Dcqcn),
+    /// A window by delay: the paper of SIGCOMM 2020. Needs nothing of the network.
+    Swift(Swift),
+    /// Always the largest window.
+    None,
+}
+
+impl Algorithm {
+    /// The names, as a text has them.
+    pub const NAMES: &[&str] = &["aimd", "dcqcn", "swift", "none"];
+
+    /// Whether the algorithm lives on marks, so that packets should say that they may be marked.
+    pub const fn needs_marks(&self) -> bool {
+        matches!(self, Self::Dcqcn(_))
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), ParamError> {
+        let algorithm = match self {
+            Self::Dcqcn(params) => return params.set(name, value),
+            Self::Swift(params) => return params.set(name, value),
+            Self::Aimd => "aimd",
+            Self::None => "none",
+        };
+        Err(ParamError::Unknown { algorithm, name: name.to_owned(), known: "none".into() })
+    }
+}
+
+impl FromStr for Algorithm {
+    type Err = ParamError;
+
+    fn from_str(text: &str) -> Result<Self, ParamError> {
+        let mut words = text.split(',').map(str::trim);
+        let name = words.next().unwrap_or_default();
+        let mut algorithm = match name.to_ascii_lowercase().as_str() {
+            "aimd" => Self::Aimd,
+            "dcqcn" => Self::Dcqcn(Dcqcn::default()),
+            "swift" => Self::Swift(Swift::default()),
+            "none" => Self::None,
+            _ => return Err(ParamError::Algorithm(name.to_owned())),
+        };
+        for word in words {
+            let (name, value) = word.split_once('=').unwrap_or((word, ""));
+            algorithm.set(name.trim(), value.trim())?;
+        }
+        Ok(algorithm)
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Aimd => f.write_str("aimd"),
+            Self::Dcqcn(params) => params.fmt(f),
+            Self::Swift(params) => params.fmt(f),
+            Self::None => f.write_str("none"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_names_an_algorithm_and_its_parameters() {
+        for text in ["aimd", "none", "dcqcn", "swift", "dcqcn,rpg_min_rate=7,dce_tcp_g=1000"] {
+            let algorithm: Algorithm = text.parse().expect(text);
+            assert_eq!(algorithm.to_string(), text);
+        }
+        let spaced: Algorithm = " DCQCN , rpg_threshold = 1".parse().expect("with blanks");
+        assert_eq!(spaced, Algorithm::Dcqcn(Dcqcn { rpg_threshold: 1, ..Dcqcn::default() }));
+    }
+
+    #[test]
+    fn what_is_wrong_with_a_text_is_named() {
+        let refused = |text: &str| text.parse::<Algorithm>().expect_err(text).to_string();
+        assert_eq!(refused("cubic"), "no congestion control is called \"cubic\"");
+        assert_eq!(refused("aimd,a=1"), "aimd has no parameter \"a\"; it has: none");
+        assert!(refused("dcqcn,rpg=1").starts_with("dcqcn has no parameter \"rpg\"; it has: rpg_"));
+        assert_eq!(
+            refused("dcqcn,rpg_threshold=0"),
+            "rpg_threshold of dcqcn is \"0\", and must be 1 to 31 steps"
+        );
+        assert!(refused("swift,beta").starts_with("beta of swift is \"\", and must be"));
+    }
+
+    #[test]
+    fn defaults_are_within_their_ranges() {
+        for param in Dcqcn::TABLE.iter().chain(Swift::TABLE) {
+            assert!((param.min..=param.max).contains(&param.default), "{}", param.name);
+        }
+    }
+}
