@@ -239,6 +239,7 @@ impl Lab {
             srq: None,
             cap: vernic_engine::QpCap::default(),
             signal_all: true,
+            congestion: None,
         };
         self.context.alloc_pd().create_qp(init).unwrap()
     }

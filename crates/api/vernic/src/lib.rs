@@ -104,7 +104,9 @@ pub use srq::{Basic, Srq, SrqKind, Xrc};
 pub use wc::{Wc, WcError, WrId};
 pub use xrc::Xrcd;
 
-pub use vernic_engine::config::{KEYS, Key, Origin, Settings};
+pub use vernic_engine::config::{EcnChoice, KEYS, Key, Origin, Settings};
+#[doc(inline)]
+pub use vernic_engine::congestion;
 pub use vernic_engine::{
     AckTimeout, AddressVector, AsyncEvent, Cause, Circumstances, Clocks, Config, CqId, DeviceAttr,
     DeviceCounters, DeviceInfo, DeviceMemory, DirectAccess, DmRangeError, DropReason, Element,

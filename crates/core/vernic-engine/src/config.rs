@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use vernic_io::fault::FaultConfig;
 pub use vernic_local::DirectAccess;
 use vernic_local::{MAX_RING_BYTES, MIN_RING_BYTES};
+use vernic_proto::congestion::{Algorithm, ParamError};
 use vernic_wire::{Mtu, RoceVersion};
 
 pub use peers::{PeerRefused, Peers};
@@ -37,6 +38,18 @@ pub enum TransportChoice {
     Iwarp,
     /// Both kinds are listed. A program that names no device gets a RoCE device.
     Both,
+}
+
+/// Which packets say that routers may mark them instead of dropping them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum EcnChoice {
+    /// Packets of connected queue pairs, where the setting `congestion` needs marks.
+    #[default]
+    Auto,
+    /// Packets of connected queue pairs.
+    On,
+    /// No packets.
+    Off,
 }
 
 /// One row of the table of settings.
@@ -139,6 +152,14 @@ config! {
     /// largest MTU: as much as the receive buffer of the peer's socket holds while the peer's
     /// process does not run.
     max_window: u32 = 1024, "VERNIC_MAX_WINDOW", "1 to 65536 packets", window, show;
+    /// Congestion control of RC queue pairs: by losses and round trips (`aimd`), by the marks of
+    /// routers (`dcqcn`), by delay (`swift`), or none. Parameters of `dcqcn` and `swift` may
+    /// follow: docs/congestion.md lists them.
+    congestion: Algorithm = Algorithm::Aimd, "VERNIC_CONGESTION", "aimd, dcqcn, swift or none; parameters as dcqcn,rpg_time_reset=55", congestion, show;
+    /// Let packets of connected queue pairs say that routers may mark them (ECT(0) of RFC 3168).
+    /// Otherwise routers drop them where they would mark. `auto` does so if `congestion` is
+    /// `dcqcn`.
+    ecn: EcnChoice = EcnChoice::Auto, "VERNIC_ECN", "auto, on or off", ecn, show_ecn;
     /// Number of flows: the UDP source ports over which the queue pairs that are connected to one
     /// process are spread. For peers in many processes more are opened, up to 64 and one for each
     /// address of the device.
@@ -278,6 +299,31 @@ fn show_direct(value: &DirectAccess) -> String {
         DirectAccess::Off => "off",
         DirectAccess::On => "on",
         DirectAccess::Ptrace => "ptrace",
+    }
+    .to_owned()
+}
+
+fn congestion(value: &str) -> Result<Algorithm, Refusal> {
+    value.parse().map_err(|error: ParamError| Refusal {
+        reason: error.to_string(),
+        tells_what_is_right: !matches!(error, ParamError::Algorithm(_)),
+    })
+}
+
+fn ecn(value: &str) -> Result<EcnChoice, String> {
+    match switch(value) {
+        _ if value.eq_ignore_ascii_case("auto") => Ok(EcnChoice::Auto),
+        Ok(true) => Ok(EcnChoice::On),
+        Ok(false) => Ok(EcnChoice::Off),
+        Err(_) => Err("neither auto, on nor off".into()),
+    }
+}
+
+fn show_ecn(value: &EcnChoice) -> String {
+    match value {
+        EcnChoice::Auto => "auto",
+        EcnChoice::On => "on",
+        EcnChoice::Off => "off",
     }
     .to_owned()
 }

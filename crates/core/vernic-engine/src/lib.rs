@@ -53,7 +53,8 @@ mod verbs;
 pub use agent::{CmAgent, CmAttachError, CmCallError, ListenError};
 pub use cm::CmSink;
 pub use config::{
-    Config, ConfigError, DirectAccess, Origin, PeerRefused, Peers, Settings, TransportChoice,
+    Config, ConfigError, DirectAccess, EcnChoice, Origin, PeerRefused, Peers, Settings,
+    TransportChoice,
 };
 pub use counters::{DeviceCounters, DirectCounters, StreamCounters};
 pub use device::alarms::Offender;

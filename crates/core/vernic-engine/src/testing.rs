@@ -23,8 +23,15 @@ pub(crate) fn rc_pair(context: &Arc<Context>, cq: &Arc<Cq>, depth: u32) -> [Arc<
     let create = || {
         let cap = QpCap { max_send_wr: depth, ..QpCap::default() };
         let (send_cq, recv_cq) = (cq.clone(), cq.clone());
-        let init =
-            QpInit { service: Service::Rc, send_cq, recv_cq, srq: None, cap, signal_all: true };
+        let init = QpInit {
+            service: Service::Rc,
+            send_cq,
+            recv_cq,
+            srq: None,
+            cap,
+            signal_all: true,
+            congestion: None,
+        };
         pd.create_qp(init).unwrap()
     };
     let pair = [create(), create()];
@@ -60,7 +67,15 @@ fn connect(qp: &Qp, peer: &Qp, gid: Gid, sgid_index: u8) {
 /// A UD queue pair in RTS with Q_Key 1, which completes in `cq`.
 pub(crate) fn ud_qp(pd: &Arc<Pd>, cq: &Arc<Cq>, cap: QpCap) -> Arc<Qp> {
     let (send_cq, recv_cq) = (cq.clone(), cq.clone());
-    let init = QpInit { service: Service::Ud, send_cq, recv_cq, srq: None, cap, signal_all: true };
+    let init = QpInit {
+        service: Service::Ud,
+        send_cq,
+        recv_cq,
+        srq: None,
+        cap,
+        signal_all: true,
+        congestion: None,
+    };
     let qp = pd.create_qp(init).unwrap();
     let attr = QpAttr { state: QpState::Init, qkey: Qkey(1), ..QpAttr::default() };
     let init = AttrMask::STATE | AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::QKEY;

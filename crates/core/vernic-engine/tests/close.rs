@@ -138,6 +138,7 @@ fn a_device_is_closed_while_threads_post_poll_and_create() {
                     srq: None,
                     cap: QpCap::default(),
                     signal_all: false,
+                    congestion: None,
                 }) {
                     qp.destroy().unwrap();
                 }

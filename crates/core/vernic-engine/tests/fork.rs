@@ -127,7 +127,12 @@ fn try_everything(end: &End, qp: &Arc<Qp>, ah: &Ah) {
         assert!(matches!(pd.create_ah(*ah.av()), Err(CreateError::Orphan)));
         let init = SrqInit { max_wr: 1, max_sge: 1, limit: 0 };
         assert!(matches!(pd.create_srq(init), Err(CreateError::Orphan)));
-        let ini = XrcIniInit { send_cq: end.cq.clone(), cap: QpCap::default(), signal_all: false };
+        let ini = XrcIniInit {
+            send_cq: end.cq.clone(),
+            cap: QpCap::default(),
+            signal_all: false,
+            congestion: None,
+        };
         assert!(matches!(pd.create_xrc_ini(ini), Err(CreateError::Orphan)));
         pd.destroy().unwrap();
     }

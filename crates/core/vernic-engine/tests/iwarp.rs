@@ -259,6 +259,7 @@ fn what_an_iwarp_device_does_not_have_is_refused() {
         srq: None,
         cap: QpCap::default(),
         signal_all: false,
+        congestion: None,
     };
     assert!(matches!(a.pd.create_qp(init), Err(CreateError::NotOnIwarp { .. })));
     let qp = queue_pair(&a);

@@ -56,8 +56,15 @@ fn queues_can_be_as_deep_as_advertised_and_no_deeper() {
     ];
     for cap in beyond {
         let (send_cq, recv_cq) = (end.cq.clone(), end.cq.clone());
-        let init =
-            QpInit { service: Service::Rc, send_cq, recv_cq, srq: None, cap, signal_all: false };
+        let init = QpInit {
+            service: Service::Rc,
+            send_cq,
+            recv_cq,
+            srq: None,
+            cap,
+            signal_all: false,
+            congestion: None,
+        };
         assert!(matches!(end.pd.create_qp(init), Err(CreateError::Limit { .. })), "{cap:?}");
     }
 }

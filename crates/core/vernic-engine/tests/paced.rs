@@ -33,6 +33,7 @@ fn wide_qp(end: &End, service: Service) -> (Arc<Qp>, Arc<Cq>) {
             max_inline: 0,
         },
         signal_all: true,
+        congestion: None,
     };
     (end.pd.create_qp(init).unwrap(), cq)
 }

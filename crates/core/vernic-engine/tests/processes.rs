@@ -73,7 +73,12 @@ fn xrc_target() {
 fn an_xrc_connection_joins_two_processes() {
     let mut other = Other::start("xrc");
     let end = End::new();
-    let init = XrcIniInit { send_cq: end.cq.clone(), cap: QpCap::default(), signal_all: true };
+    let init = XrcIniInit {
+        send_cq: end.cq.clone(),
+        cap: QpCap::default(),
+        signal_all: true,
+        congestion: None,
+    };
     let qp = end.pd.create_xrc_ini(init).unwrap();
     let (peer, remote) = understand(&other.hear());
     let srqn = Some(Srqn::new(other.hear().parse().unwrap()));

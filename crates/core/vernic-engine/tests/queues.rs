@@ -27,6 +27,7 @@ fn an_overflowing_queue_fails_and_takes_its_queue_pairs_along() {
         srq: None,
         cap: QpCap::default(),
         signal_all: true,
+        congestion: None,
     };
     let qp = t.a.pd.create_qp(init).unwrap();
     let peer = t.b.qp(Service::Rc);
@@ -260,6 +261,7 @@ fn posts_of_many_threads_on_many_queue_pairs_all_complete() {
                 srq: None,
                 cap: QpCap::default(),
                 signal_all: true,
+                congestion: None,
             };
             let a_qp = a.pd.create_qp(init).unwrap();
             let b_qp = b.qp(Service::Rc);

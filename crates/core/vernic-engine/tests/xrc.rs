@@ -78,7 +78,12 @@ impl Xrc {
         let xrcd = b.context.open_xrcd(PRIVATE).unwrap();
         let queues = [Queue::new(&b, &xrcd), Queue::new(&b, &xrcd)];
         let tgt = xrcd.create_tgt().unwrap();
-        let init = XrcIniInit { send_cq: a.cq.clone(), cap: QpCap::default(), signal_all: false };
+        let init = XrcIniInit {
+            send_cq: a.cq.clone(),
+            cap: QpCap::default(),
+            signal_all: false,
+            congestion: None,
+        };
         let ini = a.pd.create_xrc_ini(init).unwrap();
         let setup = Setup { mtu: Mtu::B1024, timeout: AckTimeout::new(10), ..Setup::default() };
         connect(&a, &ini, b.gid().1, tgt.qpn(), setup);
@@ -266,6 +271,7 @@ fn neither_half_takes_what_belongs_to_the_other() {
         srq: Some(t.queues[0].srq.clone()),
         cap: QpCap::default(),
         signal_all: false,
+        congestion: None,
     };
     assert!(matches!(t.b.pd.create_qp(init), Err(CreateError::XrcSrq)));
 }

@@ -161,7 +161,15 @@ impl Stranger {
         let cap = QpCap { max_send_wr: 16, max_inline: 64, ..QpCap::default() };
         let (send_cq, recv_cq) = (cq.clone(), cq.clone());
         let service = Service::Ud;
-        let init = QpInit { service, send_cq, recv_cq, srq: None, cap, signal_all: true };
+        let init = QpInit {
+            service,
+            send_cq,
+            recv_cq,
+            srq: None,
+            cap,
+            signal_all: true,
+            congestion: None,
+        };
         let qp = pd.create_qp(init).unwrap();
         id.attach_qp(qp.clone()).unwrap();
         Self { id, qp, _cq: cq, pd }

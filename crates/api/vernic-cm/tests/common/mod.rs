@@ -153,6 +153,7 @@ impl End {
             srq: None,
             cap: QpCap::default(),
             signal_all: true,
+            congestion: None,
         };
         let pd = context.alloc_pd();
         let memory = context.alloc_dm(GRH_BYTES.into(), 0).unwrap();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use vernic_engine::{self as engine, QpCap, QpInit, XrcIniInit, random};
 
 use super::{Qp, Shared};
+use crate::congestion::Algorithm;
 use crate::service::{Reset, Service, Transport, XrcIni, XrcTgt};
 use crate::{Cq, CreateError, Device, Pd, Psn, Srq};
 
@@ -47,6 +48,7 @@ pub struct QpBuilder<'a, S: Transport, SendCq = Missing, RecvCq = Missing, Queue
     cap: QpCap,
     gid_index: Option<u8>,
     psn: Option<Psn>,
+    congestion: Option<Algorithm>,
     of_type: PhantomData<(S, Queue)>,
 }
 
@@ -72,6 +74,7 @@ impl<'a, S: Transport> QpBuilder<'a, S> {
             cap: QpCap::default(),
             gid_index: None,
             psn: None,
+            congestion: None,
             of_type: PhantomData,
         }
     }
@@ -80,10 +83,10 @@ impl<'a, S: Transport> QpBuilder<'a, S> {
 impl<'a, S: Service, SendCq, RecvCq> QpBuilder<'a, S, SendCq, RecvCq, OwnQueue> {
     /// Receives come from this shared queue instead of an own one.
     pub fn srq(self, srq: &'a Srq) -> QpBuilder<'a, S, SendCq, RecvCq, SharedQueue> {
-        let Self { pd, send_cq, recv_cq, mut cap, gid_index, psn, .. } = self;
+        let Self { pd, send_cq, recv_cq, mut cap, gid_index, psn, congestion, .. } = self;
         (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
         let (srq, of_type) = (Some(srq), PhantomData);
-        QpBuilder { pd, send_cq, recv_cq, srq, cap, gid_index, psn, of_type }
+        QpBuilder { pd, send_cq, recv_cq, srq, cap, gid_index, psn, congestion, of_type }
     }
 
     /// Receives that may be posted: 0 to 32,768, 64 if not said.
@@ -102,16 +105,16 @@ impl<'a, S: Service, SendCq, RecvCq> QpBuilder<'a, S, SendCq, RecvCq, OwnQueue> 
 impl<'a, S: Service, SendCq, RecvCq, Queue> QpBuilder<'a, S, SendCq, RecvCq, Queue> {
     /// Where receives complete.
     pub fn recv_cq(self, recv_cq: &'a Cq) -> QpBuilder<'a, S, SendCq, &'a Cq, Queue> {
-        let Self { pd, send_cq, srq, cap, gid_index, psn, of_type, .. } = self;
-        QpBuilder { pd, send_cq, recv_cq, srq, cap, gid_index, psn, of_type }
+        let Self { pd, send_cq, srq, cap, gid_index, psn, congestion, of_type, .. } = self;
+        QpBuilder { pd, send_cq, recv_cq, srq, cap, gid_index, psn, congestion, of_type }
     }
 }
 
 impl<'a, S: Transport, SendCq, RecvCq, Queue> QpBuilder<'a, S, SendCq, RecvCq, Queue> {
     /// Where sends complete.
     pub fn send_cq(self, send_cq: &'a Cq) -> QpBuilder<'a, S, &'a Cq, RecvCq, Queue> {
-        let Self { pd, recv_cq, srq, cap, gid_index, psn, of_type, .. } = self;
-        QpBuilder { pd, send_cq, recv_cq, srq, cap, gid_index, psn, of_type }
+        let Self { pd, recv_cq, srq, cap, gid_index, psn, congestion, of_type, .. } = self;
+        QpBuilder { pd, send_cq, recv_cq, srq, cap, gid_index, psn, congestion, of_type }
     }
 
     /// Send requests that may be outstanding: 0 to 32,768, 64 if not said.
@@ -145,6 +148,14 @@ impl<'a, S: Transport, SendCq, RecvCq, Queue> QpBuilder<'a, S, SendCq, RecvCq, Q
         self.psn = Some(psn);
         self
     }
+
+    /// Congestion control of an RC queue pair. If not said, that of the setting `congestion`. That
+    /// routers may mark packets is said by the setting `ecn`, for all queue pairs of the device:
+    /// with `on` for a queue pair that has [`Algorithm::Dcqcn`] on a device that has not.
+    pub fn congestion(mut self, algorithm: Algorithm) -> Self {
+        self.congestion = Some(algorithm);
+        self
+    }
 }
 
 impl<S: Service, Queue> QpBuilder<'_, S, &Cq, &Cq, Queue> {
@@ -161,6 +172,7 @@ impl<S: Service, Queue> QpBuilder<'_, S, &Cq, &Cq, Queue> {
             srq: self.srq.map(|srq| srq.inner().clone()),
             cap: self.cap,
             signal_all: false,
+            congestion: self.congestion,
         })?;
         self.wrap(inner)
     }
@@ -174,7 +186,8 @@ impl QpBuilder<'_, XrcIni, &Cq> {
     /// GID index that names no row, no number left.
     pub fn create(self) -> Result<Qp<XrcIni, Reset>, CreateError> {
         let send_cq = self.send_cq.inner().clone();
-        let init = XrcIniInit { send_cq, cap: self.cap, signal_all: false };
+        let init =
+            XrcIniInit { send_cq, cap: self.cap, signal_all: false, congestion: self.congestion };
         let inner = self.pd.inner().create_xrc_ini(init)?;
         self.wrap(inner)
     }

@@ -129,6 +129,7 @@ fn make_plain(service: Service, request: &Request) -> Result<Made, Failure> {
         srq: srq.map(|srq| srq.engine.clone()),
         cap,
         signal_all: request.signals_all(),
+        congestion: None,
     };
     let refused = |error| refusal(&domain.shared, error);
     let engine = domain.engine()?.create_qp(init).map_err(refused)?;
@@ -148,7 +149,7 @@ fn make_initiator(request: &Request) -> Result<Made, Failure> {
     let cap = sizes(request, true);
     let builder = request.send_ops.map(|ops| Builder::new(Service::Xrc, ops, &cap)).transpose()?;
     let signal_all = request.signals_all();
-    let init = XrcIniInit { send_cq: send_cq.engine.clone(), cap, signal_all };
+    let init = XrcIniInit { send_cq: send_cq.engine.clone(), cap, signal_all, congestion: None };
     let refused = |error| refusal(&domain.shared, error);
     let engine = domain.engine()?.create_xrc_ini(init).map_err(refused)?;
     let uses = [Some(domain.users.hold()), Some(send_cq.users.hold()), None, None, None];

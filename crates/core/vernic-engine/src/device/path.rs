@@ -13,10 +13,14 @@ use vernic_io::{Address, NoPath, OpenPath, PathRequest, TxPath};
 use vernic_proto::AddressVector;
 use vernic_wire::{Gid, Mtu, Qpn, RoceVersion};
 
+use crate::config::EcnChoice;
 use crate::device::opened::Device;
 use crate::device::port::Port;
 use crate::error::PathError;
 use crate::local::watch::{HostProcess, PeerLocation};
+
+/// The ECN field of packets that routers may mark: ECT(0) of RFC 3168.
+const ECT_0: u8 = 2;
 
 /// A usable path with the addresses that packets coming back must have.
 #[derive(Debug)]
@@ -123,8 +127,12 @@ impl Device {
         }
         let entropy = if av.flow_label != 0 { av.flow_label } else { own.value() };
         let mut resolved = self.resolve(av, entropy)?;
-        if self.rules().has_lids() || matches!(resolved.peer, Address::RoceV1(_)) {
+        if !self.carries_marks(&resolved.peer) {
             return Ok(resolved);
+        }
+        let class = resolved.path.traffic_class();
+        if class & 3 == 0 && self.packets_may_be_marked() {
+            resolved.path = resolved.path.with_traffic_class(class | ECT_0);
         }
         let flow = Slot::of(peer).flow(resolved.path.flow());
         resolved.path = resolved.path.with_flow(flow);
@@ -144,6 +152,20 @@ impl Device {
         let path = &resolved.path;
         tracing::debug!(%own, %peer, pid = process.pid, %path, "peer is on this host");
         Ok(resolved)
+    }
+
+    /// Whether packets to or from an address have an IP header, in which routers mark them.
+    pub(crate) fn carries_marks(&self, address: &Address) -> bool {
+        !self.rules().has_lids() && matches!(address, Address::Gid(_))
+    }
+
+    /// Whether packets of connected queue pairs say that routers may mark them.
+    fn packets_may_be_marked(&self) -> bool {
+        match self.config().ecn {
+            EcnChoice::Auto => self.config().congestion.needs_marks(),
+            EcnChoice::On => true,
+            EcnChoice::Off => false,
+        }
     }
 
     /// Returns a better path for a connected queue pair whose packets went unanswered, and the
@@ -221,6 +243,7 @@ mod tests {
             srq: None,
             cap: QpCap::default(),
             signal_all: true,
+            congestion: None,
         };
         let peer = context.alloc_pd().create_qp(init).unwrap();
         let home = IpAddr::V4(Ipv4Addr::LOCALHOST);

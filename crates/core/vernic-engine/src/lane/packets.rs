@@ -7,6 +7,7 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, MutexGuard};
 
 use vernic_io::{Nanos, RxBatch};
+use vernic_proto::congestion::Algorithm;
 use vernic_proto::{QpInit, Time};
 
 use crate::device::opened::Device;
@@ -42,8 +43,8 @@ impl Packets {
 }
 
 impl WireProtocol for Packets {
-    fn machine(&self, init: QpInit) -> Machine {
-        Machine::Packets(vernic_proto::Qp::new(init))
+    fn machine(&self, init: QpInit, congestion: Algorithm) -> Machine {
+        Machine::Packets(vernic_proto::Qp::with_algorithm(init, congestion))
     }
 
     fn receive(&mut self, lane: &mut LaneState, device: &Device, now: Time) -> usize {

@@ -13,6 +13,7 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, MutexGuard};
 
 use vernic_io::{Clock, Link};
+use vernic_proto::congestion::Algorithm;
 use vernic_proto::{QpInit, Time};
 use vernic_wire::Qpn;
 
@@ -27,8 +28,9 @@ use crate::streams::{LingeringConnection, Streams};
 ///
 /// Each method runs under the lane's lock, with the state of that lane.
 pub(crate) trait WireProtocol: Send {
-    /// Returns the protocol machine of a new queue pair.
-    fn machine(&self, init: QpInit) -> Machine;
+    /// Returns the protocol machine of a new queue pair. `congestion` is of no use where TCP has a
+    /// control of its own.
+    fn machine(&self, init: QpInit, congestion: Algorithm) -> Machine;
 
     /// Receives a batch of packets, or from some of the connections that are ready. Returns how
     /// many packets or connections there were.

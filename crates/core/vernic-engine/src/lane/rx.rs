@@ -223,6 +223,14 @@ struct LockedQp<'a> {
     heard: bool,
 }
 
+/// Returns the ECN field of a packet with a mark, 0 of others: the field means something only where
+/// a router may have written it.
+#[inline]
+fn ecn_of(engine: &Device, packet: &RxPacket<'_>) -> u8 {
+    let marked = packet.meta.is_congestion_experienced();
+    if marked && engine.carries_marks(&packet.meta.src) { packet.meta.traffic_class & 3 } else { 0 }
+}
+
 struct Demux<'a, 'p> {
     engine: &'a Device,
     now: Time,
@@ -255,7 +263,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         if service == Service::Cnp {
             return self.handle_cnp(packet, &parsed);
         }
-        if packet.meta.is_congestion_experienced() {
+        if ecn_of(self.engine, packet) != 0 {
             self.engine.counts().note(Counted::EcnMarked);
         }
         self.paced += paced_cost(packet, service);
@@ -301,7 +309,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         let is_request = parsed.info().is_request();
         *requests |= is_request;
         let mut sender = Sender::Peer;
-        let ecn = packet.meta.traffic_class & 3;
+        let ecn = ecn_of(self.engine, packet);
         let mut meta = RxMeta { grh: None, ecn, route: LocalRoute::NONE };
         // A datagram completes nothing but its receive, so those of a batch may complete together.
         let is_datagram = qp.service() == Service::Ud;

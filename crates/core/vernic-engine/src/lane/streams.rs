@@ -4,6 +4,7 @@ use std::os::fd::RawFd;
 use std::sync::{Arc, MutexGuard};
 
 use vernic_io::tcp::Connection;
+use vernic_proto::congestion::Algorithm;
 use vernic_proto::iwarp::{self, Agreed};
 use vernic_proto::{QpInit, Time};
 use vernic_wire::Qpn;
@@ -19,7 +20,7 @@ use crate::streams::{
 };
 
 impl WireProtocol for Streams {
-    fn machine(&self, init: QpInit) -> Machine {
+    fn machine(&self, init: QpInit, _: Algorithm) -> Machine {
         Machine::Stream(Box::new(iwarp::Qp::new(init)))
     }
 

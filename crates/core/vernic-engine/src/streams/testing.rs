@@ -59,6 +59,7 @@ fn queue_pair(context: &Arc<Context>, pd: &Arc<Pd>, cq: &Arc<Cq>) -> (TcpStream,
         srq: None,
         cap: QpCap { max_send_sge: 4, ..QpCap::default() },
         signal_all: true,
+        congestion: None,
     };
     let qp = pd.create_qp(init).unwrap();
     let attr = QpAttr { state: QpState::Init, ..QpAttr::default() };

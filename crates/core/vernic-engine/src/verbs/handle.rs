@@ -95,7 +95,7 @@ impl Pd {
 
 impl Qp {
     pub(crate) fn new(pd: &Arc<Pd>, init: QpInit) -> Result<Arc<Self>, CreateError> {
-        let QpInit { service, send_cq, recv_cq, srq, cap, signal_all } = init;
+        let QpInit { service, send_cq, recv_cq, srq, cap, signal_all, congestion } = init;
         Self::build(Parts {
             qp_type: qp_type_of(service)?,
             pd: pd.clone(),
@@ -105,12 +105,14 @@ impl Qp {
             domain: None,
             cap,
             signal_all,
+            congestion,
         })
     }
 
     pub(crate) fn build(parts: Parts) -> Result<Arc<Self>, CreateError> {
         check(&parts)?;
-        let Parts { qp_type, pd, send_cq, recv_cq, srq, domain, cap, signal_all } = parts;
+        let Parts { qp_type, pd, send_cq, recv_cq, srq, domain, cap, signal_all, congestion } =
+            parts;
         let engine = pd.context().engine().clone();
         let service = qp_type.service();
         if !engine.rules().has_qps(qp_type) {
@@ -141,7 +143,8 @@ impl Qp {
                 max_window: engine.config().max_window,
                 shared_rq,
             };
-            let mut machine = protocol.machine(init);
+            let algorithm = congestion.unwrap_or(engine.config().congestion);
+            let mut machine = protocol.machine(init, algorithm);
             machine.set_port_mtu(engine.ports()[0].active_mtu());
             machine.set_ack_floor(engine.config().ack_timeout_floor_us * 1000);
             let slots = SendSlots::new(machine.send_slots(), &cap, service);

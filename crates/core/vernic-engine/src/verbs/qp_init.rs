@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use vernic_proto::QpType;
+use vernic_proto::congestion::Algorithm;
 use vernic_wire::Service;
 
 use crate::device::limits::{MAX_INLINE, MAX_QP_WR, MAX_SGE};
@@ -31,6 +32,8 @@ pub struct QpInit {
     pub cap: QpCap,
     /// Makes every send request signaled, whatever its flags.
     pub signal_all: bool,
+    /// The congestion control of an RC queue pair; `None` takes that of the device's settings.
+    pub congestion: Option<Algorithm>,
 }
 
 /// The objects and sizes from which a queue pair of any type is made.
@@ -43,6 +46,7 @@ pub(crate) struct Parts {
     pub(super) domain: Option<Arc<Domain>>,
     pub(super) cap: QpCap,
     pub(super) signal_all: bool,
+    pub(super) congestion: Option<Algorithm>,
 }
 
 /// Returns the queue pair type of a service; an error for XRC, which has two, and for other

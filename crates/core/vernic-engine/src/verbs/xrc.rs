@@ -18,6 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use vernic_proto::QpType;
+use vernic_proto::congestion::Algorithm;
 use vernic_wire::Qpn;
 
 use crate::device::file_objects::XrcdFile;
@@ -168,6 +169,7 @@ impl Xrcd {
             domain: Some(self.domain.clone()),
             cap: nothing,
             signal_all: false,
+            congestion: None,
         })?;
         let weak = Arc::downgrade(&qp);
         lock(&self.domain.targets).insert(qp.qpn(), weak);
@@ -255,6 +257,8 @@ pub struct XrcIniInit {
     pub cap: QpCap,
     /// Makes every send request signaled, whatever its flags.
     pub signal_all: bool,
+    /// The congestion control; `None` takes that of the device's settings.
+    pub congestion: Option<Algorithm>,
 }
 
 impl Pd {
@@ -286,7 +290,7 @@ impl Pd {
     /// no queue pair number is left.
     pub fn create_xrc_ini(self: &Arc<Self>, init: XrcIniInit) -> Result<Arc<Qp>, CreateError> {
         self.alive()?;
-        let XrcIniInit { send_cq, cap, signal_all } = init;
+        let XrcIniInit { send_cq, cap, signal_all, congestion } = init;
         Qp::build(Parts {
             qp_type: QpType::XrcIni,
             pd: self.clone(),
@@ -296,6 +300,7 @@ impl Pd {
             domain: None,
             cap: QpCap { max_recv_wr: 0, max_recv_sge: 0, ..cap },
             signal_all,
+            congestion,
         })
     }
 }

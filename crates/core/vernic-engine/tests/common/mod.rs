@@ -111,6 +111,7 @@ impl End {
             srq,
             cap,
             signal_all: false,
+            congestion: None,
         };
         self.pd.create_qp(init).unwrap()
     }

@@ -130,6 +130,7 @@ impl Connection {
                 max_inline: inline_bytes.max(crate::stream::Small::MAX as u32),
             },
             signal_all: true,
+            congestion: None,
         })?;
         let core = Core {
             stream: Stream::new(limits, memory.places()),

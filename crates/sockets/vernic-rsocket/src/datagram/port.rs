@@ -99,6 +99,7 @@ impl Port {
                 max_inline: 0,
             },
             signal_all: true,
+            congestion: None,
         })?;
         id.attach_qp(qp.clone())?;
         let port_num = id.place().port.unwrap_or(PortNum(1));

@@ -36,6 +36,7 @@ impl Own {
             srq: None,
             cap: QpCap::default(),
             signal_all: true,
+            congestion: None,
         };
         let qp = context.alloc_pd().create_qp(init).unwrap();
         let gid = context.gid_table()[0].clone();

@@ -114,7 +114,8 @@ impl Neighbour {
 
 fn create(pd: &Arc<Pd>, cq: &Arc<Cq>, service: Service) -> Arc<Qp> {
     let (send_cq, recv_cq, cap) = (cq.clone(), cq.clone(), QpCap::default());
-    let init = QpInit { service, send_cq, recv_cq, srq: None, cap, signal_all: true };
+    let init =
+        QpInit { service, send_cq, recv_cq, srq: None, cap, signal_all: true, congestion: None };
     pd.create_qp(init).unwrap()
 }
 
@@ -184,7 +185,12 @@ fn parts_for_queue_pairs_of_other_services_are_dropped() {
     let own = t.context.gid_table()[0].gid;
     let xrcd =
         t.context.open_xrcd(XrcdOpen { file: None, create: true, exclusive: false }).unwrap();
-    let init = XrcIniInit { send_cq: t.cq.clone(), cap: QpCap::default(), signal_all: true };
+    let init = XrcIniInit {
+        send_cq: t.cq.clone(),
+        cap: QpCap::default(),
+        signal_all: true,
+        congestion: None,
+    };
     let of_xrc = MessagePart { srqn: Some(Srqn::new(1)), ..PART };
     let others = [
         (create(&t.pd, &t.cq, Service::Uc), of_xrc),
