@@ -1,7 +1,7 @@
-//! The default controller of a destination window: additive growth by acknowledgements, and less
-//! after loss.
+//! The default controller of a destination window: additive growth by acknowledgements while round
+//! trips are short, and less after loss or a notification of congestion.
 //!
-//! Both only while a queue pair waits. Where none does, the congestion windows of the queue pairs
+//! All of it only while a queue pair waits. Where none does, the congestion windows of the queue pairs
 //! are what limits them, and follow the path by themselves.
 
 use vernic_proto::Time;
@@ -11,8 +11,16 @@ use vernic_wire::Kind;
 /// The first window in packets: as many messages of 64 bytes as a socket with the default buffer of
 /// 208 KiB takes, when they come in runs.
 pub(super) const INITIAL: u32 = 512;
-/// The size below which loss does not press a window, in packets: a full GSO run.
-const MIN: u32 = 64;
+/// The size below which loss does not press a window, in packets. Sixteen queue pairs over a link
+/// of 100 Mb/s with a queue of 100 kB lost a sixth of their packets with a least window of a full
+/// GSO run.
+const MIN: u32 = 16;
+/// A round trip that is so much longer than twice the shortest means that a queue builds up, where
+/// a larger window would only lengthen the queue. In nanoseconds: more than a thread of the peer
+/// takes to run.
+const QUEUE_NANOS: u64 = 2_000_000;
+/// The shortest round trip is forgotten after this many nanoseconds, so a path change is noticed.
+const BASE_LIFETIME: u64 = 5_000_000_000;
 /// The largest window in packets: more than a socket holds.
 const MAX: u32 = 1 << 16;
 /// The time in nanoseconds within which signs of loss are taken for one overrun: some round trips
@@ -33,11 +41,34 @@ pub(super) struct DestinationAimd {
     credit: u32,
     shrunk_at: Option<Time>,
     contended: bool,
+    /// The shortest round trip, and when it was.
+    shortest: u64,
+    shortest_at: Time,
+    latest: u64,
 }
 
 impl DestinationAimd {
     pub(super) const fn new() -> Self {
-        Self { size: INITIAL, credit: 0, shrunk_at: None, contended: false }
+        Self {
+            size: INITIAL,
+            credit: 0,
+            shrunk_at: None,
+            contended: false,
+            shortest: u64::MAX,
+            shortest_at: Time(0),
+            latest: 0,
+        }
+    }
+
+    fn on_round_trip(&mut self, now: Time, nanos: u64) {
+        self.latest = nanos;
+        if nanos <= self.shortest || now.since(self.shortest_at) > BASE_LIFETIME {
+            (self.shortest, self.shortest_at) = (nanos, now);
+        }
+    }
+
+    fn has_queue(&self) -> bool {
+        self.latest > self.shortest.saturating_mul(2).saturating_add(QUEUE_NANOS)
     }
 
     fn grow(&mut self, packets: u32) {
@@ -68,8 +99,11 @@ impl Congestion for DestinationAimd {
     fn on_sent(&mut self, _: Time, _: Sent) {}
 
     #[inline]
-    fn on_ack(&mut self, _: Time, acked: Acked) {
-        if acked.limited {
+    fn on_ack(&mut self, now: Time, acked: Acked) {
+        if let Some(nanos) = acked.round_trip {
+            self.on_round_trip(now, nanos);
+        }
+        if acked.limited && !self.has_queue() {
             self.grow(acked.packets);
         }
     }
@@ -78,9 +112,13 @@ impl Congestion for DestinationAimd {
         self.shrink(now);
     }
 
-    fn on_mark(&mut self, _: Time, _: Kind) {}
+    fn on_mark(&mut self, now: Time, _: Kind) {
+        self.shrink(now);
+    }
 
-    fn on_cnp(&mut self, _: Time) {}
+    fn on_cnp(&mut self, now: Time) {
+        self.shrink(now);
+    }
 
     fn on_silence(&mut self, now: Time) {
         self.shrink(now);
@@ -110,11 +148,13 @@ mod tests {
         Acked(u32),
         Lost(u64),
         Silent(u64),
-        Marked,
-        Notified,
+        Marked(u64),
+        Notified(u64),
         Contended(bool),
+        /// A round trip of so many nanoseconds is timed.
+        Took(u64),
     }
-    use Event::{Acked as Ack, Contended, Lost, Marked, Notified, Silent};
+    use Event::{Acked as Ack, Contended, Lost, Marked, Notified, Silent, Took};
 
     /// Returns the window after each of the events.
     fn windows(events: &[Event]) -> Vec<u32> {
@@ -127,8 +167,12 @@ mod tests {
                 }
                 Lost(at) => aimd.on_loss(Time(at)),
                 Silent(at) => aimd.on_silence(Time(at)),
-                Marked => aimd.on_mark(Time(0), Kind::ReadResponse),
-                Notified => aimd.on_cnp(Time(0)),
+                Marked(at) => aimd.on_mark(Time(at), Kind::ReadResponse),
+                Notified(at) => aimd.on_cnp(Time(at)),
+                Took(nanos) => {
+                    let round_trip = Some(nanos);
+                    aimd.on_ack(Time(0), Acked { packets: 1, limited: false, round_trip });
+                }
                 Contended(contended) => {
                     limited = contended;
                     aimd.on_contention(contended);
@@ -171,7 +215,23 @@ mod tests {
                 &[Contended(true), Ack(eight - 1), Lost(5), Ack(8 * 359 - 1), Ack(1)],
                 &[512, 512, 359, 359, 403],
             ),
-            ("marks", &[Contended(true), Marked, Notified], &[512, 512, 512]),
+            (
+                "marks count as losses do",
+                &[Contended(true), Marked(5), Notified(6), Notified(1_000_005)],
+                &[512, 359, 359, 254],
+            ),
+            (
+                "a queue ends growth",
+                &[
+                    Contended(true),
+                    Took(100_000),
+                    Took(2_200_001),
+                    Ack(eight),
+                    Took(90_000),
+                    Ack(eight),
+                ],
+                &[512, 512, 512, 512, 512, 576],
+            ),
         ];
         for (name, events, expected) in table {
             assert_eq!(windows(events), *expected, "{name}");
