@@ -5,8 +5,8 @@
 
 use std::fmt::Display;
 
-use vernic_proto::{Disposition, DropReason, PartAck, Qp, RxMeta, Time};
-use vernic_wire::{AethCode, Bth, Headers, LocalRoute, Opcode, Packet, Psn, RnrTimer, Service};
+use vernic_proto::{Disposition, PartAck, Qp, RxMeta, Time};
+use vernic_wire::{AethCode, Kind, LocalRoute, Packet, RnrTimer, Service};
 
 use crate::cover::Count;
 use crate::ctx::{Ctx, fail};
@@ -83,10 +83,13 @@ impl World {
             }
             return;
         };
+        if packet.info().kind == Kind::Cnp {
+            return self.receive_notification(c, s, &packet);
+        }
         let service = self.conns[c].plan.service;
         let meta = RxMeta {
             grh: (service == Service::Ud).then_some([0x47; 40]),
-            ecn: if !by_ring && self.rng.ppm(5_000) { 3 } else { 0 },
+            ecn: if !by_ring && self.rng.ppm(self.conns[c].plan.link.marks) { 3 } else { 0 },
             route: LocalRoute { service_level: 0xA, ..LocalRoute::NONE },
         };
         let is_request = packet.info().is_request();
@@ -94,6 +97,7 @@ impl World {
         let orderly = conn.plan.is_orderly() && !conn.rings.were_lost;
         let (st, inn) = (&mut conn.sides[s].st, &mut conn.flows[1 - s]);
         st.fx = Effects::default();
+        st.owes_notification |= meta.ecn == 3;
         (st.recv_status, st.pulled) = (None, None);
         let mut seq = 0;
         st.piece = None;
@@ -114,9 +118,6 @@ impl World {
             trace::line(&packet)
         ));
         self.note_route(c, s, is_request, by_ring, disposition);
-        if meta.ecn == 3 {
-            self.notify(c, 1 - s);
-        }
         let Self { conns, ctx, nodes, .. } = self;
         let conn = &mut conns[c];
         let side = &mut conn.sides[s];
@@ -193,28 +194,6 @@ impl World {
         }
         side.st.piece = None;
         self.note_route(c, s, true, true, disposition);
-    }
-
-    /// A packet of this side came to the other with a mark: a notification comes back at once.
-    fn notify(&mut self, c: usize, s: usize) {
-        let qpn = self.conns[c].sides[s].st.qpn;
-        let mut bytes = [0; Bth::LEN + 16];
-        Headers::new(Bth::new(Opcode::CNP, qpn, Psn::new(0))).emit(&mut bytes);
-        let Ok(packet) = Packet::parse(&bytes) else { return };
-        let meta = RxMeta {
-            grh: None,
-            ecn: 0,
-            route: LocalRoute { service_level: 0xA, ..LocalRoute::NONE },
-        };
-        let disposition =
-            self.with_qp(c, s, |qp, now, host| qp.handle_packet(now, &packet, &meta, host));
-        self.ctx.hit(Count::Notified);
-        if disposition != Disposition::Drop(DropReason::Cnp) {
-            fail!(self.ctx, "{disposition:?} of a congestion notification");
-        }
-        if self.conns[c].plan.sides[s].erratic.is_some() {
-            self.settle(c, s);
-        }
     }
 
     /// A packet of an earlier connection between the same numbers: it may cost time, nothing else.

@@ -45,7 +45,7 @@
 //! | requests go over to a ring without a loss; a ring that breaks, and a peer that ends, lose what was in it and nothing else | [`local`] |
 //! | UC delivers a message whole or not at all and in order; UD never more often than the network did | [`judge`] |
 //! | every packet parses, emits again identically, fits the MTU, and is due (window, fence, read depth, RNR delay, SQD) | [`wirecheck`] |
-//! | all of it whatever the congestion controller says, and no request leaves before the time that it names | [`erratic`] |
+//! | marked packets are told of, and all of it holds whatever the congestion controller says, and no request leaves before the time that it names | [`wirecheck`], [`erratic`] |
 //! | the contract of `Qp`: deadlines lie ahead, `wants_transmit` tells the truth, nothing panics on garbage | [`world`] |
 //! | all ends after healing | [`checks`] |
 //!
@@ -83,6 +83,7 @@ mod lifecycle;
 mod local;
 mod memory;
 mod net;
+mod notify;
 mod order;
 pub mod pair;
 mod parts;

@@ -454,7 +454,7 @@ fn new_qp(plan: &ConnPlan, st: &SideState) -> Qp {
     };
     let mut qp = match side.erratic {
         Some(seed) => Qp::with_congestion(init, Box::new(Erratic::new(seed))),
-        None => Qp::new(init),
+        None => Qp::with_algorithm(init, side.algorithm),
     };
     if plan.service == Service::Ud {
         qp.set_port_mtu(plan.mtu);

@@ -8,7 +8,7 @@
 //! Called by the world's loop and by chaos; calls the queue pairs and the arrival.
 
 use vernic_proto::{Disposition, MessagePart, Qp, QpState, Time};
-use vernic_wire::{Bth, Headers, Opcode, Packet};
+use vernic_wire::{Bth, Headers, Kind, Opcode, Packet};
 
 use crate::cover::Count;
 use crate::ctx::fail;
@@ -324,7 +324,10 @@ impl World {
         }
         let flow = &mut conn.flows[if is_request { 1 - s } else { s }];
         let handled = if is_request { flow.exec } else { flow.acked };
-        let is_new = flow.extend(packet.psn(), handled).is_some_and(|seq| seq >= handled);
+        // A notification has no number of its own.
+        let is_numbered = packet.info().kind != Kind::Cnp;
+        let is_new =
+            is_numbered && flow.extend(packet.psn(), handled).is_some_and(|seq| seq >= handled);
         if is_new && !st.lenient && !conn.rings.were_lost && !conn.plan.ghosts {
             let label = st.label();
             fail!(self.ctx, "{label} hears the ring, and {packet} came by the network");

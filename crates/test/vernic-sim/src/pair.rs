@@ -24,6 +24,7 @@
 //! [`RcPair::run`].
 
 use expect_test::Expect;
+use vernic_proto::congestion::Algorithm;
 use vernic_proto::{QpCounters, QpState, RendezvousLimits, SendFlags};
 use vernic_wire::{Mtu, Psn, Qpn, Service};
 
@@ -432,6 +433,7 @@ fn plan(config: &PairConfig) -> Plan {
         burst: 64,
         reject_reads: false,
         erratic: None,
+        algorithm: Algorithm::Aimd,
     };
     let conn = ConnPlan {
         service: match (config.xrc, config.uc) {

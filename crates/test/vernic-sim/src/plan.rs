@@ -6,6 +6,7 @@
 //! million.
 
 use vernic_proto::RendezvousLimits;
+use vernic_proto::congestion::{Algorithm, Dcqcn, Swift};
 use vernic_wire::{Mtu, Service};
 
 use crate::rng::Rng;
@@ -124,6 +125,8 @@ pub(crate) struct SidePlan {
     pub(crate) reject_reads: bool,
     /// Seed of a congestion controller that does as it likes; `None` is the default one.
     pub(crate) erratic: Option<u64>,
+    /// The congestion control where none is erratic.
+    pub(crate) algorithm: Algorithm,
 }
 
 /// The path, each way.
@@ -136,6 +139,8 @@ pub(crate) struct LinkPlan {
     pub(crate) reorder: u32,
     pub(crate) corrupt: u32,
     pub(crate) garbage: u32,
+    /// Packets that routers mark.
+    pub(crate) marks: u32,
     pub(crate) ns_per_kib: u64,
 }
 
@@ -201,6 +206,9 @@ impl Plan {
         // And of what it stood for before there were rings.
         for index in 0..plan.conns.len() {
             plan.draw_rings(&mut rng, index);
+        }
+        for side in plan.conns.iter_mut().flat_map(|conn| &mut conn.sides) {
+            side.algorithm = algorithm(&mut rng);
         }
         plan
     }
@@ -390,6 +398,7 @@ fn link(rng: &mut Rng) -> LinkPlan {
         reorder,
         corrupt,
         garbage: 0,
+        marks: 5_000,
         ns_per_kib: rng.pick(&[10, 100, 800]),
     }
 }
@@ -426,5 +435,23 @@ fn side(rng: &mut Rng, link: &LinkPlan, hasty: bool, large: bool) -> SidePlan {
         burst: rng.pick(&[1, 4, 16, 64]),
         reject_reads: rng.percent(3),
         erratic: None,
+        algorithm: Algorithm::Aimd,
+    }
+}
+
+/// Half of the queue pairs have the default. The others have parameters at which a few packets are
+/// a rate, and a notification is felt.
+fn algorithm(rng: &mut Rng) -> Algorithm {
+    match rng.below(6) {
+        0 => Algorithm::Dcqcn(Dcqcn {
+            rate_to_set_on_first_cnp: rng.pick(&[0, 100, 10_000]) as u32,
+            rpg_min_rate: rng.pick(&[100, 1000]) as u32,
+            pacing_quantum: rng.pick(&[0, 100]) as u32,
+            min_time_between_cnps: rng.pick(&[0, 50]) as u32,
+            ..Dcqcn::default()
+        }),
+        1 => Algorithm::Swift(Swift { min_cwnd: 500, ..Swift::default() }),
+        2 => Algorithm::None,
+        _ => Algorithm::Aimd,
     }
 }

@@ -96,6 +96,8 @@ pub(crate) struct SideState {
     pub(crate) shared: bool,
     /// Anything may arrive: only safety is checked.
     pub(crate) lenient: bool,
+    /// A packet came with a mark, and no notification has left since.
+    pub(crate) owes_notification: bool,
     /// High half of the `wr_id`s of this incarnation's send requests.
     pub(crate) wr_base: u64,
     pub(crate) slots: Vec<usize>,
@@ -179,6 +181,7 @@ impl SideState {
             qkey: Qkey(0x1111_0000 + pd),
             shared: plan.sides[s].srq,
             lenient: plan.lenient,
+            owes_notification: false,
             wr_base: 0,
             slots: Vec::new(),
             rq: Default::default(),

@@ -13,7 +13,7 @@ use std::fmt::Display;
 
 use vernic_proto::{ErrorClass, SendFlags, SendOp};
 use vernic_wire::opcode::{self, Kind, Position, Service, Tail};
-use vernic_wire::{AethCode, Headers, NakCode, Packet, Psn, Xrceth};
+use vernic_wire::{AethCode, Bth, Headers, NakCode, Packet, Psn, Xrceth};
 
 use crate::content;
 use crate::cover::Count;
@@ -300,6 +300,20 @@ fn target_fits(msg: &Msg, index: u32, mtu: u32, packet: &Packet<'_>) -> bool {
         (atomic, _) => atomic.is_none(),
     };
     remote_fits && atomic_fits
+}
+
+/// A notification that leaves: after a mark, to a peer that can be named, no more than one for each
+/// interval.
+pub(crate) fn notification(ctx: &mut Ctx, st: &mut SideState, packet: &Packet<'_>) {
+    let bth = packet.bth();
+    let is_whole = packet.as_bytes().len() == Bth::LEN + 16 && packet.payload() == [0; 16];
+    if !is_whole || !bth.becn || bth.fecn || bth.dest_qpn != st.peer_qpn {
+        fail!(ctx, "{} sent the notification {packet}", st.label());
+    }
+    if !st.owes_notification || st.service == Service::Ud {
+        fail!(ctx, "{} sent a notification without a mark", st.label());
+    }
+    st.owes_notification = false;
 }
 
 /// A response to the messages of `inn`.

@@ -11,7 +11,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use vernic_proto::{Qp, QpState, Time};
-use vernic_wire::Packet;
+use vernic_wire::{Kind, Packet};
 
 use crate::cover::{Count, Cover};
 use crate::ctx::{Ctx, Trace, fail};
@@ -344,6 +344,8 @@ impl World {
         if !side.st.lenient && is_request {
             let max_reads = u32::from(conn.plan.sides[s].max_rd);
             tag = wirecheck::request(ctx, &side.st, &mut conn.flows[s], &packet, max_reads);
+        } else if packet.info().kind == Kind::Cnp {
+            wirecheck::notification(ctx, &mut side.st, &packet);
         } else if !side.st.lenient {
             let memory = &self.nodes[side.st.node].memory;
             wirecheck::response(ctx, &side.st, &mut conn.flows[1 - s], memory, &packet);

@@ -1,8 +1,8 @@
 //! The default controller of a destination window: additive growth by acknowledgements while round
 //! trips are short, and less after loss or a notification of congestion.
 //!
-//! All of it only while a queue pair waits. Where none does, the congestion windows of the queue pairs
-//! are what limits them, and follow the path by themselves.
+//! All of it only while a queue pair waits. Where none does, the congestion windows of the queue
+//! pairs are what limits them, and follow the path by themselves.
 
 use vernic_proto::Time;
 use vernic_proto::congestion::{Acked, Congestion, Sent};
