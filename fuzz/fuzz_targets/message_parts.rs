@@ -137,7 +137,8 @@ fuzz_target!(|data: &[u8]| {
                 let mut bytes = bytes.to_vec();
                 aim(&mut bytes, bits, if action & 8 == 0 { Psn::new(0) } else { expected });
                 let Ok(packet) = Packet::parse(&bytes) else { continue };
-                let meta = RxMeta { grh: None, ecn: 0, route: vernic_wire::LocalRoute::NONE };
+                let route = vernic_wire::LocalRoute::NONE;
+                let meta = RxMeta { grh: None, ecn: 0, route, is_peer: true };
                 let taken = qp.handle_packet(now, &packet, &meta, &mut host);
                 if taken == Disposition::Accepted && packet.info().is_request() {
                     expected = packet.psn().add(1);

@@ -51,7 +51,8 @@ fuzz_target!(|data: &[u8]| {
                 let mut bytes = bytes.to_vec();
                 aim(&mut bytes, bits, Psn::new(0));
                 if let Ok(packet) = Packet::parse(&bytes) {
-                    let meta = RxMeta { grh: None, ecn: 0, route: vernic_wire::LocalRoute::NONE };
+                    let route = vernic_wire::LocalRoute::NONE;
+                    let meta = RxMeta { grh: None, ecn: 0, route, is_peer: true };
                     qp.handle_packet(now, &packet, &meta, &mut host);
                 }
             }

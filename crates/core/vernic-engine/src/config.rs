@@ -160,6 +160,15 @@ config! {
     /// Otherwise routers drop them where they would mark. `auto` does so if `congestion` is
     /// `dcqcn`.
     ecn: EcnChoice = EcnChoice::Auto, "VERNIC_ECN", "auto, on or off", ecn, show_ecn;
+    /// Keep the packets of RC that come ahead of a lost one until it has come again. A peer that is
+    /// Vernic too then repeats only what was lost. If off, the peer sends all of them again.
+    selective_recovery: bool = true, "VERNIC_SELECTIVE_RECOVERY", "on or off", switch, show_switch;
+    /// Largest number of packets behind a lost one that a queue pair keeps with
+    /// `selective_recovery`.
+    keep_packets: u32 = 1024, "VERNIC_KEEP_PACKETS", "1 to 1024 packets", kept_packets, show;
+    /// Memory for the packets that all queue pairs of a device keep with `selective_recovery`. It
+    /// is taken when packets come ahead of a lost one, and given back when that has come.
+    keep_bytes: u64 = 8 << 20, "VERNIC_KEEP_BYTES", "65536 to 1073741824 bytes", kept_bytes, show;
     /// Number of flows: the UDP source ports over which the queue pairs that are connected to one
     /// process are spread. For peers in many processes more are opened, up to 64 and one for each
     /// address of the device.
@@ -386,6 +395,14 @@ fn live_peer_timeout(value: &str) -> Result<u32, String> {
 
 fn window(value: &str) -> Result<u32, String> {
     number(value, 1, 1 << 16).map(|n| n as u32)
+}
+
+fn kept_packets(value: &str) -> Result<u32, String> {
+    number(value, 1, 1 << 10).map(|n| n as u32)
+}
+
+fn kept_bytes(value: &str) -> Result<u64, String> {
+    number(value, 1 << 16, 1 << 30)
 }
 
 fn bytes(value: &str) -> Result<u64, String> {

@@ -72,6 +72,8 @@ counted! {
     AckTimeout => ack_timeouts,
     PatientTimeout => patient_timeouts,
     TailProbe => tail_probes,
+    PacketKept => packets_kept,
+    KeptHandled => kept_packets_handled,
     Cnp => cnps_received,
     EcnMarked => ecn_marked_received,
     QpFailure => qp_failures,
@@ -193,6 +195,12 @@ pub struct DeviceCounters {
     /// Tail-loss probes: no response came for some round trips, and the oldest and newest packet in
     /// flight were sent again.
     pub tail_probes: u64,
+    /// Packets that came ahead of a lost one and were kept. Those for which there was no room are
+    /// counted as dropped (`drop_no_keep_room`).
+    pub packets_kept: u64,
+    /// Packets of these that were handled after the lost one had come: their sender did not need to
+    /// repeat them.
+    pub kept_packets_handled: u64,
     /// Congestion notification packets (CNPs) received.
     pub cnps_received: u64,
     /// Packets received with the ECN mark "congestion experienced".
@@ -266,6 +274,8 @@ impl Default for DeviceCounters {
             ack_timeouts: 0,
             patient_timeouts: 0,
             tail_probes: 0,
+            packets_kept: 0,
+            kept_packets_handled: 0,
             cnps_received: 0,
             ecn_marked_received: 0,
             qp_failures: 0,
@@ -306,6 +316,8 @@ impl DeviceCounters {
             ("ack_timeouts", self.ack_timeouts),
             ("patient_timeouts", self.patient_timeouts),
             ("tail_probes", self.tail_probes),
+            ("packets_kept", self.packets_kept),
+            ("kept_packets_handled", self.kept_packets_handled),
             ("cnps_received", self.cnps_received),
             ("ecn_marked_received", self.ecn_marked_received),
             ("qp_failures", self.qp_failures),

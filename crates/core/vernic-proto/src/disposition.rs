@@ -13,6 +13,10 @@ pub enum Disposition {
     Nak(ErrorClass),
     /// No receive posted: RNR NAK (RC) sent.
     Rnr,
+    /// Ahead of a gap that has been reported: kept until the gap closes
+    /// ([`Qp::take_kept`](crate::Qp::take_kept)). A packet that is the sign of a gap is kept too,
+    /// and is a [`Nak`](Self::Nak).
+    Kept,
     /// Dropped silently.
     Drop(DropReason),
 }
@@ -63,8 +67,11 @@ drop_reasons! {
     WrongWay = "wrong_way",
     /// The queue pair's state does not accept packets.
     BadState = "bad_state",
-    /// A request ahead of a gap that has been reported.
+    /// A request ahead of a gap that has been reported, where nothing is kept, or a copy of one
+    /// that is kept.
     AheadOfNak = "ahead_of_nak",
+    /// A request ahead of a gap for which there is no room among those that are kept.
+    NoKeepRoom = "no_keep_room",
     /// A response to nothing outstanding.
     StaleResponse = "stale_response",
     /// A duplicate whose replay is no longer possible.

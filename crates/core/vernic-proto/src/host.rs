@@ -193,6 +193,9 @@ pub struct RxMeta {
     pub ecn: u8,
     /// The way of a datagram, for `Completion::route`.
     pub route: LocalRoute,
+    /// The packet is known to be the connected peer's by more than its sequence number. One that is
+    /// not is never kept for later: of many guesses at the sequence, one would be ahead of a gap.
+    pub is_peer: bool,
 }
 
 /// One packet written by [`Qp::poll_request`](crate::Qp::poll_request) or
@@ -230,4 +233,6 @@ pub struct QpCounters {
     pub ecn_marked_received: u64,
     pub cnps_received: u64,
     pub cnps_sent: u64,
+    pub packets_kept: u64,
+    pub kept_packets_handled: u64,
 }

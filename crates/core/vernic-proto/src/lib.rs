@@ -22,6 +22,7 @@ mod host;
 mod hostile;
 mod inbound;
 pub mod iwarp;
+mod kept;
 pub mod mad;
 mod message;
 mod migration;
@@ -54,6 +55,7 @@ pub use error::{
 };
 pub use event::QpEvent;
 pub use host::{AtomicOp, Host, PullFault, QpCounters, RemoteAccess, RxMeta, SrqFault, Transmit};
+pub use kept::{KeepBudget, Keeping, KeptPacket};
 pub use message::{MessagePart, PartAck, RendezvousLimits};
 pub use qp::Qp;
 pub use shares::{Shares, Source};

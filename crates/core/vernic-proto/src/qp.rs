@@ -4,6 +4,7 @@
 //!
 //! A [`Qp`] has no clock, socket, thread or memory. Its owner
 //! 1. calls [`handle_packet`](Qp::handle_packet) for each packet addressed to it,
+//!    and then [`handle_kept`](Qp::handle_kept) for each of [`take_kept`](Qp::take_kept),
 //! 2. calls [`poll_request`](Qp::poll_request) and [`poll_response`](Qp::poll_response) while they
 //!    return packets and there is room to send,
 //! 3. calls [`handle_timeout`](Qp::handle_timeout) when [`next_deadline`](Qp::next_deadline) has
@@ -66,6 +67,7 @@ macro_rules! cx {
 }
 
 mod direct;
+mod kept;
 mod machine;
 mod messages;
 mod migration;

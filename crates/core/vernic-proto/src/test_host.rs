@@ -235,7 +235,8 @@ impl Host for TestHost {
 
 /// What a link reports about a packet of no interest.
 pub(crate) fn meta() -> RxMeta {
-    RxMeta { grh: None, ecn: 0, route: LocalRoute { service_level: 0xA, ..LocalRoute::NONE } }
+    let route = LocalRoute { service_level: 0xA, ..LocalRoute::NONE };
+    RxMeta { grh: None, ecn: 0, route, is_peer: true }
 }
 
 /// Bytes of a packet: headers, payload, pad.

@@ -24,6 +24,7 @@ use crate::direct::Direct;
 use crate::disposition::{Disposition, DropReason};
 use crate::error::PostError;
 use crate::host::{Host, RxMeta, Transmit};
+use crate::kept::{Keeping, KeptPacket};
 use crate::message::{MessagePart, PartAck, RendezvousLimits};
 use crate::sq::SendQueue;
 use crate::state::{ModifyError, QpAttr};
@@ -172,6 +173,29 @@ pub(crate) trait Transport: fmt::Debug {
         meta: &RxMeta,
         host: &mut impl Host,
     ) -> Result<Disposition, Broken>;
+
+    /// Keeps what comes ahead of a gap from now on, within these bounds.
+    fn set_keeping(&mut self, _keeping: Option<Keeping>) {}
+
+    /// Whether anything is kept.
+    fn has_kept(&self) -> bool {
+        false
+    }
+
+    /// Takes what was kept, if its turn has come.
+    fn take_kept(&mut self) -> Option<KeptPacket> {
+        None
+    }
+
+    /// Handles a request that was kept. A fatal class ends the queue pair as ever.
+    fn handle_kept(
+        &mut self,
+        _cx: &mut Cx<'_>,
+        _packet: &Packet<'_>,
+        _host: &mut impl Host,
+    ) -> Disposition {
+        Disposition::Drop(DropReason::WrongService)
+    }
 
     /// Handles a part of a message of the peer. [`Disposition::Nak`] of a fatal class ends the
     /// queue pair.

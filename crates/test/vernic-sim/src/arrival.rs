@@ -59,6 +59,47 @@ impl World {
         self.receive_as(c, s, (bytes, tag), by_ring, |qp, now, host, packet, meta| {
             qp.handle_packet(now, packet, meta, host)
         });
+        let st = &mut self.conns[c].sides[s].st;
+        if self.plan.mutation == Mutation::WrongKept && st.was_kept {
+            st.kept_bytes.push(bytes.to_vec());
+        }
+        self.handle_kept(c, s, by_ring);
+    }
+
+    /// Hands over what was kept and whose turn has come, as the engine does: each packet is judged
+    /// as one that comes now.
+    fn handle_kept(&mut self, c: usize, s: usize, by_ring: bool) {
+        while self.conns[c].sides[s].qp.has_kept() {
+            let Some(kept) = self.conns[c].sides[s].qp.take_kept() else { return };
+            self.ctx.hit(Count::KeptHandled);
+            if let Some(bytes) = self.wrong_kept(c, s, kept.bytes()) {
+                self.receive_as(
+                    c,
+                    s,
+                    (&bytes, &Tag::default()),
+                    by_ring,
+                    |qp, now, host, packet, meta| qp.handle_packet(now, packet, meta, host),
+                );
+                continue;
+            }
+            let tag = Tag::default();
+            self.receive_as(c, s, (kept.bytes(), &tag), by_ring, |qp, now, host, _, _| {
+                qp.handle_kept(now, &kept, host)
+            });
+        }
+        self.conns[c].sides[s].st.kept_bytes.clear();
+    }
+
+    /// What the mutation that mixes up what was kept makes of a packet: another one with its
+    /// number.
+    fn wrong_kept(&mut self, c: usize, s: usize, bytes: &[u8]) -> Option<Vec<u8>> {
+        let others = &self.conns[c].sides[s].st.kept_bytes;
+        let mut wrong = others.iter().find(|other| other[9..] != bytes[9..])?.clone();
+        if !self.ctx.mutates(Mutation::WrongKept) {
+            return None;
+        }
+        wrong[9..12].copy_from_slice(&bytes[9..12]);
+        Some(wrong)
     }
 
     /// An acknowledgement that a part carried arrives: it is judged as the ACK packet that says the
@@ -91,6 +132,7 @@ impl World {
             grh: (service == Service::Ud).then_some([0x47; 40]),
             ecn: if !by_ring && self.rng.ppm(self.conns[c].plan.link.marks) { 3 } else { 0 },
             route: LocalRoute { service_level: 0xA, ..LocalRoute::NONE },
+            is_peer: true,
         };
         let is_request = packet.info().is_request();
         let conn = &mut self.conns[c];
@@ -98,7 +140,7 @@ impl World {
         let (st, inn) = (&mut conn.sides[s].st, &mut conn.flows[1 - s]);
         st.fx = Effects::default();
         st.owes_notification |= meta.ecn == 3;
-        (st.recv_status, st.pulled) = (None, None);
+        (st.recv_status, st.pulled, st.was_kept) = (None, None, false);
         let mut seq = 0;
         st.piece = None;
         if is_request && !st.lenient {
@@ -124,6 +166,7 @@ impl World {
         if side.st.lenient {
             return;
         }
+        side.st.was_kept = disposition == Disposition::Kept;
         if is_request && is_reliable(service) {
             let memory = &nodes[side.st.node].memory;
             let arrival = Arrival {
@@ -194,6 +237,7 @@ impl World {
         }
         side.st.piece = None;
         self.note_route(c, s, true, true, disposition);
+        self.handle_kept(c, s, true);
     }
 
     /// A packet of an earlier connection between the same numbers: it may cost time, nothing else.
@@ -203,6 +247,7 @@ impl World {
             grh: None,
             ecn: 0,
             route: LocalRoute { service_level: 0xA, ..LocalRoute::NONE },
+            is_peer: true,
         };
         self.haunt(c, s, &packet, |world| {
             world.with_qp(c, s, |qp, now, host| qp.handle_packet(now, &packet, &meta, host))

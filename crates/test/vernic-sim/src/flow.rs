@@ -12,7 +12,7 @@
 //!
 //! Used by the host (what is executed), the wire check (what is sent), the completion check.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use vernic_proto::{ErrorClass, SendFlags, SendOp, Time, WcStatus};
 use vernic_wire::{Psn, Rkey};
@@ -203,6 +203,8 @@ pub(crate) struct Flow {
     /// The packet under way is an RNR NAK.
     pub(crate) rnr_now: u32,
     pub(crate) rnr_until: Time,
+    /// Packets that came ahead of a gap and may be kept, by their numbers.
+    pub(crate) ahead: BTreeSet<u64>,
     pub(crate) rnr_seq: u64,
     pub(crate) last_wants_answer: bool,
     /// Unreliable: the message under assembly at the receiver, bytes so far, whether it is intact.
@@ -235,6 +237,7 @@ impl Flow {
             rnr_naks: 0,
             rnr_now: 0,
             rnr_until: Time(0),
+            ahead: BTreeSet::new(),
             rnr_seq: 0,
             last_wants_answer: true,
             assembly: None,

@@ -90,6 +90,13 @@ pub(crate) fn judge_rc(
             st.kept_recv = false;
             inn.msn = inn.msn.wrapping_add(u32::from(arrival.ends));
             inn.exec = seq + arrival.numbers;
+            inn.ahead = inn.ahead.split_off(&inn.exec);
+        }
+        Disposition::Kept if seq <= inn.exec => {
+            fail!(ctx, "{} keeps {packet}: sequence {seq}, expected {}", st.label(), inn.exec);
+        }
+        Disposition::Kept => {
+            inn.ahead.insert(seq);
         }
         Disposition::Duplicate if seq >= inn.exec => {
             fail!(
@@ -112,7 +119,10 @@ pub(crate) fn judge_rc(
                 inn.exec
             );
         }
-        Disposition::Nak(ErrorClass::PsnSequence) | Disposition::Duplicate => {}
+        Disposition::Nak(ErrorClass::PsnSequence) => {
+            inn.ahead.insert(seq);
+        }
+        Disposition::Duplicate => {}
         Disposition::Nak(class) => refused(ctx, st, inn, memory, packet, class),
         Disposition::Drop(reason) => {
             if reason == DropReason::BadState {
@@ -336,6 +346,7 @@ pub(crate) fn count(ctx: &mut Ctx, disposition: Disposition) {
         Disposition::Accepted => ctx.hit(Count::DispAccepted),
         Disposition::Duplicate => ctx.hit(Count::DispDuplicate),
         Disposition::Rnr => ctx.hit(Count::DispRnr),
+        Disposition::Kept => ctx.hit(Count::Kept),
         Disposition::Nak(ErrorClass::PsnSequence) => ctx.hit(Count::NakSequence),
         Disposition::Nak(_) => ctx.hit(Count::NakFatal),
         Disposition::Drop(reason) => ctx.cover.dropped(reason),

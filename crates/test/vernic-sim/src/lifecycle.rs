@@ -3,7 +3,11 @@
 //! Owns building the world from the plan, the modify sequences, every [`Chaos`], and healing.
 //! Called by the world's loop.
 
-use vernic_proto::{AddressVector, AttrMask, Qp, QpAttr, QpInit, QpState, QpType};
+use std::sync::Arc;
+
+use vernic_proto::{
+    AddressVector, AttrMask, KeepBudget, Keeping, Qp, QpAttr, QpInit, QpState, QpType,
+};
 use vernic_wire::{AckTimeout, PortNum, Psn, Qpn, RnrTimer, Service};
 
 use crate::content;
@@ -459,5 +463,9 @@ fn new_qp(plan: &ConnPlan, st: &SideState) -> Qp {
     if plan.service == Service::Ud {
         qp.set_port_mtu(plan.mtu);
     }
+    qp.set_keeping(side.keep.map(|(packets, bytes)| {
+        let budget = Arc::new(KeepBudget::new(bytes));
+        Keeping { packets, budget }
+    }));
     qp
 }

@@ -12,7 +12,7 @@ impl World {
     /// Hands a notification to a queue pair.
     pub(crate) fn receive_notification(&mut self, c: usize, s: usize, packet: &Packet<'_>) {
         let route = LocalRoute { service_level: 0xA, ..LocalRoute::NONE };
-        let meta = RxMeta { grh: None, ecn: 0, route };
+        let meta = RxMeta { grh: None, ecn: 0, route, is_peer: true };
         let disposition =
             self.with_qp(c, s, |qp, now, host| qp.handle_packet(now, packet, &meta, host));
         self.ctx.hit(Count::Notified);

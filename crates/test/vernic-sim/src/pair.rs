@@ -66,6 +66,8 @@ pub struct PairConfig {
     pub rings: bool,
     /// A ring takes so many bytes of payload with a part of a message.
     pub part: usize,
+    /// Packets ahead of a gap are kept.
+    pub keeps: bool,
     /// SENDs of so many bytes and more are copied by the receiver.
     pub rendezvous: Option<u32>,
 }
@@ -73,7 +75,7 @@ pub struct PairConfig {
 impl Default for PairConfig {
     /// MTU 1024, PSN 0, timeout 67 us (shorter than any probe), 3 retries, 7 RNR retries (for
     /// ever), RNR timer 10 us, 4 READs, a window of 128 packets, 1 us from side to side, own
-    /// receive queues, RC, no rings, parts of 64 KiB, no rendezvous.
+    /// receive queues, RC, no rings, parts of 64 KiB, no rendezvous, nothing is kept.
     fn default() -> Self {
         Self {
             mtu: Mtu::B1024,
@@ -91,6 +93,7 @@ impl Default for PairConfig {
             rings: false,
             part: 64 * 1024,
             rendezvous: None,
+            keeps: false,
         }
     }
 }
@@ -432,6 +435,7 @@ fn plan(config: &PairConfig) -> Plan {
         tx_delay: 0,
         burst: 64,
         reject_reads: false,
+        keep: config.keeps.then_some((1024, 1 << 22)),
         erratic: None,
         algorithm: Algorithm::Aimd,
     };

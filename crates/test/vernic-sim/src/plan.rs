@@ -36,6 +36,8 @@ pub enum Mutation {
     WrongAtomic,
     /// The host takes receives from another shared queue than the XRC request names.
     WrongQueue,
+    /// A packet that was kept ahead of a gap is handled with the bytes of another one.
+    WrongKept,
     /// The network swallows everything for ever, healed or not.
     DeadNetwork,
 }
@@ -123,6 +125,8 @@ pub(crate) struct SidePlan {
     pub(crate) tx_delay: u64,
     pub(crate) burst: u32,
     pub(crate) reject_reads: bool,
+    /// Packets ahead of a gap that are kept, and their bytes; `None`: all are dropped.
+    pub(crate) keep: Option<(u32, usize)>,
     /// Seed of a congestion controller that does as it likes; `None` is the default one.
     pub(crate) erratic: Option<u64>,
     /// The congestion control where none is erratic.
@@ -207,7 +211,10 @@ impl Plan {
         for index in 0..plan.conns.len() {
             plan.draw_rings(&mut rng, index);
         }
+        // And before anything was kept, and there were controllers to choose from.
         for side in plan.conns.iter_mut().flat_map(|conn| &mut conn.sides) {
+            let bounds = (rng.pick(&[1, 8, 256, 1024]), rng.pick(&[3_000, 100_000, 1 << 22]));
+            side.keep = rng.percent(60).then_some(bounds);
             side.algorithm = algorithm(&mut rng);
         }
         plan
@@ -434,6 +441,7 @@ fn side(rng: &mut Rng, link: &LinkPlan, hasty: bool, large: bool) -> SidePlan {
         tx_delay: rng.pick(&[0, 300, 2 * US]),
         burst: rng.pick(&[1, 4, 16, 64]),
         reject_reads: rng.percent(3),
+        keep: None,
         erratic: None,
         algorithm: Algorithm::Aimd,
     }

@@ -144,6 +144,10 @@ pub(crate) struct SideState {
     pub(crate) offer: Option<Offer>,
     /// What became of the payload that the part under way asked for.
     pub(crate) pulled: Option<Pulled>,
+    /// The bytes of what is kept, for the mutation that mixes them up.
+    pub(crate) kept_bytes: Vec<Vec<u8>>,
+    /// The packet under way was kept.
+    pub(crate) was_kept: bool,
     /// A receive was taken for a rendezvous whose payload could not be copied.
     pub(crate) kept_recv: bool,
     /// Requests go through the ring.
@@ -213,6 +217,8 @@ impl SideState {
             fx: Effects::default(),
             offer: None,
             pulled: None,
+            kept_bytes: Vec::new(),
+            was_kept: false,
             kept_recv: false,
             requests_by_ring: false,
             responses_by_ring: false,
@@ -244,6 +250,7 @@ impl SideState {
         self.recv_status = None;
         self.last_capacity = None;
         self.kept_recv = false;
+        self.kept_bytes.clear();
         (self.requests_by_ring, self.responses_by_ring) = (false, false);
         (self.is_answered_by_ring, self.peer_gone) = (false, false);
     }

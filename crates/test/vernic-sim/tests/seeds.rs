@@ -3,9 +3,9 @@
 use vernic_sim::{Count, Cover, Mutation, Plan, run};
 
 #[test]
-fn three_hundred_seeds_run_clean_and_exercise_everything() {
+fn four_hundred_seeds_run_clean_and_exercise_everything() {
     let mut cover = Cover::default();
-    for seed in 1..=300 {
+    for seed in 1..=400 {
         let report = run(Plan::of_seed(seed), false);
         assert_eq!(
             report.violation, None,
@@ -88,6 +88,13 @@ fn a_repeated_completion_is_noticed_each_time() {
 fn a_wrong_result_of_an_atomic_is_noticed() {
     // If the queue pair fails before the answer arrives, nobody sees it.
     assert!(noticed(Mutation::WrongAtomic, 40) >= 30);
+}
+
+#[test]
+fn a_receiver_that_mixes_up_what_it_kept_is_noticed() {
+    // Of two packets with the same bytes, or of a queue pair that fails, nobody is harmed.
+    let n = noticed(Mutation::WrongKept, 20);
+    assert!(n >= 15, "{n}");
 }
 
 #[test]

@@ -14,7 +14,7 @@ use nix::time::{ClockId, clock_gettime};
 use vernic_io::host::SlotTable;
 use vernic_io::{Clock, LocalAddr, Origin, TxPath, Waker};
 use vernic_mem::{Memory, MwHandle};
-use vernic_proto::Time;
+use vernic_proto::{KeepBudget, Keeping, Time};
 use vernic_wire::{Gid, Lid, PortNum, Rkey};
 
 use crate::config::{Config, PeerRefused};
@@ -55,6 +55,8 @@ pub(crate) struct Device {
     cq_overflows: AtomicU64,
     alarms: Alarms,
     refused_peers: AtomicU64,
+    /// How much a queue pair keeps of what comes ahead of a gap.
+    keeping: Option<Keeping>,
     in_use: InUse,
     /// CLOCK_MONOTONIC when the device was opened, in nanoseconds.
     started_ns: u64,
@@ -111,6 +113,10 @@ impl Device {
         let rules = info.transport.rules();
         let shares = rules.uses_gids() && !rules.has_lids();
         let counters = Counters::default();
+        let keeping = config.selective_recovery.then(|| {
+            let budget = Arc::new(KeepBudget::new(config.keep_bytes as usize));
+            Keeping { packets: config.keep_packets, budget }
+        });
         let local = shares.then(|| LocalControl::new(&config, &slots, &counters.direct)).flatten();
         Self {
             counters,
@@ -131,6 +137,7 @@ impl Device {
             cq_overflows: AtomicU64::new(0),
             alarms: Alarms::default(),
             refused_peers: AtomicU64::new(0),
+            keeping,
             in_use: InUse::default(),
             started_ns: monotonic_ns(),
             closed: AtomicBool::new(false),
@@ -288,6 +295,11 @@ impl Device {
     #[inline]
     pub(crate) fn alarms(&self) -> &Alarms {
         &self.alarms
+    }
+
+    /// Returns how much a queue pair keeps of what comes ahead of a gap.
+    pub(crate) fn keeping(&self) -> Option<Keeping> {
+        self.keeping.clone()
     }
 
     /// Returns the number of refused TCP connections: their peers are outside of the setting

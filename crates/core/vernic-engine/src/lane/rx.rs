@@ -310,7 +310,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         *requests |= is_request;
         let mut sender = Sender::Peer;
         let ecn = ecn_of(self.engine, packet);
-        let mut meta = RxMeta { grh: None, ecn, route: LocalRoute::NONE };
+        let mut meta = RxMeta { grh: None, ecn, route: LocalRoute::NONE, is_peer: true };
         // A datagram completes nothing but its receive, so those of a batch may complete together.
         let is_datagram = qp.service() == Service::Ud;
         if is_datagram {
@@ -336,6 +336,7 @@ impl<'a, 'p> Demux<'a, 'p> {
                     && parsed.info().service != Service::Cnp
                 {
                     sender = identify(self.engine, qp, core, packet, parsed, self.now)?;
+                    meta.is_peer = sender == Sender::Peer && self.engine.config().pin_source_ports;
                 }
             }
         }
@@ -357,7 +358,33 @@ impl<'a, 'p> Demux<'a, 'p> {
         self.accepted += u64::from(disposition == Disposition::Accepted);
         count_disposition(engine, disposition, packet.meta.src)?;
         *heard = true;
+        if core.machine.has_kept() {
+            self.handle_kept(packet.meta.src);
+        }
         Ok(())
+    }
+
+    /// Hands the locked queue pair what it has kept and what is next in its sequence now.
+    #[cold]
+    fn handle_kept(&mut self, src: Address) {
+        let (engine, srqs, now) = (self.engine, Some(self.srqs), self.now);
+        let Some(LockedQp { qp, core, requests, .. }) = &mut self.locked else { return };
+        // Bounded: a queue pair keeps a bounded number of packets.
+        loop {
+            let hosted = (srqs, None, false);
+            let disposition = qp.with_parts(engine, hosted, now, core, |machine, host| {
+                let machine = machine.packets()?;
+                let kept = machine.take_kept()?;
+                Some(machine.handle_kept(now, &kept, host))
+            });
+            let Some(disposition) = disposition else { return };
+            *requests = true;
+            self.accepted += u64::from(disposition == Disposition::Accepted);
+            engine.counts().note(Counted::KeptHandled);
+            if let Err(reason) = count_disposition(engine, disposition, src) {
+                engine.drop_from(src, reason);
+            }
+        }
     }
 
     /// Locks a queue pair, unless it is locked since the packet before.
@@ -456,6 +483,7 @@ fn count_disposition(
             }
         }
         Disposition::Rnr => counters.note(Counted::RnrNakSent),
+        Disposition::Kept => counters.note(Counted::PacketKept),
         Disposition::Drop(reason) => return Err(reason),
     }
     Ok(())

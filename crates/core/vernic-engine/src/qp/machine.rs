@@ -5,8 +5,8 @@
 //! bytes asks for the one machine that it can use.
 
 use vernic_proto::{
-    AttrMask, Disposition, DropReason, Host, ModifyError, PostError, QpAttr, QpCounters, QpState,
-    RxMeta, SendWqe, Time, iwarp,
+    AttrMask, Disposition, DropReason, Host, Keeping, ModifyError, PostError, QpAttr, QpCounters,
+    QpState, RxMeta, SendWqe, Time, iwarp,
 };
 use vernic_wire::{Mtu, Packet, Pkey};
 
@@ -121,6 +121,17 @@ impl Machine {
     /// Whether [`vernic_proto::Qp::is_credible`] holds for a packet. Streams have no packets.
     pub(crate) fn is_credible(&self, packet: &Packet<'_>) -> bool {
         matches!(self, Self::Packets(qp) if qp.is_credible(packet))
+    }
+    /// Whether [`vernic_proto::Qp::has_kept`] holds. Streams come in order.
+    #[inline]
+    pub(crate) fn has_kept(&self) -> bool {
+        matches!(self, Self::Packets(qp) if qp.has_kept())
+    }
+    /// Sets how much of what comes ahead of a gap is kept.
+    pub(crate) fn set_keeping(&mut self, keeping: Option<Keeping>) {
+        if let Self::Packets(qp) = self {
+            qp.set_keeping(keeping);
+        }
     }
     #[inline]
     pub(crate) fn owes_only_ack(&self) -> bool {

@@ -147,6 +147,7 @@ impl Qp {
             let mut machine = protocol.machine(init, algorithm);
             machine.set_port_mtu(engine.ports()[0].active_mtu());
             machine.set_ack_floor(engine.config().ack_timeout_floor_us * 1000);
+            machine.set_keeping(engine.keeping());
             let slots = SendSlots::new(machine.send_slots(), &cap, service);
             let side = QpSide::new(slots, recv_sges);
             let domains = (pd.id(), domain.as_ref().map(|domain| domain.id()));

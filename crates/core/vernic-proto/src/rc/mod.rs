@@ -23,6 +23,7 @@ use crate::disposition::{Disposition, DropReason};
 use crate::error::{Cause, Failure, PostError, WcStatus};
 use crate::event::QpEvent;
 use crate::host::{CONGESTION_EXPERIENCED, Host, RxMeta, Transmit};
+use crate::kept::{Keeping, KeptPacket};
 use crate::message::{MessagePart, PartAck, RendezvousLimits};
 use crate::send_completion::{completion, retire};
 use crate::sq::{Entry, SendQueue};
@@ -140,7 +141,7 @@ impl Transport for Rc {
         self.sq.reset(vernic_wire::Psn::new(0));
         self.requester.reset(0);
         self.completer.reset();
-        self.responder = Responder::new();
+        self.responder.forget();
         self.window.reset();
         self.probe = Probe::default();
         self.drain_event_due = false;
@@ -186,10 +187,32 @@ impl Transport for Rc {
             self.requester.pace(&self.window, cx.now);
         }
         if packet.info().is_request() {
-            return Ok(self.responder.handle_request(cx, packet, host));
+            return Ok(self.responder.handle_request(cx, packet, meta.is_peer, host));
         }
         let outcome = self.completer.handle_response(&mut parts!(self), cx, packet, host);
         self.after_answer(outcome, cx, host)
+    }
+
+    fn set_keeping(&mut self, keeping: Option<Keeping>) {
+        self.responder.set_keeping(keeping);
+    }
+
+    #[inline]
+    fn has_kept(&self) -> bool {
+        self.responder.has_kept()
+    }
+
+    fn take_kept(&mut self) -> Option<KeptPacket> {
+        self.responder.take_kept()
+    }
+
+    fn handle_kept(
+        &mut self,
+        cx: &mut Cx<'_>,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Disposition {
+        self.responder.handle_kept(cx, packet, host)
     }
 
     #[cold]

@@ -11,8 +11,9 @@
 //!   check_psn -> check_op_seq -> check_op_valid -> check_srq -> check_resource -> check_length
 //!      |  |           each may refuse: NAK, by the table of errors                      |
 //!      |  +-> answer_again (a duplicate)                                                v
-//!      +----> dropped: ahead of a gap       acknowledge <- complete <- execute <- check_rkey
+//!      +----> kept: ahead of a gap          acknowledge <- complete <- execute <- check_rkey
 //! ```
+//! What is kept goes the same way when its turn has come, from `check_psn` on.
 //! Up to `execute` a step changes nothing but the receive it takes; so a request that was answered
 //! with RNR NAK starts over when it comes again.
 //!
@@ -39,6 +40,7 @@ use crate::error::{AccessCheck, AccessFault, Cause, ErrorClass, Failure};
 use crate::event::QpEvent;
 use crate::host::Host;
 use crate::inbound::{Message, Target, fills_receive, recv_completion, tag_of};
+use crate::kept::{Keeping, Kept, KeptPacket, Put};
 use crate::message::PartAck;
 use crate::segment::packet_count;
 use crate::state::{QpAttr, QpState};
@@ -63,6 +65,8 @@ pub(crate) struct Responder {
     current: Option<RecvWqe>,
     answers: Answers,
     notice: Notice,
+    /// Requests ahead of a gap.
+    kept: Kept,
     /// Credits are not reported for a shared queue (IBTA 9.7.7.2).
     shared_rq: bool,
     /// The communication-established event has been raised.
@@ -82,6 +86,7 @@ impl Responder {
             current: None,
             answers: Answers::default(),
             notice: Notice::None,
+            kept: Kept::default(),
             shared_rq: false,
             established: false,
             failed: false,
@@ -92,8 +97,21 @@ impl Responder {
     pub(crate) fn reset(&mut self, attr: &QpAttr, shared_rq: bool) {
         let mut answers = core::mem::take(&mut self.answers);
         answers.reset(attr.max_dest_rd_atomic);
+        self.forget();
         let sequence = Sequence { expected: attr.rq_psn, ..Sequence::default() };
-        *self = Self { sequence, answers, shared_rq, ..Self::new() };
+        (self.sequence, self.answers, self.shared_rq) = (sequence, answers, shared_rq);
+    }
+
+    /// Forgets everything but how much may be kept.
+    pub(crate) fn forget(&mut self) {
+        let mut kept = core::mem::take(&mut self.kept);
+        kept.clear();
+        *self = Self { kept, ..Self::new() };
+    }
+
+    /// Keeps requests ahead of a gap from now on, within these bounds.
+    pub(crate) fn set_keeping(&mut self, keeping: Option<Keeping>) {
+        self.kept.set(keeping);
     }
 
     /// SQD: the number of answers kept for replay has changed.
@@ -115,6 +133,7 @@ impl Responder {
     /// The queue pair enters Error. A refusal still leaves, and so does what is due before it: the
     /// peer would take its absence for a loss. Otherwise unanswered READs are given up.
     pub(crate) fn halt(&mut self) {
+        self.kept.clear();
         if !matches!(self.notice, Notice::Nak(..)) && self.answers.is_due() {
             self.answers.clear();
             self.notice = Notice::None;
@@ -151,13 +170,28 @@ impl Responder {
         &mut self,
         cx: &mut Cx<'_>,
         packet: &Packet<'_>,
+        is_peer: bool,
         host: &mut impl Host,
     ) -> Disposition {
         if !self.begin(cx, host) {
             return Disposition::Drop(DropReason::BadState);
         }
-        let (mtu, numbers) = (cx.attr.path_mtu.bytes(), (packet.psn(), packet.psn()));
-        let mut step = check_psn(&mut self.sequence, &mut self.notice, numbers);
+        let numbers = (packet.psn(), packet.psn());
+        match check_psn(&mut self.sequence, &mut self.notice, numbers) {
+            Step::Ahead { reported } => self.handle_ahead(cx, packet, reported, is_peer),
+            step => self.go_through(step, cx, packet, host),
+        }
+    }
+
+    /// Goes through the steps from `step` on.
+    fn go_through(
+        &mut self,
+        mut step: Step,
+        cx: &mut Cx<'_>,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Disposition {
+        let mtu = cx.attr.path_mtu.bytes();
         // Bounded: every step leads to a later one.
         loop {
             step = match step {
@@ -184,9 +218,67 @@ impl Responder {
                     Step::Done(self.refuse(packet.psn(), completion, (class, fault), host))
                 }
                 Step::NotReady => Step::Done(self.not_ready()),
+                Step::Ahead { .. } => Step::Done(Disposition::Drop(DropReason::AheadOfNak)),
                 Step::Done(disposition) => return disposition,
             }
         }
+    }
+
+    /// A request ahead of a gap: reports the gap unless that was done, and keeps the request. Not
+    /// while the peer waits until there is a receive: it sends all of it again.
+    #[cold]
+    fn handle_ahead(
+        &mut self,
+        cx: &mut Cx<'_>,
+        packet: &Packet<'_>,
+        reported: bool,
+        is_peer: bool,
+    ) -> Disposition {
+        let expected = self.sequence.expected;
+        let put = if is_peer && !self.sequence.not_ready {
+            self.kept.put(expected, packet.psn(), packet.as_bytes())
+        } else {
+            Put::Off
+        };
+        cx.counters.packets_kept += u64::from(put == Put::Kept);
+        if !reported {
+            return self.report_gap();
+        }
+        match put {
+            Put::Kept => Disposition::Kept,
+            Put::NoRoom => Disposition::Drop(DropReason::NoKeepRoom),
+            Put::Known | Put::Off => Disposition::Drop(DropReason::AheadOfNak),
+        }
+    }
+
+    /// Whether anything is kept.
+    #[inline]
+    pub(crate) fn has_kept(&self) -> bool {
+        !self.kept.is_empty()
+    }
+
+    /// Takes the request that is expected next, if it was kept.
+    pub(crate) fn take_kept(&mut self) -> Option<KeptPacket> {
+        self.kept.take(self.sequence.expected)
+    }
+
+    /// Handles a request that was kept. The peer hears of it, whether or not it asked: what it
+    /// would send again need not be sent.
+    pub(crate) fn handle_kept(
+        &mut self,
+        cx: &mut Cx<'_>,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Disposition {
+        cx.counters.kept_packets_handled += 1;
+        let disposition = self.handle_request(cx, packet, true, host);
+        if disposition == Disposition::Accepted
+            && self.notice == Notice::None
+            && !self.answers.is_due()
+        {
+            self.notice = Notice::Ack(self.sequence.expected.sub(1));
+        }
+        disposition
     }
 
     /// Whether the state takes requests. The first one in RTR tells that the peer is connected.
@@ -308,11 +400,6 @@ impl Responder {
         host: &mut impl Host,
     ) -> Disposition {
         let row = class.row();
-        if !row.fatal {
-            self.sequence.waiting = true;
-            self.notice = Notice::SequenceNak;
-            return Disposition::Nak(class);
-        }
         let cause = Cause::Responder { class, fault };
         let wr_id = completion.map(|completion| completion.wr_id);
         host.failure(Failure { status: row.recv_status, wr_id, psn, cause });
@@ -328,9 +415,18 @@ impl Responder {
         Disposition::Nak(class)
     }
 
-    /// No receive: the peer is asked to come back (IBTA 9.7.5.2.8).
-    fn not_ready(&mut self) -> Disposition {
+    /// The expected packet is missing, and others came: the peer is told (IBTA 9.7.5.2.8).
+    fn report_gap(&mut self) -> Disposition {
         self.sequence.waiting = true;
+        self.notice = Notice::SequenceNak;
+        Disposition::Nak(ErrorClass::PsnSequence)
+    }
+
+    /// No receive: the peer is asked to come back (IBTA 9.7.5.2.8). It then sends everything from
+    /// the expected packet on, so nothing stays kept meanwhile.
+    fn not_ready(&mut self) -> Disposition {
+        self.kept.clear();
+        (self.sequence.waiting, self.sequence.not_ready) = (true, true);
         self.notice = Notice::RnrNak;
         Disposition::Rnr
     }

@@ -242,7 +242,7 @@ impl Sender {
         let at = headers.emit(&mut buf);
         buf[at..at + payload.len()].copy_from_slice(payload);
         let packet = Packet::parse(&buf[..at + payload.len()]).unwrap();
-        let meta = RxMeta { grh: None, ecn, route: LocalRoute::NONE };
+        let meta = RxMeta { grh: None, ecn, route: LocalRoute::NONE, is_peer: true };
         self.qp.handle_packet(self.now, &packet, &meta, &mut self.host)
     }
     fn aeth(&mut self, psn: u32, msn: u32, syndrome: Syndrome) -> Disposition {

@@ -486,7 +486,7 @@ impl<'a> World<'a> {
             return;
         };
         let before = self.books.total_completed;
-        let meta = RxMeta { grh: None, ecn: 0, route: LocalRoute::NONE };
+        let meta = RxMeta { grh: None, ecn: 0, route: LocalRoute::NONE, is_peer: true };
         let now = self.now;
         let disposition = end.with(self.plan, &mut self.books, |qp, device| {
             qp.handle_packet(now, &packet, &meta, device)
@@ -502,7 +502,7 @@ impl<'a> World<'a> {
             Disposition::Accepted => true,
             Disposition::Nak(class) => !self.plan.is_undisturbed() && !class.row().fatal,
             Disposition::Duplicate | Disposition::Drop(_) => !self.plan.is_undisturbed(),
-            Disposition::Rnr => false,
+            Disposition::Rnr | Disposition::Kept => false,
         };
         if !is_right {
             self.books.fail(format!("{disposition:?} at h{} for {packet}", host + 1));

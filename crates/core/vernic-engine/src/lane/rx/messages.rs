@@ -104,8 +104,12 @@ impl Demux<'_, '_> {
         }
         let src = core.side.peer.address();
         self.accepted += u64::from(disposition == Disposition::Accepted);
-        count_disposition(engine, disposition, src.unwrap_or(Address::Gid(Gid::default())))?;
+        let src = src.unwrap_or(Address::Gid(Gid::default()));
+        count_disposition(engine, disposition, src)?;
         locked.heard = true;
+        if core.machine.has_kept() {
+            self.handle_kept(src);
+        }
         Ok(())
     }
 

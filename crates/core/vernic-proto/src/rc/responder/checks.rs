@@ -4,7 +4,7 @@
 use vernic_wire::{Kind, NakCode, Packet, Psn, Selectivity, Srqn};
 
 use super::answers::Answers;
-use crate::disposition::{Disposition, DropReason};
+use crate::disposition::Disposition;
 use crate::error::{AccessCheck, AccessFault, ErrorClass};
 use crate::host::{AtomicOp, Host, SrqFault};
 use crate::inbound::{Message, Target, takes_receive};
@@ -24,6 +24,10 @@ pub(super) enum Step {
     Complete,
     Acknowledge,
     AnswerAgain,
+    /// Ahead of a gap, which was reported before or is to be now.
+    Ahead {
+        reported: bool,
+    },
     Refuse(ErrorClass, Option<AccessFault>),
     NotReady,
     Done(Disposition),
@@ -65,9 +69,12 @@ const HALF_SPACE: u32 = 1 << 23;
 pub(super) struct Sequence {
     /// Number of the next request packet.
     pub(super) expected: Psn,
-    /// A NAK or RNR NAK asks for `expected`: what lies ahead of it is dropped until it comes.
+    /// A NAK or RNR NAK asks for `expected`: what lies ahead of it is kept or dropped until it
+    /// comes.
     pub(super) waiting: bool,
-    /// Newest number dropped so.
+    /// Whether it was an RNR NAK.
+    pub(super) not_ready: bool,
+    /// Newest number that came ahead of it.
     pub(super) ahead: Psn,
 }
 
@@ -84,6 +91,7 @@ pub(super) fn check_psn(
             if *notice != Notice::SequenceNak {
                 sequence.waiting = false;
             }
+            sequence.not_ready = false;
             if *notice == Notice::RnrNak {
                 *notice = Notice::None;
             }
@@ -95,11 +103,7 @@ pub(super) fn check_psn(
             if first_sign || sequence.ahead.is_before(last) {
                 sequence.ahead = last;
             }
-            if first_sign {
-                Step::Refuse(ErrorClass::PsnSequence, None)
-            } else {
-                Step::Done(Disposition::Drop(DropReason::AheadOfNak))
-            }
+            Step::Ahead { reported: !first_sign }
         }
     }
 }

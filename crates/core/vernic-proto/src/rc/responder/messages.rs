@@ -45,8 +45,8 @@ impl Responder {
                 self.acknowledge_again(part.psn);
                 return Disposition::Duplicate;
             }
-            Step::Refuse(class, fault) => Taken::Refused(class, fault),
-            Step::Done(disposition) => return disposition,
+            Step::Ahead { reported: false } => return self.report_gap(),
+            Step::Ahead { reported: true } => return Disposition::Drop(DropReason::AheadOfNak),
             _ => return Disposition::Drop(DropReason::Malformed),
         };
         let taken = match taken {
@@ -156,8 +156,7 @@ impl Responder {
     /// A rendezvous up to `last` could not be copied: as if it had been lost, which is reported at
     /// once.
     fn missed(&mut self, last: Psn) -> Disposition {
-        (self.sequence.waiting, self.sequence.ahead) = (true, last);
-        self.notice = Notice::SequenceNak;
-        Disposition::Nak(ErrorClass::PsnSequence)
+        self.sequence.ahead = last;
+        self.report_gap()
     }
 }

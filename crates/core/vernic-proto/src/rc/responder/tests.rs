@@ -3,6 +3,7 @@
 
 mod answers;
 mod duplicates;
+mod kept;
 mod messages;
 mod parts;
 mod sequence;
@@ -14,10 +15,13 @@ use vernic_wire::{
     Service,
 };
 
+use std::sync::Arc;
+
 use super::*;
 use crate::completion::WcOpcode;
 use crate::error::{AccessCheck, WcStatus};
 use crate::host::{QpCounters, RemoteAccess};
+use crate::kept::KeepBudget;
 use crate::test_host::{BASE, RKEY, TestHost, packet_bytes};
 use crate::time::Time;
 
@@ -131,7 +135,25 @@ impl Rig {
         let bytes = packet_bytes(request.headers, &request.payload);
         let packet = Packet::parse(&bytes).unwrap();
         let cx = &mut context(self.service, &self.attr, &mut self.counters);
-        self.responder.handle_request(cx, &packet, &mut self.host)
+        self.responder.handle_request(cx, &packet, true, &mut self.host)
+    }
+
+    /// Keeps so many packets ahead of a gap, of so many bytes together.
+    fn keep(&mut self, packets: u32, bytes: usize) -> Arc<KeepBudget> {
+        let budget = Arc::new(KeepBudget::new(bytes));
+        self.responder.set_keeping(Some(Keeping { packets, budget: Arc::clone(&budget) }));
+        budget
+    }
+
+    /// Handles what was kept and is next.
+    fn take_kept(&mut self) -> Vec<Disposition> {
+        let mut dispositions = Vec::new();
+        while let Some(kept) = self.responder.take_kept() {
+            let packet = Packet::parse(kept.bytes()).unwrap();
+            let cx = &mut context(self.service, &self.attr, &mut self.counters);
+            dispositions.push(self.responder.handle_kept(cx, &packet, &mut self.host));
+        }
+        dispositions
     }
 
     fn poll(&mut self) -> Option<Vec<u8>> {
