@@ -116,6 +116,10 @@ pub trait Congestion: fmt::Debug + Send {
     /// where one round trip lost several packets.
     fn on_loss(&mut self, now: Time);
 
+    /// What [`on_loss`](Self::on_loss) told of last was no loss: the packets had only changed their
+    /// order, and all that was repeated since was needless.
+    fn on_needless(&mut self, _now: Time) {}
+
     /// A packet of the peer, of this `kind`, carried the mark CE of ECN (RFC 3168): a queue on the
     /// path from the peer to here is long. The responses to a READ are data that this side asked
     /// for; marks on others say nothing of the path to the peer, which tells by
@@ -222,6 +226,9 @@ impl Congestion for Controller {
     }
     fn on_loss(&mut self, now: Time) {
         each!(self, c => c.on_loss(now));
+    }
+    fn on_needless(&mut self, now: Time) {
+        each!(self, c => c.on_needless(now));
     }
     fn on_mark(&mut self, now: Time, kind: Kind) {
         each!(self, c => c.on_mark(now, kind));

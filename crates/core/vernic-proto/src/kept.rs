@@ -11,7 +11,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use vernic_wire::Psn;
+use vernic_wire::{KeptMap, Psn};
 
 /// Bytes that queue pairs may keep together.
 #[derive(Debug)]
@@ -133,6 +133,11 @@ impl Kept {
         Put::Kept
     }
 
+    /// Whether the packet with the number `expected` is kept, and is the next.
+    pub(crate) fn has(&self, expected: Psn) -> bool {
+        self.ring.front().is_some_and(|kept| kept.psn == expected)
+    }
+
     /// Takes the packet with the number `expected`. What is before it was never in its place: a
     /// READ request ahead has taken its number.
     pub(crate) fn take(&mut self, expected: Psn) -> Option<KeptPacket> {
@@ -140,5 +145,20 @@ impl Kept {
             self.ring.pop_front();
         }
         if self.ring.front()?.psn == expected { self.ring.pop_front() } else { None }
+    }
+
+    /// Whether the packet with the number `psn` is the newest, and the one before it is missing.
+    pub(crate) fn opens_gap(&self, psn: Psn) -> bool {
+        let mut newest = self.ring.iter().rev().map(|kept| kept.psn);
+        newest.next() == Some(psn) && newest.next().is_some_and(|other| other.next() != psn)
+    }
+
+    /// Which packets behind the missing `expected` are kept.
+    pub(crate) fn map(&self, expected: Psn) -> KeptMap {
+        let mut map = KeptMap::default();
+        for kept in &self.ring {
+            map.set(kept.psn.distance_from(expected));
+        }
+        map
     }
 }

@@ -189,6 +189,7 @@ fn step(
         length: (entry.wqe.length - offset).min(cut.mtu),
         position: Position::of(packet, entry.packets),
         ack_req: false,
+        asks_kept: false,
     };
     let len = segment.write(cx, host, buf)?;
     cx.counters.tx_packets += 1;

@@ -68,6 +68,8 @@ pub(crate) struct Segment<'a> {
     pub(crate) length: u32,
     pub(crate) position: Position,
     pub(crate) ack_req: bool,
+    /// The peer keeps packets ahead of a gap, and shall tell which.
+    pub(crate) asks_kept: bool,
 }
 
 impl Segment<'_> {
@@ -105,6 +107,7 @@ impl Segment<'_> {
         bth.migreq = cx.attr.migreq();
         bth.pad = (payload.wrapping_neg() & 3) as u8;
         bth.ack_req = self.ack_req;
+        bth.reserved7 = if self.asks_kept { Bth::ASKS_KEPT } else { 0 };
         bth.solicited = self.position.ends()
             && self.wqe.flags.contains(SendFlags::SOLICITED)
             && may_solicit(kind, tail);

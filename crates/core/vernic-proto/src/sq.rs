@@ -359,6 +359,14 @@ impl SendQueue {
         }
     }
 
+    /// Ends going back: the next packet is the first that was never sent.
+    pub(crate) fn resume(&mut self) {
+        self.next = self.high;
+        while self.cursor < self.started && self.entry(self.cursor).end() <= self.next {
+            self.cursor += 1;
+        }
+    }
+
     /// Takes the oldest request off if it is finished.
     pub(crate) fn retire(&mut self) -> Option<Entry> {
         if self.head >= self.started || self.head >= self.cursor {

@@ -39,7 +39,7 @@ pub struct Bth {
     pub dest_qpn: Qpn,
     /// AckReq: the responder shall acknowledge now.
     pub ack_req: bool,
-    /// Seven reserved bits, 0 when sent.
+    /// Seven reserved bits, 0 when sent, but for [`ASKS_KEPT`](Self::ASKS_KEPT).
     pub reserved7: u8,
     /// Place of the packet in its flow.
     pub psn: Psn,
@@ -48,6 +48,15 @@ pub struct Bth {
 impl Bth {
     /// Bytes on the wire.
     pub const LEN: usize = opcode::BTH_LEN;
+    /// Bit of `reserved7` in a request: its sender can read a [`KeptMap`](crate::KeptMap). Ours,
+    /// and ignored by all others (IBTA 9.2: reserved bits are ignored on receive).
+    pub const ASKS_KEPT: u8 = 1;
+
+    /// Whether the sender of this request can read a [`KeptMap`](crate::KeptMap).
+    #[inline]
+    pub const fn asks_kept(&self) -> bool {
+        self.reserved7 & Self::ASKS_KEPT != 0
+    }
 
     /// A header with the default partition, MigReq set, and every other flag clear.
     #[inline]

@@ -172,6 +172,8 @@ pub enum PayloadRule {
     Any,
     /// This many bytes.
     Exactly(u16),
+    /// Up to this many bytes.
+    UpTo(u16),
 }
 
 bitflags::bitflags! {
@@ -274,6 +276,7 @@ impl OpcodeInfo {
             PayloadRule::Any => true,
             PayloadRule::None => len == 0,
             PayloadRule::Exactly(n) => len == n as usize,
+            PayloadRule::UpTo(n) => len <= n as usize,
         }
     }
 }

@@ -18,7 +18,7 @@ fn valid_packet() -> impl Strategy<Value = Vec<u8>> {
         .prop_flat_map(|(opcode, words, pad)| {
             let (body, pad) = match opcode.info().payload {
                 PayloadRule::None => (0, 0),
-                PayloadRule::Exactly(n) => (usize::from(n), 0),
+                PayloadRule::Exactly(n) | PayloadRule::UpTo(n) => (usize::from(n), 0),
                 PayloadRule::Any if words == 0 => (0, 0),
                 PayloadRule::Any => (words * 4, pad),
             };

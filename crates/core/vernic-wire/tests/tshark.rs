@@ -80,7 +80,7 @@ fn headers(opcode: Opcode, index: u32) -> Headers {
 /// by 4.
 fn transport(mut headers: Headers, index: u32) -> (Headers, Vec<u8>) {
     let payload_len = match headers.bth.opcode.info().payload {
-        PayloadRule::None => 0,
+        PayloadRule::None | PayloadRule::UpTo(_) => 0,
         PayloadRule::Exactly(n) => usize::from(n),
         PayloadRule::Any => 32 + index as usize % 4,
     };

@@ -51,7 +51,7 @@ counts! {
     Withdrawn = "withdrawn", RingPackets = "ring_packets", ToRing = "to_ring",
     RingFull = "ring_full", RingsLost = "rings_lost", RecordsLost = "records_lost",
     PeersGone = "peers_gone", LateCopies = "late_copies", HostileParts = "hostile_parts",
-    Kept = "kept", KeptHandled = "kept_handled",
+    Kept = "kept", KeptHandled = "kept_handled", KeptMaps = "kept_maps",
     TailProbes = "tail_probes", AckTimeouts = "ack_timeouts", VirtualMs = "virtual_ms",
 }
 

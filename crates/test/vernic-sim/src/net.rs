@@ -129,7 +129,10 @@ impl Link {
             }
         }
         let mut fate = Fate::default();
-        if !healed && rng.ppm(plan.reorder) {
+        if !healed && plan.spread > 0 {
+            fate.disturbed = true;
+            arrival = arrival + rng.below(plan.spread);
+        } else if !healed && rng.ppm(plan.reorder) {
             ctx.hit(Count::Reordered);
             fate.disturbed = true;
             arrival = arrival + rng.below(plan.delay * 2 + 2_000);

@@ -146,6 +146,8 @@ pub(crate) struct LinkPlan {
     /// Packets that routers mark.
     pub(crate) marks: u32,
     pub(crate) ns_per_kib: u64,
+    /// Each packet takes up to so much longer than the one before, which it may overtake.
+    pub(crate) spread: u64,
 }
 
 /// Something that happens to a connection once.
@@ -352,7 +354,7 @@ fn conn(rng: &mut Rng, nodes: usize, index: usize, large: bool) -> ConnPlan {
 impl ConnPlan {
     /// Whether the network keeps packets in order, each once.
     pub(crate) fn is_orderly(&self) -> bool {
-        self.link.duplicate == 0 && self.link.reorder == 0
+        self.link.duplicate == 0 && self.link.reorder == 0 && self.link.spread == 0
     }
 
     fn with_numbers(mut self, rng: &mut Rng) -> Self {
@@ -407,6 +409,7 @@ fn link(rng: &mut Rng) -> LinkPlan {
         garbage: 0,
         marks: 5_000,
         ns_per_kib: rng.pick(&[10, 100, 800]),
+        spread: 0,
     }
 }
 

@@ -5,6 +5,7 @@
 //! - A request is the piece of the message that its sequence number stands for: opcode, headers,
 //!   payload. New numbers follow without a gap, old ones are still unanswered.
 //! - Fence, `max_rd_atomic`, RNR delay, SQD and local operations hold packets back.
+//! - A map of kept packets names none that did not come.
 //! - An acknowledgement covers only what was executed; its MSN is the number of messages executed.
 //!
 //! Called by the world for each packet polled.
@@ -13,7 +14,7 @@ use std::fmt::Display;
 
 use vernic_proto::{ErrorClass, SendFlags, SendOp};
 use vernic_wire::opcode::{self, Kind, Position, Service, Tail};
-use vernic_wire::{AethCode, Bth, Headers, NakCode, Packet, Psn, Xrceth};
+use vernic_wire::{AethCode, Bth, Headers, KeptMap, NakCode, Packet, Psn, Xrceth};
 
 use crate::content;
 use crate::cover::Count;
@@ -345,6 +346,7 @@ pub(crate) fn response(
             } else if seq != inn.exec {
                 fail!(ctx, "{} sent {packet}: sequence {seq}, expected {}", st.label(), inn.exec);
             }
+            kept_map(ctx, st, inn, packet, gap);
         }
         (Kind::Ack, Some(AethCode::Ack { .. })) => {
             if seq >= inn.exec {
@@ -373,6 +375,19 @@ pub(crate) fn response(
         && (inn.msn.wrapping_sub(msn) & 0xFF_FFFF) >= 0x80_0000
     {
         fail!(ctx, "{} sent {packet}: MSN {msn}, {} messages executed", st.label(), inn.msn);
+    }
+}
+
+/// What a responder says it keeps did come, ahead of the gap; and only a NAK for a gap says so.
+fn kept_map(ctx: &mut Ctx, st: &SideState, inn: &Flow, packet: &Packet<'_>, is_gap: bool) {
+    let map = KeptMap::parse(packet.payload());
+    ctx.cover.add(Count::KeptMaps, u64::from(!packet.payload().is_empty()));
+    let is_kept = |distance: &u32| map.has(*distance);
+    let false_one = (1..=map.newest())
+        .filter(is_kept)
+        .find(|distance| !inn.ahead.contains(&(inn.exec + u64::from(*distance))));
+    if (!is_gap && !map.is_empty()) || false_one.is_some() {
+        fail!(ctx, "{} sent {packet} with {map}: {false_one:?} never came", st.label());
     }
 }
 

@@ -53,6 +53,8 @@ pub(crate) struct Aimd {
     latest: u64,
     /// When loss took something off the window last.
     shrunk_at: Option<Time>,
+    /// Window and threshold before that.
+    before: Option<(u32, u32)>,
 }
 
 impl Aimd {
@@ -66,6 +68,7 @@ impl Aimd {
             shortest: Shortest::default(),
             latest: 0,
             shrunk_at: None,
+            before: None,
         }
     }
 
@@ -129,23 +132,38 @@ impl Congestion for Aimd {
         if self.shrunk_at.is_some_and(|at| now.since(at) < self.latest) {
             return;
         }
+        // Of losses one soon after another it is the first that may all have been needless.
+        let recent = |at| self.latest == 0 || now.since(at) < self.latest * 4;
+        let recent = self.shrunk_at.is_some_and(recent);
+        if !recent || self.before.is_none() {
+            self.before = Some((self.size, self.threshold));
+        }
         self.shrunk_at = Some(now);
         let floor = self.size.min(MIN_AFTER_LOSS);
         self.shrink((self.size - self.size / 10 * 3).max(floor));
     }
 
+    fn on_needless(&mut self, _: Time) {
+        if let Some((size, threshold)) = self.before.take() {
+            (self.size, self.threshold) = (self.size.max(size), self.threshold.max(threshold));
+        }
+    }
+
     fn on_mark(&mut self, now: Time, kind: Kind) {
         if kind == Kind::ReadResponse {
-            self.on_loss(now);
+            self.on_cnp(now);
         }
     }
 
     fn on_cnp(&mut self, now: Time) {
         self.on_loss(now);
+        // A mark is no packet that turns out to be late.
+        self.before = None;
     }
 
     fn on_silence(&mut self, _: Time) {
         let half = self.size / 2;
+        self.before = None;
         self.shrink(MIN);
         self.threshold = half.max(self.size);
     }

@@ -300,6 +300,10 @@ impl Congestion for ReactionPoint {
         self.window.on_loss(now);
     }
 
+    fn on_needless(&mut self, now: Time) {
+        self.window.on_needless(now);
+    }
+
     fn on_mark(&mut self, now: Time, kind: Kind) {
         // The answers to a READ are data that this side asked for: nobody else can ask for less.
         if kind == Kind::ReadResponse {

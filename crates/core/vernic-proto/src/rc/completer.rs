@@ -6,9 +6,10 @@
 //! [`retire`](crate::send_completion::retire).
 
 use vernic_wire::opcode::Kind;
-use vernic_wire::{Aeth, AethCode, NakCode, Packet, RnrTimer};
+use vernic_wire::{Aeth, AethCode, KeptMap, NakCode, Packet, RnrTimer};
 
 use super::probe::Probe;
+use super::repair::Repair;
 use super::requester::{Fatal, Requester};
 use super::window::Window;
 use crate::cx::Cx;
@@ -47,6 +48,10 @@ pub(crate) struct Completer {
     rnr_retries: u32,
     /// `una` for which the requester was already sent back: further signs of the same loss are old.
     repairing: Option<u64>,
+    /// The requester was sent back since the peer misses a packet, and not since nothing was heard.
+    is_gap: bool,
+    /// When, and to which packet.
+    gone_back: Option<(Time, u64)>,
     /// The peer has answered at least once.
     heard: bool,
     /// When the newest answer came to what had been answered before.
@@ -61,6 +66,7 @@ pub(crate) struct Parts<'a> {
     pub(crate) req: &'a mut Requester,
     pub(crate) window: &'a mut Window,
     pub(crate) probe: &'a mut Probe,
+    pub(crate) repair: &'a mut Repair,
 }
 
 /// What an answer led to.
@@ -107,7 +113,7 @@ impl Completer {
                     return Ok(Disposition::Drop(DropReason::Malformed));
                 };
                 cx.counters.acks_received += 1;
-                self.handle_ack(parts, cx, seq, aeth)
+                self.handle_ack(parts, cx, seq, aeth, packet.payload())
             }
             Kind::ReadResponse | Kind::AtomicAck => self.handle_data(parts, cx, seq, packet, host),
             _ => Ok(Disposition::Drop(DropReason::UnknownOpcode)),
@@ -128,7 +134,7 @@ impl Completer {
         }
         self.heard = true;
         cx.counters.acks_received += 1;
-        self.handle_ack(parts, cx, seq, ack.aeth)
+        self.handle_ack(parts, cx, seq, ack.aeth, &[])
     }
 
     fn handle_ack(
@@ -137,6 +143,7 @@ impl Completer {
         cx: &mut Cx<'_>,
         seq: u64,
         aeth: Aeth,
+        kept: &[u8],
     ) -> Outcome {
         match aeth.syndrome.decode() {
             AethCode::Ack { .. } => {
@@ -149,7 +156,7 @@ impl Completer {
                 self.acknowledge(parts, cx, seq + 1)
             }
             AethCode::RnrNak(timer) => self.handle_rnr(parts, cx, seq, (aeth, timer)),
-            AethCode::Nak(NakCode::PSN_SEQUENCE) => self.handle_gap(parts, cx, seq),
+            AethCode::Nak(NakCode::PSN_SEQUENCE) => self.handle_gap(parts, cx, seq, kept),
             AethCode::Nak(code) => self.handle_refusal(parts, cx, seq, code),
             AethCode::Reserved(_) => Ok(Disposition::Drop(DropReason::Malformed)),
         }
@@ -159,6 +166,8 @@ impl Completer {
     /// means that its response was lost: an implied NAK (IBTA 9.7.5.1.1).
     fn acknowledge(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>, limit: u64) -> Outcome {
         let before = parts.sq.una();
+        // It was asked for one packet, and has others that it was not sent again.
+        parts.req.asks_kept |= self.is_gap && parts.sq.next() < limit;
         let reached = parts.sq.plain_until(limit);
         if reached > before {
             self.progress(parts, cx, reached);
@@ -178,6 +187,10 @@ impl Completer {
         parts.req.reads.answered(una);
         if let Some(nanos) = parts.window.on_ack(packets, una, full, cx.now) {
             parts.probe.on_round_trip(nanos);
+            parts.repair.on_round_trip(nanos);
+        }
+        if parts.req.gone > 0 || parts.repair.due().is_some() || self.gone_back.is_some() {
+            self.repaired(parts, cx, una);
         }
         parts.probe.on_progress();
         self.retries = 0;
@@ -211,13 +224,26 @@ impl Completer {
     }
 
     /// NAK "PSN sequence error": the peer has everything before `seq` and misses `seq`.
-    fn handle_gap(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>, seq: u64) -> Outcome {
+    fn handle_gap(
+        &mut self,
+        parts: &mut Parts<'_>,
+        cx: &mut Cx<'_>,
+        seq: u64,
+        kept: &[u8],
+    ) -> Outcome {
         cx.counters.sequence_naks_received += 1;
         if seq < parts.sq.una() {
             return Ok(Disposition::Drop(DropReason::StaleResponse));
         }
         self.acknowledge(parts, cx, seq)?;
-        if parts.sq.una() < seq || self.repairing == Some(seq) {
+        if parts.sq.una() < seq {
+            return Ok(Disposition::Accepted);
+        }
+        let may_select = parts.req.asks_kept && cx.attr.retry_cnt > 0;
+        if may_select && !kept.is_empty() && !parts.req.is_rnr_delayed() {
+            return self.handle_map(parts, cx, &KeptMap::parse(kept));
+        }
+        if self.repairing == Some(seq) {
             return Ok(Disposition::Accepted);
         }
         if parts.req.was_rendezvous(seq) {
@@ -228,7 +254,65 @@ impl Completer {
             self.restart_timer(parts, cx);
             return Ok(Disposition::Accepted);
         }
-        self.repeat(parts, cx, |tries| Cause::SequenceNak { tries })
+        self.repeat(parts, cx, |tries| Cause::SequenceNak { tries })?;
+        (self.is_gap, self.gone_back) = (true, Some((cx.now, seq)));
+        Ok(Disposition::Accepted)
+    }
+
+    /// The peer misses the oldest packet, and tells what it keeps behind it. That is not sent
+    /// again, even if the requester had gone back.
+    fn handle_map(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>, map: &KeptMap) -> Outcome {
+        let una = parts.sq.una();
+        if !parts.repair.on_map(parts.sq, &parts.req.reads, map, cx.now) {
+            return Ok(Disposition::Accepted);
+        }
+        if parts.sq.next() < parts.sq.high() {
+            parts.sq.resume();
+        }
+        self.repairing = None;
+        let is_kept = |seq: u64| seq > una && map.has((seq - una).min(u64::from(u32::MAX)) as u32);
+        if let Some(nanos) = parts.window.on_kept(is_kept, cx.now) {
+            parts.probe.on_round_trip(nanos);
+            parts.repair.on_round_trip(nanos);
+        }
+        // The peer is heard, and gets on.
+        self.restart_timer(parts, cx);
+        self.judge_holes(parts, cx)?;
+        Ok(Disposition::Accepted)
+    }
+
+    /// Decides what of that which the peer misses is lost, or gives up.
+    fn judge_holes(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>) -> Result<(), Fatal> {
+        let verdict = parts.repair.judge(cx.now);
+        if parts.repair.take_needless() {
+            parts.window.on_needless(cx.now);
+        }
+        parts.req.gone = parts.repair.gone();
+        if verdict.lost {
+            parts.window.on_loss(cx.now);
+        }
+        if verdict.oldest {
+            self.retries += 1;
+            self.trouble_since.get_or_insert(cx.now);
+            if self.retries > u32::from(cx.attr.retry_cnt) {
+                let cause = Cause::SequenceNak { tries: self.retries };
+                return Err(Fatal { status: WcStatus::RetryExceeded, cause });
+            }
+        }
+        Ok(())
+    }
+
+    /// `una` has moved while the peer missed something.
+    #[cold]
+    fn repaired(&mut self, parts: &mut Parts<'_>, cx: &Cx<'_>, una: u64) {
+        parts.repair.on_progress(una, cx.now);
+        if let Some((at, _)) = self.gone_back.take_if(|(_, seq)| *seq < una) {
+            parts.repair.on_gone_back(at, cx.now);
+        }
+        if parts.repair.take_needless() {
+            parts.window.on_needless(cx.now);
+        }
+        parts.req.gone = parts.repair.gone();
     }
 
     /// Goes back to the oldest unanswered packet, or gives up.
@@ -251,6 +335,9 @@ impl Completer {
 
     fn go_back(&mut self, parts: &mut Parts<'_>) {
         self.repairing = Some(parts.sq.una());
+        (self.is_gap, self.gone_back) = (false, None);
+        parts.repair.clear();
+        parts.req.gone = 0;
         parts.sq.rewind();
         parts.req.rewound();
         parts.window.on_repeat();
@@ -356,6 +443,9 @@ impl Completer {
             parts.req.end_rnr_delay();
             self.repairing = None;
             self.restart_timer(parts, cx);
+        }
+        if parts.repair.due().is_some_and(|t| cx.now >= t) {
+            self.judge_holes(parts, cx)?;
         }
         if self.deadline.is_none_or(|t| cx.now < t) {
             self.probe_if_due(parts, cx);

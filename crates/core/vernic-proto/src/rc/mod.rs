@@ -7,6 +7,7 @@
 pub(crate) mod completer;
 mod probe;
 mod reads;
+mod repair;
 mod requester;
 pub(crate) mod responder;
 mod window;
@@ -34,6 +35,7 @@ use crate::wqe::{MAX_MESSAGE, SendOp, SendWqe};
 
 use completer::{Completer, Parts};
 use probe::Probe;
+use repair::Repair;
 use requester::{Fatal, Requester};
 use responder::Responder;
 use window::Window;
@@ -47,6 +49,7 @@ pub(crate) struct Rc {
     responder: Responder,
     window: Window,
     probe: Probe,
+    repair: Repair,
     shared_rq: bool,
     is_xrc: bool,
     /// The drained event of SQD is still owed.
@@ -60,6 +63,7 @@ macro_rules! parts {
             req: &mut $self.requester,
             window: &mut $self.window,
             probe: &mut $self.probe,
+            repair: &mut $self.repair,
         }
     };
 }
@@ -71,8 +75,9 @@ impl Rc {
             requester: Requester::default(),
             completer: Completer::default(),
             responder: Responder::new(),
-            window: Window::new(controller),
+            window: Window::new(controller, init.max_window),
             probe: Probe::default(),
+            repair: Repair::default(),
             shared_rq: init.shared_rq,
             is_xrc: init.qp_type != QpType::Rc,
             drain_event_due: false,
@@ -91,6 +96,24 @@ impl Rc {
         retire(&mut self.sq, cx, host);
         self.check_drained(host);
         outcome.map_err(|fatal| self.give_up(cx, fatal, host))
+    }
+
+    /// Writes a packet that the peer misses.
+    #[inline]
+    fn poll_repair(
+        &mut self,
+        cx: &mut Cx<'_>,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Option<usize> {
+        if !self.repair.is_queued() {
+            return None;
+        }
+        let (window, repair) = (&mut self.window, &mut self.repair);
+        let len = self.requester.poll_repair(&self.sq, window, repair, cx, host, buf)?;
+        self.completer.on_sent(&mut parts!(self), cx);
+        self.requester.pace(&self.window, cx.now);
+        Some(len)
     }
 
     /// The peer's answers, or their absence, are the end: of the path if there is an alternate one
@@ -144,6 +167,7 @@ impl Transport for Rc {
         self.responder.forget();
         self.window.reset();
         self.probe = Probe::default();
+        self.repair = Repair::default();
         self.drain_event_due = false;
     }
 
@@ -228,6 +252,9 @@ impl Transport for Rc {
         buf: &mut [u8],
     ) -> Result<Option<Transmit>, Broken> {
         if let Some(len) = self.poll_probe(cx, host, buf) {
+            return Ok(Some(Transmit { len, ah: None }));
+        }
+        if let Some(len) = self.poll_repair(cx, host, buf) {
             return Ok(Some(Transmit { len, ah: None }));
         }
         let mut polled = self.requester.poll(&mut self.sq, &mut self.window, cx, host, buf);
@@ -382,6 +409,7 @@ impl Transport for Rc {
     #[inline]
     fn wants_requests(&self, attr: &QpAttr) -> bool {
         self.is_probing()
+            || self.requester.may_repair(&self.sq, &self.window, &self.repair)
             || self.sq.is_direct()
             || self.requester.is_ready(&self.sq, &self.window, attr.path_mtu.bytes())
     }
@@ -399,7 +427,8 @@ impl Transport for Rc {
     fn next_deadline(&self) -> Option<Time> {
         let earlier =
             |a: Option<Time>, b: Option<Time>| a.zip(b).map_or(a.or(b), |(a, b)| Some(a.min(b)));
-        earlier(self.requester.deadline(), earlier(self.completer.deadline(), self.probe.due()))
+        let answer = earlier(self.completer.deadline(), self.probe.due());
+        earlier(self.requester.deadline(), earlier(answer, self.repair.due()))
     }
 
     #[inline]
@@ -422,7 +451,7 @@ impl Transport for Rc {
     }
 
     fn is_repeating(&self) -> bool {
-        self.sq.next() < self.sq.high()
+        self.sq.next() < self.sq.high() || self.repair.is_queued()
     }
 
     fn silent_since(&self) -> Option<Time> {
@@ -448,6 +477,8 @@ impl Transport for Rc {
         self.requester.stop_waiting();
         self.completer.reset();
         self.probe = Probe::default();
+        self.repair.clear();
+        self.requester.gone = 0;
     }
 
     fn flush(&mut self, cx: &Cx<'_>, host: &mut impl Host) {

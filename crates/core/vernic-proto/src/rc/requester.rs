@@ -9,6 +9,7 @@ use vernic_wire::{Mtu, Service};
 
 use super::probe::{Probe, Repeat};
 use super::reads::Reads;
+use super::repair::Repair;
 use super::window::Window;
 use crate::congestion::Sent;
 use crate::cx::Cx;
@@ -50,6 +51,10 @@ pub(crate) struct Requester {
     pub(super) sends_messages: bool,
     /// Which payload of theirs the peer copies.
     pub(super) rendezvous: Option<RendezvousLimits>,
+    /// The peer keeps what comes ahead of a gap, and is asked to tell what.
+    pub(super) asks_kept: bool,
+    /// Sequence numbers that are not acknowledged and not in the network either.
+    pub(super) gone: u32,
     /// Behind the last part of a message that was sent, since the cursor went back last.
     messages_end: u64,
     /// The same of the last rendezvous.
@@ -82,6 +87,7 @@ impl Requester {
         self.stuck = false;
         self.sends_messages = false;
         self.rendezvous = None;
+        (self.asks_kept, self.gone) = (false, 0);
         (self.messages_end, self.rendezvous_end) = (0, 0);
     }
 
@@ -166,7 +172,10 @@ impl Requester {
             return false;
         }
         match sq.at_cursor() {
-            Some((_, entry)) => !matches!(self.turn(sq, window.size(), entry, mtu), Turn::Wait),
+            Some((_, entry)) => {
+                let size = window.size_with(self.gone);
+                !matches!(self.turn(sq, size, entry, mtu), Turn::Wait)
+            }
             None => false,
         }
     }
@@ -178,7 +187,7 @@ impl Requester {
             return false;
         }
         let Some((_, entry)) = sq.at_cursor() else { return false };
-        matches!(self.turn(sq, window.size(), entry, mtu), Turn::Message)
+        matches!(self.turn(sq, window.size_with(self.gone), entry, mtu), Turn::Message)
     }
 
     /// Writes the next packet, carrying out local operations on the way.
@@ -193,7 +202,7 @@ impl Requester {
         if self.hold.is_some() {
             return Ok(None);
         }
-        let (mtu, size) = (cx.attr.path_mtu.bytes(), window.size());
+        let (mtu, size) = (cx.attr.path_mtu.bytes(), window.size_with(self.gone));
         // Bounded: each round sends and returns, or passes one local request of the queue.
         while let Some((index, &entry)) = sq.at_cursor() {
             let turn = self.turn(sq, size, &entry, mtu);
@@ -362,6 +371,7 @@ impl Requester {
             length,
             position,
             ack_req,
+            asks_kept: self.asks_kept,
         };
         let len = segment.write(cx, host, buf)?;
         self.since_ack_req = if ack_req { 0 } else { self.since_ack_req + 1 };
@@ -402,7 +412,7 @@ impl Requester {
         }
         let Some((index, entry)) = sq.at_cursor() else { return Ok(None) };
         let mtu = cx.attr.path_mtu.bytes();
-        if !matches!(self.turn(sq, window.size(), entry, mtu), Turn::Message) {
+        if !matches!(self.turn(sq, window.size_with(self.gone), entry, mtu), Turn::Message) {
             return Ok(None);
         }
         if !sq.cursor_is_started() {
@@ -471,34 +481,81 @@ impl Requester {
         host: &mut impl Host,
         buf: &mut [u8],
     ) -> Option<usize> {
-        let mtu = cx.attr.path_mtu.bytes();
         // Bounded: a probe has two packets.
         while let Some(repeat) = probe.take() {
             let Some((seq, packets)) = self.repeated(sq, repeat) else { continue };
-            let Some((index, entry)) = sq.holding(seq) else { continue };
-            let number = (seq - entry.first) as u32;
-            let several = !entry.needs_response();
-            let position =
-                if several { Position::of(number, entry.packets) } else { Position::Only };
-            let segment = Segment {
-                service: cx.service,
-                wqe: &entry.wqe,
-                slot: sq.slot(index),
-                psn: sq.psn(seq),
-                dest: cx.attr.dest_qpn,
-                offset: number * mtu,
-                length: length_of(entry, number * mtu, packets, mtu),
-                position,
-                ack_req: several,
-            };
-            if let Ok(len) = segment.write(cx, host, buf) {
-                cx.counters.retransmitted_packets += 1;
-                cx.counters.tx_packets += 1;
-                cx.counters.tx_bytes += len as u64;
+            if let Some(len) = self.write_again(sq, (seq, packets), cx, host, buf) {
                 return Some(len);
             }
         }
         None
+    }
+
+    /// Whether a packet that the peer misses may be sent again now.
+    #[inline]
+    pub(crate) fn may_repair(&self, sq: &SendQueue, window: &Window, repair: &Repair) -> bool {
+        repair.is_queued()
+            && self.hold.is_none()
+            && (sq.in_flight() < u64::from(window.size_with(self.gone))
+                || repair.is_oldest_queued())
+    }
+
+    /// Sends a packet again that the peer misses, if one is due and the window has room. One that
+    /// local memory refuses is left out: going back meets the error in its turn.
+    pub(crate) fn poll_repair(
+        &mut self,
+        sq: &SendQueue,
+        window: &mut Window,
+        repair: &mut Repair,
+        cx: &mut Cx<'_>,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Option<usize> {
+        // Bounded: each hole is taken once.
+        while self.may_repair(sq, window, repair) {
+            let (seq, packets) = repair.take(sq.high(), cx.now)?;
+            self.gone = repair.gone();
+            window.on_repeat_of(seq);
+            if let Some(len) = self.write_again(sq, (seq, u64::from(packets)), cx, host, buf) {
+                window.on_sent(seq, cx.now, Sent { packets, bytes: len as u32, again: true });
+                return Some(len);
+            }
+        }
+        None
+    }
+
+    /// Writes the packet at `seq`, or the READ that asks for so many packets from there on, once
+    /// more.
+    fn write_again(
+        &self,
+        sq: &SendQueue,
+        (seq, packets): (u64, u64),
+        cx: &mut Cx<'_>,
+        host: &mut impl Host,
+        buf: &mut [u8],
+    ) -> Option<usize> {
+        let mtu = cx.attr.path_mtu.bytes();
+        let (index, entry) = sq.holding(seq)?;
+        let number = (seq - entry.first) as u32;
+        let several = !entry.needs_response();
+        let position = if several { Position::of(number, entry.packets) } else { Position::Only };
+        let segment = Segment {
+            service: cx.service,
+            wqe: &entry.wqe,
+            slot: sq.slot(index),
+            psn: sq.psn(seq),
+            dest: cx.attr.dest_qpn,
+            offset: number * mtu,
+            length: length_of(entry, number * mtu, packets, mtu),
+            position,
+            ack_req: several,
+            asks_kept: self.asks_kept,
+        };
+        let len = segment.write(cx, host, buf).ok()?;
+        cx.counters.retransmitted_packets += 1;
+        cx.counters.tx_packets += 1;
+        cx.counters.tx_bytes += len as u64;
+        Some(len)
     }
 
     /// Number of a packet that a probe repeats, and how many responses it asks for; `None` if the
@@ -536,7 +593,7 @@ impl Requester {
 
     /// The same of a packet that does not end its message.
     fn asks_ack_within(&self, sq: &SendQueue, window: &Window, (now, mtu): (Time, u32)) -> bool {
-        let size = window.size();
+        let size = window.size_with(self.gone);
         self.since_ack_req + 1 >= ACK_EVERY.min(size / 4)
             || sq.in_flight() + 1 >= u64::from(size)
             || window.pauses_after(now, mtu)

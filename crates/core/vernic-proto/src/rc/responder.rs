@@ -67,6 +67,8 @@ pub(crate) struct Responder {
     notice: Notice,
     /// Requests ahead of a gap.
     kept: Kept,
+    /// Whether the peer is told which: it has asked.
+    tells: bool,
     /// Credits are not reported for a shared queue (IBTA 9.7.7.2).
     shared_rq: bool,
     /// The communication-established event has been raised.
@@ -87,6 +89,7 @@ impl Responder {
             answers: Answers::default(),
             notice: Notice::None,
             kept: Kept::default(),
+            tells: false,
             shared_rq: false,
             established: false,
             failed: false,
@@ -241,6 +244,12 @@ impl Responder {
             Put::Off
         };
         cx.counters.packets_kept += u64::from(put == Put::Kept);
+        if matches!(put, Put::Kept | Put::Known) {
+            self.tells |= packet.bth().asks_kept();
+            if self.tells && (packet.ack_req() || self.kept.opens_gap(packet.psn())) {
+                self.tell_gap();
+            }
+        }
         if !reported {
             return self.report_gap();
         }
@@ -278,7 +287,27 @@ impl Responder {
         {
             self.notice = Notice::Ack(self.sequence.expected.sub(1));
         }
+        if self.tells && disposition == Disposition::Accepted {
+            self.tell_next_gap();
+        }
         disposition
+    }
+
+    /// The gap has closed, and there may be another one behind it, of which the peer has asked to
+    /// be told.
+    fn tell_next_gap(&mut self) {
+        let expected = self.sequence.expected;
+        if !self.kept.is_empty() && !self.kept.has(expected) {
+            self.sequence.waiting = true;
+            self.tell_gap();
+        }
+    }
+
+    /// Tells of the gap once more: the peer has asked what is kept.
+    fn tell_gap(&mut self) {
+        if matches!(self.notice, Notice::None | Notice::Ack(_)) {
+            self.notice = Notice::SequenceNak;
+        }
     }
 
     /// Whether the state takes requests. The first one in RTR tells that the peer is connected.
@@ -460,7 +489,7 @@ impl Responder {
     /// The gap, if one is left: packets may have come in another order meanwhile.
     fn gap_syndrome(&mut self, host: &mut impl Host) -> (Psn, Syndrome) {
         let Sequence { expected, ahead, .. } = self.sequence;
-        if ahead.is_before(expected) {
+        if ahead.is_before(expected) && self.kept.is_empty() {
             // The next one is to be reported.
             self.sequence.waiting = false;
             (expected.sub(1), self.ack_syndrome(host))
@@ -484,7 +513,12 @@ impl Responder {
         }
         let mut headers = response_headers(cx, response_opcode(cx, Kind::Ack, Position::Only), psn);
         headers.aeth = Some(Aeth { syndrome, msn: self.msn });
-        headers.emit(buf)
+        let end = headers.emit(buf);
+        let is_gap = syndrome == Syndrome::nak(NakCode::PSN_SEQUENCE);
+        if is_gap && self.tells {
+            return end + self.kept.map(psn).emit(&mut buf[end..]);
+        }
+        end
     }
 
     fn write_piece(

@@ -13,24 +13,36 @@ pub(crate) struct Window {
     controller: Controller,
     /// Packet whose acknowledgement is being timed, and when it left.
     sample: Option<(u64, Time)>,
+    /// A round trip that the controller has not been told of.
+    timed: Option<u64>,
+    /// Packets that may be in flight at most.
+    limit: u32,
     /// What the controller was told.
     tally: Tally,
 }
 
 impl Window {
-    pub(crate) fn new(controller: Controller) -> Self {
-        Self { controller, sample: None, tally: Tally::default() }
+    pub(crate) fn new(controller: Controller, limit: u32) -> Self {
+        Self { controller, sample: None, timed: None, limit, tally: Tally::default() }
     }
 
     pub(crate) fn reset(&mut self) {
         self.controller.reset();
-        self.sample = None;
+        (self.sample, self.timed) = (None, None);
     }
 
     /// What the controller was told since the queue pair was created.
     #[inline]
     pub(crate) fn tally(&self) -> &Tally {
         &self.tally
+    }
+
+    /// Packets that may be sent and not acknowledged while so many of them are `gone` from the
+    /// network.
+    #[inline]
+    pub(crate) fn size_with(&self, gone: u32) -> u32 {
+        let size = self.controller.window();
+        if gone == 0 { size } else { size.saturating_add(gone).min(self.limit.max(size)) }
     }
 
     /// Packets that may be in flight.
@@ -82,10 +94,23 @@ impl Window {
         if timed.is_some() {
             self.sample = None;
         }
-        let acked = Acked { packets, limited, round_trip: timed };
+        let acked = Acked { packets, limited, round_trip: timed.or(self.timed.take()) };
         self.tally.acked(acked);
         self.controller.on_ack(now, acked);
         timed
+    }
+
+    /// The peer keeps the packets for which `is_kept`. Returns the round trip in nanoseconds where
+    /// this ends one that was timed.
+    pub(crate) fn on_kept(&mut self, is_kept: impl Fn(u64) -> bool, now: Time) -> Option<u64> {
+        let (_, sent) = self.sample.take_if(|(seq, _)| is_kept(*seq))?;
+        self.timed = Some(now.since(sent));
+        self.timed
+    }
+
+    /// All that was sent again since the last loss proves needless: nothing was lost.
+    pub(crate) fn on_needless(&mut self, now: Time) {
+        self.controller.on_needless(now);
     }
 
     /// A packet was lost; others got through.
@@ -112,6 +137,11 @@ impl Window {
     pub(crate) fn on_cnp(&mut self, now: Time) {
         self.tally.notified();
         self.controller.on_cnp(now);
+    }
+
+    /// Packet `seq` alone is repeated.
+    pub(crate) fn on_repeat_of(&mut self, seq: u64) {
+        self.sample.take_if(|(sample, _)| *sample == seq);
     }
 
     /// A packet is repeated: its acknowledgement may belong to its first copy (Karn).

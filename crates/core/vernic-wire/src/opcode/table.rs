@@ -3,7 +3,7 @@
 //! One line per opcode: constant, value, service, kind, position, extension headers in the order of
 //! the wire, payload rule. The constants of [`Opcode`], the rows of [`OPCODES`] and the offsets all
 //! come from these lines. Values and headers: IBTA table 38; XRC: annex A14; CNP: A17.9.3;
-//! FLUSH and ATOMIC WRITE: annex A19.
+//! FLUSH and ATOMIC WRITE: annex A19. The payload of an ACK is ours: [`KeptMap`](crate::KeptMap).
 
 use super::{
     BTH_LEN, HeaderOffsets, HeaderSet, Kind, Opcode, OpcodeInfo, PayloadRule, Position, Role,
@@ -104,7 +104,7 @@ opcodes! {
     RC_READ_RESPONSE_MIDDLE = 0x0e, Rc, ReadResponse, Middle, [], Any;
     RC_READ_RESPONSE_LAST = 0x0f, Rc, ReadResponse, Last, [AETH], Any;
     RC_READ_RESPONSE_ONLY = 0x10, Rc, ReadResponse, Only, [AETH], Any;
-    RC_ACK = 0x11, Rc, Ack, Only, [AETH], None;
+    RC_ACK = 0x11, Rc, Ack, Only, [AETH], UpTo(128);
     RC_ATOMIC_ACK = 0x12, Rc, AtomicAck, Only, [AETH ATOMIC_ACK], None;
     RC_CMP_SWAP = 0x13, Rc, CmpSwap, Only, [ATOMIC], None;
     RC_FETCH_ADD = 0x14, Rc, FetchAdd, Only, [ATOMIC], None;
@@ -169,7 +169,7 @@ opcodes! {
     XRC_READ_RESPONSE_MIDDLE = 0xae, Xrc, ReadResponse, Middle, [], Any;
     XRC_READ_RESPONSE_LAST = 0xaf, Xrc, ReadResponse, Last, [AETH], Any;
     XRC_READ_RESPONSE_ONLY = 0xb0, Xrc, ReadResponse, Only, [AETH], Any;
-    XRC_ACK = 0xb1, Xrc, Ack, Only, [AETH], None;
+    XRC_ACK = 0xb1, Xrc, Ack, Only, [AETH], UpTo(128);
     XRC_ATOMIC_ACK = 0xb2, Xrc, AtomicAck, Only, [AETH ATOMIC_ACK], None;
     XRC_CMP_SWAP = 0xb3, Xrc, CmpSwap, Only, [XRCETH ATOMIC], None;
     XRC_FETCH_ADD = 0xb4, Xrc, FetchAdd, Only, [XRCETH ATOMIC], None;

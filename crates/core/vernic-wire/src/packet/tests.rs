@@ -119,10 +119,11 @@ fn a_payload_that_the_opcode_forbids_is_rejected_on_answers_and_left_to_the_resp
     for opcode in known().filter(|opcode| opcode.info().payload != PayloadRule::Any) {
         let mut bytes = packet(opcode);
         let len = match opcode.info().payload {
-            PayloadRule::Exactly(n) => n + 4,
+            PayloadRule::Exactly(n) | PayloadRule::UpTo(n) => n + 4,
             _ => 4,
         };
-        bytes.extend_from_slice(&[0; 4]);
+        let end = usize::from(opcode.info().header_len) + usize::from(len);
+        bytes.resize(end, 0);
         match Packet::parse(&bytes) {
             Ok(parsed) => assert!(opcode.info().is_request() && !parsed.payload_fits(), "{opcode}"),
             Err(error) => {

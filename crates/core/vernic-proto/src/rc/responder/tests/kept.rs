@@ -2,6 +2,7 @@
 
 use super::*;
 use Disposition::{Accepted, Kept};
+use vernic_wire::KeptMap;
 
 const GAP: Disposition = Disposition::Nak(ErrorClass::PsnSequence);
 
@@ -176,4 +177,55 @@ fn a_reset_forgets_what_was_kept_and_keeps_on_keeping() {
     t.take(write_only(102, 8));
     t.take(write_only(101, 8));
     assert_eq!(t.take_kept(), [Accepted]);
+}
+
+/// The map that the next response carries.
+fn map_of(t: &mut Rig) -> KeptMap {
+    let bytes = t.poll().unwrap();
+    let packet = Packet::parse(&bytes).unwrap();
+    assert_eq!(packet.aeth().unwrap().syndrome, Syndrome::nak(NakCode::PSN_SEQUENCE));
+    KeptMap::parse(packet.payload())
+}
+
+fn asking(mut request: Request) -> Request {
+    request.headers.bth.reserved7 = Bth::ASKS_KEPT;
+    request
+}
+
+#[test]
+fn who_asks_is_told_what_is_kept_with_each_new_gap_and_each_ack_request() {
+    let mut t = Rig::new();
+    t.keep(64, 10_000);
+    assert_eq!(t.take(asking(write_only(102, 8)).without_ack_req()), GAP);
+    let map = map_of(&mut t);
+    assert!(map.has(2) && map.count() == 1, "{map}");
+    // Nothing new, and not asked for.
+    assert_eq!(t.take(asking(write_only(103, 8)).without_ack_req()), Kept);
+    assert_eq!(t.responses(), [""; 0]);
+    // Another packet is missing.
+    assert_eq!(t.take(asking(write_only(105, 8)).without_ack_req()), Kept);
+    assert_eq!(map_of(&mut t).count(), 3);
+    assert_eq!(t.take(asking(write_only(106, 8))), Kept);
+    assert_eq!(map_of(&mut t).newest(), 6);
+    // A copy asks too: the first answer may be lost.
+    t.take(asking(write_only(106, 8)));
+    assert_eq!(map_of(&mut t).newest(), 6);
+    t.take(asking(write_only(101, 8)));
+    assert_eq!(map_of(&mut t).count(), 5);
+    // The gap closes to the next one, which is told at once.
+    t.take(asking(write_only(100, 8)).without_ack_req());
+    assert_eq!(t.take_kept(), [Accepted, Accepted, Accepted]);
+    let map = map_of(&mut t);
+    assert!(map.has(1) && map.has(2) && map.newest() == 2, "{map}");
+    assert_eq!(t.take(asking(write_only(107, 8))), Kept);
+}
+
+#[test]
+fn who_does_not_ask_is_told_nothing_that_the_standard_has_not() {
+    let mut t = Rig::new();
+    t.keep(64, 10_000);
+    t.take(write_only(101, 8));
+    assert_eq!(t.responses(), ["RC_ACK 100 nak PSN_SEQUENCE msn=0"]);
+    t.take(write_only(103, 8));
+    assert_eq!(t.responses(), [""; 0]);
 }
