@@ -195,8 +195,8 @@ pub struct DeviceCounters {
     /// Tail-loss probes: no response came for some round trips, and the oldest and newest packet in
     /// flight were sent again.
     pub tail_probes: u64,
-    /// Packets that came ahead of a lost one and were kept. Those for which there was no room are
-    /// counted as dropped (`drop_no_keep_room`).
+    /// Packets that came ahead of a lost one and were kept, but for the first of them, which counts
+    /// as a NAK. Those for which there was no room are counted as dropped (`drop_no_keep_room`).
     pub packets_kept: u64,
     /// Packets of these that were handled after the lost one had come: their sender did not need to
     /// repeat them.

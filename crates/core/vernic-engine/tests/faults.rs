@@ -96,6 +96,31 @@ fn writes_reads_and_atomics_are_exact_over_a_lossy_path() {
 }
 
 #[test]
+fn what_comes_ahead_of_a_lost_packet_is_kept_unless_that_is_turned_off() {
+    for selective in ["on", "off"] {
+        let setup = Setup { mtu: Mtu::B1024, ..Setup::default() };
+        let [a, b] = [1, 2].map(|seed| {
+            let mut config = faulty(&format!("loss=0.02,seed={seed}"));
+            config.set("selective_recovery", selective).unwrap();
+            config
+        });
+        let t = Pair::with(Service::Rc, setup, a, b);
+        let data = pattern(60_000, 7);
+        t.a.fill(0, &data);
+        for n in 0..40 {
+            let sge = [t.a.sge(0, 60_000)];
+            t.a_qp.post_send(&[wr(n, SendOp::Write(t.b.remote(0)), &sge)]).unwrap();
+            let wcs = t.a.wait_beside(1, || t.b.context.progress());
+            assert_eq!(wcs[0].status, WcStatus::Success, "{:?}", t.a_qp.explain());
+        }
+        assert_eq!(t.b.bytes(0, data.len()), data);
+        let counters = t.b.context.counters();
+        let kept = counters.packets_kept > 0 && counters.kept_packets_handled > 0;
+        assert_eq!(kept, selective == "on", "{counters}");
+    }
+}
+
+#[test]
 fn probes_find_losses_long_before_the_ack_timeout_and_the_device_counts_them() {
     let setup = Setup { mtu: Mtu::B1024, timeout: AckTimeout::new(20), ..Setup::default() };
     let [a, b] = [1, 2].map(|seed| faulty(&format!("loss=0.2,seed={seed}")));
