@@ -5,7 +5,7 @@
 //! [`SendQueue`]'s, shared with the completer.
 
 use vernic_wire::opcode::Position;
-use vernic_wire::{Mtu, Service};
+use vernic_wire::{Headers, Mtu, Service};
 
 use super::probe::{Probe, Repeat};
 use super::reads::Reads;
@@ -596,7 +596,7 @@ impl Requester {
         let size = window.size_with(self.gone);
         self.since_ack_req + 1 >= ACK_EVERY.min(size / 4)
             || sq.in_flight() + 1 >= u64::from(size)
-            || window.pauses_after(now, mtu)
+            || window.pauses_after(now, mtu + Headers::MAX_LEN as u32)
     }
 }
 
