@@ -64,14 +64,23 @@ fn a_repeated_packet_that_is_lost_again_is_missed_by_what_was_sent_later() {
 /// Virtual microseconds that 80 SENDs of 64 KiB take, 40 at a time, at 1 Gbit/s, and how many of
 /// their packets were repeated.
 fn time_of_sends(config: PairConfig) -> (u64, u64) {
+    time_of(false, config)
+}
+
+/// Time of so many SENDs or READs, likewise.
+fn time_of(are_reads: bool, config: PairConfig) -> (u64, u64) {
     let config =
         PairConfig { timeout: 14, retry_cnt: 7, window: 1024, ns_per_kib: 8_192, ..config };
     let mut t = RcPair::with(config);
     let mut nanos = 0;
     for _ in 0..2 {
         for _ in 0..40 {
-            t.b.post_recv(1 << 16);
-            t.a.post_send(1 << 16);
+            if are_reads {
+                t.a.post_read(1 << 16);
+            } else {
+                t.b.post_recv(1 << 16);
+                t.a.post_send(1 << 16);
+            }
         }
         t.run_untold();
         nanos += t.took_nanos();
@@ -87,6 +96,40 @@ fn losses_cost_the_packets_that_were_lost() {
     // 5 % of 5120, and of what repeats these; with the window that was sent again at first.
     assert!((256..700).contains(&few) && all > 4000, "{few}, {all}");
     assert!(with * 5 < without * 2, "{with} us, {without} us");
+}
+
+#[test]
+fn a_lost_response_is_asked_for_again_and_what_follows_it_is_kept() {
+    let mut t = RcPair::with(PairConfig { timeout: 14, keeps: true, ..PairConfig::default() });
+    t.a.post_read(3 * 1024);
+    t.a.post_read(2 * 1024);
+    t.wire.lose_response(Psn::new(1));
+    t.run(expect![[r#"
+        A->B READ_REQUEST psn=0
+        A->B READ_REQUEST psn=3
+        B->A READ_RESPONSE_FIRST psn=0
+        B->A READ_RESPONSE_MIDDLE psn=1 LOST
+        B->A READ_RESPONSE_LAST psn=2
+        B->A READ_RESPONSE_FIRST psn=3
+        B->A READ_RESPONSE_LAST psn=4
+        A->B READ_REQUEST psn=1
+        B->A READ_RESPONSE_FIRST psn=1
+        B->A READ_RESPONSE_LAST psn=2
+        A wc 0 Read Success
+        A wc 1 Read Success"#]]);
+    assert!(t.memory_is_right());
+}
+
+#[test]
+fn reads_bear_losses_and_changes_of_order() {
+    let lossy = PairConfig { loss: 50_000, delay: 5 * MS, ..PairConfig::default() };
+    let unsteady = PairConfig { delay: 15 * MS, spread: 10 * MS, ..PairConfig::default() };
+    for (path, times) in [(lossy, 3), (unsteady, 10)] {
+        let (without, all) = time_of(true, path.clone());
+        let (with, few) = time_of(true, PairConfig { keeps: true, ..path });
+        assert!(few * 2 < all, "{few}, {all}");
+        assert!(with * times < without * 2, "{with} us, {without} us");
+    }
 }
 
 #[test]

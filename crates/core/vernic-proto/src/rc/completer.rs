@@ -16,6 +16,7 @@ use crate::cx::Cx;
 use crate::disposition::{Disposition, DropReason};
 use crate::error::{Cause, RemoteRange, WcStatus, requester_status};
 use crate::host::Host;
+use crate::kept::{Keeping, Kept, Put};
 use crate::message::PartAck;
 use crate::sq::{Entry, SendQueue};
 use crate::time::Time;
@@ -58,6 +59,8 @@ pub(crate) struct Completer {
     echo_at: Option<Time>,
     /// How often that moved the ACK timeout since the last progress.
     echoes: u32,
+    /// Responses ahead of a missing one.
+    kept: Kept,
 }
 
 /// The send side's parts, for the length of one call.
@@ -73,8 +76,16 @@ pub(crate) struct Parts<'a> {
 pub(crate) type Outcome = Result<Disposition, Fatal>;
 
 impl Completer {
+    /// Forgets everything but how much may be kept.
     pub(crate) fn reset(&mut self) {
-        *self = Self::default();
+        let mut kept = std::mem::take(&mut self.kept);
+        kept.clear();
+        *self = Self { kept, ..Self::default() };
+    }
+
+    /// Keeps responses ahead of a missing one from now on, within these bounds.
+    pub(crate) fn set_keeping(&mut self, keeping: Option<Keeping>) {
+        self.kept.set(keeping);
     }
 
     pub(crate) fn deadline(&self) -> Option<Time> {
@@ -99,7 +110,7 @@ impl Completer {
         &mut self,
         parts: &mut Parts<'_>,
         cx: &mut Cx<'_>,
-        packet: &Packet<'_>,
+        (packet, is_peer): (&Packet<'_>, bool),
         host: &mut impl Host,
     ) -> Outcome {
         let seq = parts.sq.extend(packet.psn());
@@ -115,7 +126,16 @@ impl Completer {
                 cx.counters.acks_received += 1;
                 self.handle_ack(parts, cx, seq, aeth, packet.payload())
             }
-            Kind::ReadResponse | Kind::AtomicAck => self.handle_data(parts, cx, seq, packet, host),
+            Kind::ReadResponse | Kind::AtomicAck => {
+                if is_peer && self.keep(parts, cx, seq, packet)? {
+                    return Ok(Disposition::Kept);
+                }
+                let disposition = self.handle_data(parts, cx, seq, packet, host)?;
+                if disposition == Disposition::Accepted && !self.kept.is_empty() {
+                    self.handle_kept(parts, cx, host)?;
+                }
+                Ok(disposition)
+            }
             _ => Ok(Disposition::Drop(DropReason::UnknownOpcode)),
         }
     }
@@ -153,6 +173,10 @@ impl Completer {
                     return Ok(Disposition::Duplicate);
                 }
                 take_credits(parts.req, aeth);
+                if parts.repair.misses(parts.sq.una()) && parts.sq.plain_until(seq + 1) <= seq {
+                    // The missing response is asked for.
+                    return Ok(Disposition::Drop(DropReason::ResponseAhead));
+                }
                 self.acknowledge(parts, cx, seq + 1)
             }
             AethCode::RnrNak(timer) => self.handle_rnr(parts, cx, seq, (aeth, timer)),
@@ -217,6 +241,12 @@ impl Completer {
 
     fn implied_nak(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>) -> Outcome {
         if self.repairing == Some(parts.sq.una()) {
+            return Ok(Disposition::Drop(DropReason::ResponseAhead));
+        }
+        if parts.repair.misses(parts.sq.una()) {
+            // It is asked for, and counted; now something behind it is missing too.
+            self.go_back(parts);
+            self.restart_timer(parts, cx);
             return Ok(Disposition::Drop(DropReason::ResponseAhead));
         }
         cx.counters.implied_naks += 1;
@@ -391,6 +421,69 @@ impl Completer {
         let (status, class) = requester_status(code);
         let asked = parts.sq.holding(seq).and_then(|(_, entry)| RemoteRange::of(&entry.wqe));
         Err(Fatal { status, cause: Cause::RemoteNak { class, asked } })
+    }
+
+    /// Keeps a response if one before it is missing, and asks for that alone. Not while the
+    /// requester waits or goes back, which asks for all of it.
+    fn keep(
+        &mut self,
+        parts: &mut Parts<'_>,
+        cx: &mut Cx<'_>,
+        seq: u64,
+        packet: &Packet<'_>,
+    ) -> Result<bool, Fatal> {
+        let reached = parts.sq.plain_until(seq);
+        let goes_on = parts.sq.next() > reached && !parts.req.is_rnr_delayed();
+        if reached >= seq || !goes_on || cx.attr.retry_cnt == 0 {
+            return Ok(false);
+        }
+        let missing = parts.sq.psn(reached);
+        if self.kept.put(missing, packet.psn(), packet.as_bytes()) != Put::Kept {
+            return Ok(false);
+        }
+        cx.counters.packets_kept += 1;
+        if reached > parts.sq.una() {
+            self.progress(parts, cx, reached);
+        }
+        self.miss_response(parts, cx)?;
+        Ok(true)
+    }
+
+    /// The oldest response is missing, and others came: the rest of its READ is asked for, unless
+    /// it comes by itself.
+    fn miss_response(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>) -> Result<(), Fatal> {
+        let una = parts.sq.una();
+        if self.repairing == Some(una) {
+            return Ok(());
+        }
+        let packets = parts.req.reads.end_of(una).map_or(1, |end| (end - una) as u32);
+        if !parts.repair.on_missing(una, packets, cx.now) {
+            return Ok(());
+        }
+        cx.counters.implied_naks += 1;
+        self.judge_holes(parts, cx)
+    }
+
+    /// Handles the responses that were kept and are next.
+    #[cold]
+    fn handle_kept(
+        &mut self,
+        parts: &mut Parts<'_>,
+        cx: &mut Cx<'_>,
+        host: &mut impl Host,
+    ) -> Result<(), Fatal> {
+        // Bounded: so many are kept.
+        while let Some(kept) = self.kept.take(parts.sq.psn(parts.sq.una())) {
+            let Ok(packet) = Packet::parse(kept.bytes()) else { continue };
+            cx.counters.kept_packets_handled += 1;
+            self.handle_data(parts, cx, parts.sq.una(), &packet, host)?;
+        }
+        let next = parts.sq.una();
+        let is_sent = next < parts.sq.next() && parts.req.reads.end_of(next).is_some();
+        if is_sent && !self.kept.is_empty() {
+            self.miss_response(parts, cx)?;
+        }
+        Ok(())
     }
 
     /// A response with data, or an empty one. It implies an ACK of everything before it.

@@ -213,11 +213,13 @@ impl Transport for Rc {
         if packet.info().is_request() {
             return Ok(self.responder.handle_request(cx, packet, meta.is_peer, host));
         }
+        let packet = (packet, meta.is_peer);
         let outcome = self.completer.handle_response(&mut parts!(self), cx, packet, host);
         self.after_answer(outcome, cx, host)
     }
 
     fn set_keeping(&mut self, keeping: Option<Keeping>) {
+        self.completer.set_keeping(keeping.clone());
         self.responder.set_keeping(keeping);
     }
 

@@ -179,6 +179,23 @@ impl Repair {
         true
     }
 
+    /// The response with the number `una` is missing, and the rest of its READ takes so many
+    /// numbers. Returns whether that is news.
+    pub(crate) fn on_missing(&mut self, una: u64, packets: u32, now: Time) -> bool {
+        let known = self.misses(una);
+        if !known {
+            self.una = una;
+            self.holes.insert(0, Hole { seq: una, packets, seen: now, state: State::Seen });
+        }
+        !known
+    }
+
+    /// Whether the oldest of all, `una`, is known to be missing.
+    #[inline]
+    pub(crate) fn misses(&self, una: u64) -> bool {
+        self.holes.first().is_some_and(|hole| hole.seq == una)
+    }
+
     /// Everything before `una` is acknowledged.
     pub(crate) fn on_progress(&mut self, una: u64, now: Time) {
         self.una = una;
