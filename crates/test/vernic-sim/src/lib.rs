@@ -59,6 +59,11 @@
 //!
 //! That the oracle can fail is tested: [`Mutation`] breaks the host or the network on purpose.
 //!
+//! # Networks
+//! [`network`] is another kind of run: thousands of hosts with real queue pairs, over switches that
+//! queue, mark and pause. It judges nothing; it measures what congestion controls do
+//! (`docs/sim-net.md`).
+//!
 //! # Limits
 //! Two ends per connection (no multicast); one path; keys and completion queues are the engine's
 //! and are modelled, not tested, here.
@@ -83,6 +88,7 @@ mod lifecycle;
 mod local;
 mod memory;
 mod net;
+pub mod network;
 mod notify;
 mod order;
 pub mod pair;

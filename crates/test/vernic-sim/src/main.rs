@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 #![allow(clippy::print_stdout, reason = "its output is what it is for")]
 
+mod simnet;
 mod tree;
 
 use std::num::NonZero;
@@ -11,14 +12,18 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
-use clap::Parser;
+use clap::{Parser, Subcommand};
 use vernic_sim::{Count, Cover, Plan, Report, fabric, iwarp, run};
 
+use crate::simnet::{NetArgs, run_net};
 use crate::tree::{TreeArgs, run_tree};
 
 /// Deterministic simulation of the Vernic protocol core under every fault at once.
 #[derive(Debug, Parser)]
+#[command(args_conflicts_with_subcommands = true)]
 struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// How many seeds to run.
     #[arg(long, default_value_t = 1000)]
     seeds: u64,
@@ -47,8 +52,18 @@ struct Args {
     keep_going: bool,
 }
 
+/// What is run instead of seeds.
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Compare congestion controllers on networks of up to thousands of hosts.
+    Net(Box<NetArgs>),
+}
+
 fn main() -> ExitCode {
     let args = Args::parse();
+    if let Some(Command::Net(args)) = &args.command {
+        return run_net(args);
+    }
     if let Some(shape) = args.tree.tree {
         return run_tree(&args.tree, shape, args.seed.unwrap_or(args.first));
     }
@@ -121,6 +136,13 @@ impl Kind {
             Self::Fabric => "--fabric",
         }
     }
+}
+
+/// Returns the seconds that this thread has had a processor, as Linux tells it; else 0.
+fn processor_s() -> f64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    let nanos = text.split(' ').next().and_then(|text| text.parse::<f64>().ok());
+    nanos.map_or(0.0, |nanos| nanos * 1e-9)
 }
 
 /// What seeds exercised, one or many.

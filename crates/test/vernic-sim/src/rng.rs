@@ -65,6 +65,12 @@ impl Rng {
         self.below(100) < u64::from(percent)
     }
 
+    /// A number from 0 to below 1, one of 2^53.
+    pub(crate) fn unit(&mut self) -> f64 {
+        const STEP: f64 = 1.0 / (1_u64 << 53) as f64;
+        (self.word() >> 11) as f64 * STEP
+    }
+
     /// One of `items`, which must not be empty.
     pub(crate) fn pick<T: Copy>(&mut self, items: &[T]) -> T {
         items[self.below(items.len() as u64) as usize]

@@ -6,6 +6,8 @@ use std::time::Instant;
 use clap::Args;
 use vernic_sim::fabric::{Plan, TreeOptions, run};
 
+use crate::processor_s;
+
 /// Options of a large fabric.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct TreeArgs {
@@ -76,13 +78,6 @@ pub(crate) fn run_tree(args: &TreeArgs, shape: Shape, seed: u64) -> ExitCode {
         }
         None => ExitCode::SUCCESS,
     }
-}
-
-/// Returns the seconds that this thread has had a processor, as Linux tells it; else 0.
-fn processor_s() -> f64 {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    let nanos = text.split(' ').next().and_then(|text| text.parse::<f64>().ok());
-    nanos.map_or(0.0, |nanos| nanos * 1e-9)
 }
 
 /// Returns the most memory that this process had, as Linux tells it.

@@ -1,0 +1,103 @@
+//! The simulator at scale: thousands of hosts, real queue pairs, simulated switches.
+//!
+//! Owns no protocol. Each flow is a connection of two [`vernic_proto::Qp`], which write and read
+//! real headers; what is simulated is the network between them, and that in detail enough to
+//! compare congestion controllers: shared buffers, marks of ECN, PFC, ECMP, delays and rates,
+//! store and forward. Called by the command `vernic-sim net`. A run depends on its seed and
+//! nothing else.
+//!
+//! ```text
+//!   load, ring --> world <--> hosts: ends (Qp + device), one link each
+//!   (what begins)    |           |  poll: headers          ^ parse, handle
+//!                    |           v                         |
+//!        measure <---+       forward: ports, buffers, marks, packets in a slab
+//!           |                    ^
+//!   report, picture          topology, routes       events: a timing wheel
+//! ```
+//! The page `docs/sim-net.md` says what is modelled, and how far.
+//!
+//! # Payload is virtual
+//! A queue pair asks its [`Host`](vernic_proto::Host) to fill the payload in, and to store it.
+//! Here the host does neither, so a packet is its first 32 bytes and its length. The machine sees
+//! packets of the full length all the same.
+//!
+//! # Limits
+//! One traffic class. PFC frames take no time of the link that they are sent by. ECN and PFC look
+//! at bytes of frames, without preamble. Hosts take packets as fast as they come.
+
+mod algo;
+mod end;
+mod events;
+mod forward;
+mod hosts;
+mod link;
+mod load;
+mod measure;
+mod packet;
+mod picture;
+mod report;
+mod ring;
+mod routes;
+mod sizes;
+mod switch;
+#[cfg(test)]
+mod tests;
+mod topology;
+mod units;
+mod world;
+
+use vernic_proto::congestion::Algorithm;
+use vernic_wire::Mtu;
+
+pub use algo::algorithm;
+pub use load::{Planned, Traffic};
+pub use report::Report;
+pub use sizes::Sizes;
+pub use switch::Ecn;
+pub use topology::Shape;
+pub use units::{Rate, bytes, nanos};
+
+/// What a run is made of.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The shape of the network.
+    pub topology: Shape,
+    /// Hosts that take part; all if left out.
+    pub hosts: Option<u32>,
+    /// The congestion control of all queue pairs.
+    pub algorithm: Algorithm,
+    /// What hosts send.
+    pub traffic: Traffic,
+    /// The part of the hosts' links that random flows ask for.
+    pub load_factor: f64,
+    /// Bytes of a flow of `incast` and `pairs`, or of the vector of `allreduce`.
+    pub bytes: Option<u64>,
+    /// Where all chance descends from.
+    pub seed: u64,
+    /// Simulated time in nanoseconds.
+    pub time_nanos: u64,
+    /// The rate of hosts' links.
+    pub rate: Rate,
+    /// The delay of a link in nanoseconds, from end to end.
+    pub delay_nanos: u64,
+    /// Payload bytes of a packet.
+    pub mtu: Mtu,
+    /// Bytes of a switch's buffer.
+    pub buffer: u64,
+    /// Marks of ECN.
+    pub ecn: Option<Ecn>,
+    /// Whether switches pause rather than drop.
+    pub pfc: bool,
+    /// Whether queue pairs keep what comes ahead of a gap (`selective_recovery`).
+    pub keep: bool,
+}
+
+/// Runs a network.
+///
+/// # Errors
+/// Values that do not go together, in words.
+pub fn run(setup: &Setup) -> Result<Report, String> {
+    let mut world = world::World::new(setup)?;
+    world.run();
+    Ok(Report::new(setup, &world))
+}
