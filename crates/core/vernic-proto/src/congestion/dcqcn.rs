@@ -38,7 +38,7 @@ params! {
     rpg_byte_reset: 10_000_000, 0..=u32::MAX, "bytes";
     /// Steps of fast recovery.
     rpg_threshold: 5, 1..=31, "steps";
-    /// The largest rate, at which pacing ends; 0 takes the port's.
+    /// The largest rate, at which pacing ends; 0 is 400 Gb/s.
     rpg_max_rate: 0, 0..=1_000_000, "Mb/s";
     /// What an additive step adds to the target rate; 0 is a 1,024th of the target rate.
     rpg_ai_rate: 0, 0..=1_000_000, "Mb/s";
@@ -69,7 +69,7 @@ params! {
     min_time_between_cnps: 50, 0..=1_000_000, "us";
 }
 
-/// The largest rate where neither a parameter nor the port says one: 400 Gb/s.
+/// The largest rate where no parameter says one: 400 Gb/s.
 const FASTEST: Rate = 400_000 * MEGABIT;
 
 /// Alpha is a fraction of this.
