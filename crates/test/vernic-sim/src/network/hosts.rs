@@ -19,7 +19,7 @@ use super::units::PICOS;
 /// Transport bytes of the longest packet: 4096 of payload, and all headers.
 const LONGEST: usize = 4096 + 64;
 
-/// What queue pairs keep of packets ahead of a gap: packets of each, and bytes of all of a host. The
+/// What queue pairs keep of packets ahead of a gap: packets of each, bytes of all of a host. The
 /// defaults of `VERNIC_KEEP_PACKETS` and `VERNIC_KEEP_BYTES`.
 const KEPT_PACKETS: u32 = 1024;
 const KEPT_BYTES: usize = 8 << 20;

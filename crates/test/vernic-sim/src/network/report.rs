@@ -2,9 +2,10 @@
 
 use std::fmt::{self, Display, Formatter};
 
-use super::Setup;
+use super::load::Traffic;
 use super::measure::{Bin, Depths, Span};
 use super::picture::Lines;
+use super::setup::Setup;
 use super::units::PICOS;
 use super::world::{FlowTally, World};
 
@@ -229,13 +230,13 @@ fn title(setup: &Setup, world: &World) -> String {
         members.len()
     };
     let load = match &setup.traffic {
-        super::Traffic::Flows(_) => "a list of flows".to_owned(),
-        super::Traffic::Sizes(_) => format!("flows of a file at {}", setup.load_factor),
-        super::Traffic::WebSearch => format!("websearch at {}", setup.load_factor),
-        super::Traffic::Hadoop => format!("hadoop at {}", setup.load_factor),
-        super::Traffic::AllReduce => "allreduce".to_owned(),
-        super::Traffic::Incast => "incast".to_owned(),
-        super::Traffic::Pairs => "pairs".to_owned(),
+        Traffic::Flows(_) => "a list of flows".to_owned(),
+        Traffic::Sizes(_) => format!("flows of a file at {}", setup.load_factor),
+        Traffic::WebSearch => format!("websearch at {}", setup.load_factor),
+        Traffic::Hadoop => format!("hadoop at {}", setup.load_factor),
+        Traffic::AllReduce => "allreduce".to_owned(),
+        Traffic::Incast => "incast".to_owned(),
+        Traffic::Pairs => "pairs".to_owned(),
     };
     format!(
         "{}, {members} hosts, {} switches, {}, {}, {load}, PFC {}, {} ms, seed {}",

@@ -5,7 +5,6 @@
 
 use vernic_wire::Mtu;
 
-use super::Setup;
 use super::algo::at_rate;
 use super::end::{Terms, end_of};
 use super::events::{Event, Events};
@@ -16,6 +15,7 @@ use super::measure::Measures;
 use super::packet::Parcel;
 use super::ring::Ring;
 use super::routes::flow_hash;
+use super::setup::Setup;
 use super::topology::Topology;
 use super::units::PICOS;
 use crate::rng::Rng;
