@@ -61,6 +61,8 @@ pub(crate) struct Completer {
     echoes: u32,
     /// Responses ahead of a missing one.
     kept: Kept,
+    /// Something is missing or was repeated, at the peer or here: one look for the usual case.
+    is_open: bool,
 }
 
 /// The send side's parts, for the length of one call.
@@ -127,7 +129,7 @@ impl Completer {
                 self.handle_ack(parts, cx, seq, aeth, packet.payload())
             }
             Kind::ReadResponse | Kind::AtomicAck => {
-                if is_peer && self.keep(parts, cx, seq, packet)? {
+                if is_peer && seq > parts.sq.una() && self.keep(parts, cx, seq, packet)? {
                     return Ok(Disposition::Kept);
                 }
                 let disposition = self.handle_data(parts, cx, seq, packet, host)?;
@@ -173,7 +175,10 @@ impl Completer {
                     return Ok(Disposition::Duplicate);
                 }
                 take_credits(parts.req, aeth);
-                if parts.repair.misses(parts.sq.una()) && parts.sq.plain_until(seq + 1) <= seq {
+                if self.is_open
+                    && parts.repair.misses(parts.sq.una())
+                    && parts.sq.plain_until(seq + 1) <= seq
+                {
                     // The missing response is asked for.
                     return Ok(Disposition::Drop(DropReason::ResponseAhead));
                 }
@@ -191,7 +196,9 @@ impl Completer {
     fn acknowledge(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>, limit: u64) -> Outcome {
         let before = parts.sq.una();
         // It was asked for one packet, and has others that it was not sent again.
-        parts.req.asks_kept |= self.is_gap && parts.sq.next() < limit;
+        if self.is_gap && parts.sq.next() < limit {
+            parts.req.asks_kept = true;
+        }
         let reached = parts.sq.plain_until(limit);
         if reached > before {
             self.progress(parts, cx, reached);
@@ -213,7 +220,7 @@ impl Completer {
             parts.probe.on_round_trip(nanos);
             parts.repair.on_round_trip(nanos);
         }
-        if parts.req.gone > 0 || parts.repair.due().is_some() || self.gone_back.is_some() {
+        if self.is_open {
             self.repaired(parts, cx, una);
         }
         parts.probe.on_progress();
@@ -285,7 +292,7 @@ impl Completer {
             return Ok(Disposition::Accepted);
         }
         self.repeat(parts, cx, |tries| Cause::SequenceNak { tries })?;
-        (self.is_gap, self.gone_back) = (true, Some((cx.now, seq)));
+        (self.is_gap, self.gone_back, self.is_open) = (true, Some((cx.now, seq)), true);
         Ok(Disposition::Accepted)
     }
 
@@ -299,7 +306,6 @@ impl Completer {
         if parts.sq.next() < parts.sq.high() {
             parts.sq.resume();
         }
-        self.repairing = None;
         let is_kept = |seq: u64| seq > una && map.has((seq - una).min(u64::from(u32::MAX)) as u32);
         if let Some(nanos) = parts.window.on_kept(is_kept, cx.now) {
             parts.probe.on_round_trip(nanos);
@@ -313,6 +319,7 @@ impl Completer {
 
     /// Decides what of that which the peer misses is lost, or gives up.
     fn judge_holes(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>) -> Result<(), Fatal> {
+        self.is_open = true;
         let verdict = parts.repair.judge(cx.now);
         if parts.repair.take_needless() {
             parts.window.on_needless(cx.now);
@@ -321,7 +328,8 @@ impl Completer {
         if verdict.lost {
             parts.window.on_loss(cx.now);
         }
-        if verdict.oldest {
+        // To have gone back to it was a retry already.
+        if verdict.oldest && self.repairing != Some(parts.sq.una()) {
             self.retries += 1;
             self.trouble_since.get_or_insert(cx.now);
             if self.retries > u32::from(cx.attr.retry_cnt) {
@@ -343,6 +351,8 @@ impl Completer {
             parts.window.on_needless(cx.now);
         }
         parts.req.gone = parts.repair.gone();
+        let is_repairing = parts.req.gone > 0 || parts.repair.due().is_some();
+        self.is_open = is_repairing || self.gone_back.is_some();
     }
 
     /// Goes back to the oldest unanswered packet, or gives up.
@@ -425,6 +435,7 @@ impl Completer {
 
     /// Keeps a response if one before it is missing, and asks for that alone. Not while the
     /// requester waits or goes back, which asks for all of it.
+    #[cold]
     fn keep(
         &mut self,
         parts: &mut Parts<'_>,

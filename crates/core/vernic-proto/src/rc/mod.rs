@@ -411,7 +411,8 @@ impl Transport for Rc {
     #[inline]
     fn wants_requests(&self, attr: &QpAttr) -> bool {
         self.is_probing()
-            || self.requester.may_repair(&self.sq, &self.window, &self.repair)
+            || (self.repair.is_queued()
+                && self.requester.may_repair(&self.sq, &self.window, &self.repair))
             || self.sq.is_direct()
             || self.requester.is_ready(&self.sq, &self.window, attr.path_mtu.bytes())
     }

@@ -492,7 +492,7 @@ impl Requester {
     }
 
     /// Whether a packet that the peer misses may be sent again now.
-    #[inline]
+    #[cold]
     pub(crate) fn may_repair(&self, sq: &SendQueue, window: &Window, repair: &Repair) -> bool {
         repair.is_queued()
             && self.hold.is_none()

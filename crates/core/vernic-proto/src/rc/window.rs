@@ -94,7 +94,10 @@ impl Window {
         if timed.is_some() {
             self.sample = None;
         }
-        let acked = Acked { packets, limited, round_trip: timed.or(self.timed.take()) };
+        let mut acked = Acked { packets, limited, round_trip: timed };
+        if timed.is_none() && self.timed.is_some() {
+            acked.round_trip = self.timed.take();
+        }
         self.tally.acked(acked);
         self.controller.on_ack(now, acked);
         timed
