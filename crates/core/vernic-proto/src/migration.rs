@@ -11,9 +11,10 @@
 //! ```
 //!
 //! The bit MigReq of all packets that leave is 1 in Migrated, and 0 in Rearm and Armed. So two ends
-//! arm each other by whatever they send. A packet with MigReq 1 that comes by the alternate path
-//! says that the peer has migrated, and this end follows it. That is so in Rearm too: the peer was
-//! armed, by a packet of this end, and only its own packets were lost.
+//! arm each other by whatever they send. What travels without packets has no such bit, so a queue
+//! pair that was asked for Rearm sends packets alone from then on. A packet with MigReq 1 that
+//! comes by the alternate path says that the peer has migrated, and this end follows it. That is so
+//! in Rearm too: the peer was armed, by a packet of this end, and only its own packets were lost.
 //!
 //! [`Qp`](crate::Qp) owns a [`Migration`] and calls [`Migration::wanted`] in a modify.
 
@@ -28,11 +29,14 @@ pub(crate) struct Migration {
     pub(crate) pkey: Pkey,
     /// Since the alternate path was loaded, the peer was reported to have changed to another one.
     pub(crate) has_failed: bool,
+    /// The application asked for Rearm since the reset: the bit MigReq of what leaves tells the
+    /// peer of this end's state, so packets must leave.
+    pub(crate) needs_packets: bool,
 }
 
 impl Default for Migration {
     fn default() -> Self {
-        Self { pkey: Pkey::DEFAULT, has_failed: false }
+        Self { pkey: Pkey::DEFAULT, has_failed: false, needs_packets: false }
     }
 }
 

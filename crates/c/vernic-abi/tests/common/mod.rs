@@ -77,7 +77,9 @@ impl Folder {
 
     /// The same with settings.
     pub fn run_with(&self, program: &Path, settings: &[(&str, &str)]) -> Output {
-        let mut command = Command::new(program);
+        // One that waits for ever fails, rather than the run of all tests.
+        let mut command = Command::new("timeout");
+        command.args(["--kill-after=5", "120"]).arg(program);
         command.env("LD_LIBRARY_PATH", &self.0).envs(settings.iter().copied()).output().unwrap()
     }
 

@@ -27,7 +27,8 @@ impl Qp {
     /// sends it.
     #[inline]
     pub fn next_direct(&self) -> Option<Direct> {
-        if !matches!(self.attr.state, QpState::Rts | QpState::Sqd) {
+        let sends = matches!(self.attr.state, QpState::Rts | QpState::Sqd);
+        if !sends || self.migration.needs_packets {
             return None;
         }
         each!(&self.machine, m => m.next_direct())

@@ -20,9 +20,11 @@ use vernic_wire::AethCode;
 
 impl Qp {
     /// Says whether SENDs leave as parts of messages, until it is said anew. They do not at first,
-    /// and never on UD. What is sent again leaves in packets all the same.
+    /// and never on UD, or where an alternate path was armed. What is sent again leaves in packets
+    /// all the same.
     #[inline]
     pub fn set_messages(&mut self, are_sent: bool) {
+        let are_sent = are_sent && !self.migration.needs_packets;
         each!(&mut self.machine, m => m.set_messages(are_sent));
     }
 
@@ -84,6 +86,9 @@ impl Qp {
     /// [`poll_response`](Self::poll_response). Only where answers take the way of the part.
     #[inline]
     pub fn take_ack(&mut self, now: Time, host: &mut impl Host) -> Option<PartAck> {
+        if self.migration.needs_packets {
+            return None;
+        }
         let cx = cx!(self, now);
         each!(&mut self.machine, m => m.take_ack(cx, host))
     }

@@ -91,6 +91,10 @@ impl Qp {
             _ => self.attr.path_mig_state = to,
         }
         self.migration.has_failed = false;
+        if to == PathMigState::Rearm {
+            self.migration.needs_packets = true;
+            self.set_messages(false);
+        }
     }
 
     /// Migrates though the application did not say so: that is an event.

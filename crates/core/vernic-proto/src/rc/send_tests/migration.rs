@@ -244,3 +244,19 @@ fn states_that_an_application_cannot_ask_for_are_explained() {
     s.modify(QpState::Reset, AttrMask::STATE, 0).unwrap();
     assert!(!s.qp.attr().has_alternate());
 }
+
+#[test]
+fn a_queue_pair_that_was_asked_for_rearm_sends_packets_alone() {
+    let mut s = Sender::new();
+    s.qp.set_messages(true);
+    s.post(SendOp::Send, 1);
+    assert!(s.qp.has_message());
+    set(&mut s, PathMigState::Rearm, ALT | STATE).unwrap();
+    assert!(!s.qp.has_message());
+    // The owner says it at each turn.
+    s.qp.set_messages(true);
+    check(&s.drain(), expect!["RC_SEND_ONLY 0!;"]);
+    s.ack(0);
+    s.post(read_at(0), 1);
+    assert!(s.qp.next_direct().is_none());
+}
