@@ -1,0 +1,163 @@
+#!/usr/bin/env python3
+"""Goodput over bad networks: RC by perftest, and TCP by iperf3, on the same path.
+
+    cargo build --release -p vernic-cli -p vernic-abi -p vernic-providers
+    unshare -rn python3 tools/networks/measure.py [--seconds N] [--only WORD] [--congestion NAME]
+
+Two hosts are network namespaces, and `vernic relay` is the path between them:
+
+    a0 ---- ra  relay  rb ---- b0
+
+Prints a table in Markdown: Mb/s of payload for each path and program, the part of TCP's, and what
+of the frames the path dropped. Needs perftest, iperf3, iproute2 and ethtool. With root in the
+machine's own namespace instead of `unshare -rn`, sockets have larger buffers.
+"""
+
+import argparse
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TARGET = os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target"))
+VERNIC = os.path.join(TARGET, "release", "vernic")
+PEER = "10.9.0.2"
+
+# Name, and the words of `vernic relay`.
+PATHS = [
+    ("bottleneck of 100 Mb/s, 100 kB", "rate=100m queue=100k"),
+    ("the same, marks from 30 kB on", "rate=100m queue=100k ecn=30k"),
+    ("5 ms each way, 0.1 % loss", "delay=5ms loss=0.1%"),
+    ("5 ms each way, 1 % loss", "delay=5ms loss=1%"),
+    ("5 ms each way, 5 % loss", "delay=5ms loss=5%"),
+    ("20 ms each way", "delay=20ms"),
+    ("20 ms each way, jitter of 5 ms", "delay=20ms jitter=5ms"),
+]
+
+PERFTEST = "-F -s 65536 --report_gbits -D {seconds}"
+PROGRAMS = [
+    ("WRITE", "ib_write_bw " + PERFTEST),
+    ("WRITE, 16 queue pairs", "ib_write_bw -q 16 " + PERFTEST),
+    ("SEND", "ib_send_bw " + PERFTEST),
+    ("READ", "ib_read_bw " + PERFTEST),
+]
+
+
+class Host:
+    """A network namespace, held by a process that sleeps."""
+
+    def __init__(self):
+        self.holder = subprocess.Popen(["unshare", "-n", "sleep", "3600"])
+
+    def wait(self):
+        own = os.stat("/proc/self/ns/net").st_ino
+        while os.stat(f"/proc/{self.holder.pid}/ns/net").st_ino == own:
+            time.sleep(0.01)
+
+    def words(self, line):
+        return ["nsenter", "-t", str(self.holder.pid), "-n"] + line.split()
+
+    def run(self, line, **options):
+        return subprocess.run(self.words(line), check=True, **options)
+
+    def start(self, line, env):
+        return subprocess.Popen(
+            self.words(line), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+
+
+def ended(process, patience):
+    """What a process printed, which is ended if it does not end by itself."""
+    try:
+        return process.communicate(timeout=patience)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.communicate()[0]
+
+
+def lay_cables():
+    a, b = Host(), Host()
+    for host, relay, name, ip in ((a, "ra", "a0", "10.9.0.1"), (b, "rb", "b0", PEER)):
+        host.wait()
+        run = lambda line: subprocess.run(line.split(), check=True, stdout=subprocess.DEVNULL)
+        run(f"ip link add {relay} type veth peer name {name}")
+        run(f"ip link set {name} netns {host.holder.pid}")
+        # The relay must see packets as they are on a wire.
+        offloads = "tx off tso off gso off gro off"
+        run(f"ethtool -K {relay} {offloads}")
+        run(f"ip link set {relay} up")
+        host.run(f"ip addr add {ip}/24 dev {name}")
+        host.run(f"ethtool -K {name} {offloads}", stdout=subprocess.DEVNULL)
+        host.run(f"ip link set {name} up")
+        host.run("ip link set lo up")
+    return a, b
+
+
+def tcp(a, b, seconds):
+    server = b.start("iperf3 -s -1", os.environ)
+    time.sleep(0.5)
+    client = a.start(f"iperf3 -c {PEER} -t {seconds} -f m -C cubic", os.environ)
+    said = ended(client, seconds + 20)
+    ended(server, 5)
+    found = re.search(r"([\d.]+) Mbits/sec\s+receiver", said)
+    return float(found[1]) if found else None
+
+
+def rc(a, b, seconds, line, congestion):
+    env = dict(os.environ, VERNIC_CONGESTION=congestion)
+    line = f"{VERNIC} run -- " + line.format(seconds=seconds)
+    server = b.start(line, env)
+    time.sleep(0.7)
+    said = ended(a.start(f"{line} {PEER}", env), seconds + 40)
+    ended(server, 5)
+    found = re.search(r"^\s*65536\s+\d+\s+[\d.]+\s+([\d.]+)", said, re.M)
+    if not found:
+        print(said, file=sys.stderr)
+    return float(found[1]) * 1000 if found else None
+
+
+def frames(report):
+    """Frames that came in the direction of the data, and that the full queue or loss took."""
+    line = next((line for line in report.splitlines() if line.startswith("ra to rb")), "")
+    number = lambda pattern: int((re.search(pattern, line) or [0, "0"])[1])
+    return number(r"(\d+) frames came"), number(r"(\d+) left")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seconds", type=int, default=6)
+    parser.add_argument("--only", default="", help="paths whose names contain this")
+    parser.add_argument("--congestion", default="aimd", help="the setting of this name")
+    arguments = parser.parse_args()
+    a, b = lay_cables()
+    print("| path | program | Mb/s | of TCP's | frames dropped |\n|---|---|---|---|---|", flush=True)
+    for name, words in PATHS:
+        if arguments.only not in name:
+            continue
+        baseline = None
+        for program, line in [("TCP", None)] + PROGRAMS:
+            relay = subprocess.Popen(
+                [VERNIC, "relay", "ra", "rb"] + words.split(),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+            time.sleep(0.5)
+            if line is None:
+                rate = baseline = tcp(a, b, arguments.seconds)
+            else:
+                rate = rc(a, b, arguments.seconds, line, arguments.congestion)
+            relay.send_signal(signal.SIGINT)
+            came, left = frames(ended(relay, 10))
+            part = f"{rate / baseline:.2f}" if rate is not None and baseline else "?"
+            shown = f"{rate:.1f}" if rate is not None else "failed"
+            dropped = f"{100 * (came - left) / came:.2f} %" if came else "?"
+            print(f"| {name} | {program} | {shown} | {part} | {dropped} |", flush=True)
+    for host in (a, b):
+        host.holder.kill()
+
+
+main()
