@@ -97,6 +97,7 @@ mod plan;
 mod ring;
 mod rng;
 mod side;
+mod steps;
 mod trace;
 mod wirecheck;
 mod world;

@@ -1,15 +1,16 @@
 //! One end of a connection: its queue pair, and the device around it, which judges every access.
 
 use vernic_proto::{
-    AccessCheck, AccessFault, AddressVector, AtomicOp, AttrMask, Completion, Failure, Host, Qp,
-    QpAttr, QpEvent, QpInit, QpState, QpType, RecvWqe, Remote, RemoteAccess, SendFlags, SendOp,
-    SendWqe, SrqFault, Tag, Time, WcStatus,
+    AccessCheck, AccessFault, AddressVector, AtomicOp, Completion, Failure, Host, Qp, QpAttr,
+    QpEvent, QpInit, QpType, RecvWqe, Remote, RemoteAccess, SendFlags, SendOp, SendWqe, SrqFault,
+    Tag, Time, WcStatus,
 };
 use vernic_wire::{AckTimeout, Lid, PortNum, Psn, Qpn, Rkey, RnrTimer, Srqn};
 
 use super::plan::{Message, Mutation, Plan};
 use crate::content;
 use crate::rng::mix;
+use crate::steps::to_rts;
 
 /// Number of the queue pair for host 0.
 const FIRST_QPN: u32 = 0x100;
@@ -150,24 +151,9 @@ impl End {
         let side = Side { own, peer, posted: 0, slots: Default::default(), taken: 0, filled: 0 };
         let mut end =
             Self { qp: Qp::new(init), side, is_ready: false, response_next: true, timer_at: None };
-        use AttrMask as M;
-        let steps = [
-            (QpState::Init, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
-            (
-                QpState::Rtr,
-                M::AV
-                    | M::PATH_MTU
-                    | M::DEST_QPN
-                    | M::RQ_PSN
-                    | M::MAX_DEST_RD_ATOMIC
-                    | M::MIN_RNR_TIMER,
-            ),
-            (QpState::Rts, M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_RD_ATOMIC),
-        ];
-        for (state, mask) in steps {
+        for (state, mask) in to_rts() {
             let attr = QpAttr { state, ..attr };
-            let made =
-                end.with(plan, books, |qp, host| qp.modify(&attr, mask | M::STATE, Time(0), host));
+            let made = end.with(plan, books, |qp, host| qp.modify(&attr, mask, Time(0), host));
             made.expect("attributes of a new queue pair are right");
         }
         end

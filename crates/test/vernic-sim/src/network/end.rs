@@ -11,6 +11,8 @@ use vernic_proto::{
 };
 use vernic_wire::{AckTimeout, LocalRoute, Mtu, Packet, PortNum, Psn, Qpn, Rkey, RnrTimer, Srqn};
 
+use crate::steps::to_rts;
+
 /// Number of the first queue pair.
 const FIRST_QPN: u32 = 0x100;
 /// Requests of a queue pair at a time.
@@ -121,23 +123,9 @@ impl End {
         };
         self.disconnect(now);
         self.qp.set_keeping(keeping);
-        use AttrMask as M;
-        let steps = [
-            (QpState::Init, M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS),
-            (
-                QpState::Rtr,
-                M::AV
-                    | M::PATH_MTU
-                    | M::DEST_QPN
-                    | M::RQ_PSN
-                    | M::MAX_DEST_RD_ATOMIC
-                    | M::MIN_RNR_TIMER,
-            ),
-            (QpState::Rts, M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::SQ_PSN | M::MAX_RD_ATOMIC),
-        ];
-        for (state, mask) in steps {
+        for (state, mask) in to_rts() {
             let attr = QpAttr { state, ..attr };
-            let made = self.qp.modify(&attr, mask | M::STATE, now, &mut self.device);
+            let made = self.qp.modify(&attr, mask, now, &mut self.device);
             made.expect("attributes of a new queue pair are right");
         }
         [self.host, self.peer_host] = terms.hosts;
