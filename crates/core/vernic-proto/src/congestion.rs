@@ -66,6 +66,7 @@ pub use algorithm::Algorithm;
 pub use dcqcn::Dcqcn;
 use dcqcn::ReactionPoint;
 pub use params::{Param, ParamError};
+pub use shortest::Shortest;
 use swift::DelayWindow;
 pub use swift::Swift;
 pub use tally::Tally;

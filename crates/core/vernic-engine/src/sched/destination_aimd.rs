@@ -5,7 +5,7 @@
 //! pairs are what limits them, and follow the path by themselves.
 
 use vernic_proto::Time;
-use vernic_proto::congestion::{Acked, Congestion, Sent};
+use vernic_proto::congestion::{Acked, Congestion, Sent, Shortest};
 use vernic_wire::Kind;
 
 /// The first window in packets: as many messages of 64 bytes as a socket with the default buffer of
@@ -19,8 +19,6 @@ const MIN: u32 = 16;
 /// a larger window would only lengthen the queue. In nanoseconds: more than a thread of the peer
 /// takes to run.
 const QUEUE_NANOS: u64 = 2_000_000;
-/// The shortest round trip is forgotten after this many nanoseconds, so a path change is noticed.
-const BASE_LIFETIME: u64 = 5_000_000_000;
 /// The largest window in packets: more than a socket holds.
 const MAX: u32 = 1 << 16;
 /// The time in nanoseconds within which signs of loss are taken for one overrun: some round trips
@@ -41,9 +39,7 @@ pub(super) struct DestinationAimd {
     credit: u32,
     shrunk_at: Option<Time>,
     contended: bool,
-    /// The shortest round trip, and when it was.
-    shortest: u64,
-    shortest_at: Time,
+    shortest: Shortest,
     latest: u64,
 }
 
@@ -54,21 +50,18 @@ impl DestinationAimd {
             credit: 0,
             shrunk_at: None,
             contended: false,
-            shortest: u64::MAX,
-            shortest_at: Time(0),
+            shortest: Shortest::new(),
             latest: 0,
         }
     }
 
     fn on_round_trip(&mut self, now: Time, nanos: u64) {
         self.latest = nanos;
-        if nanos <= self.shortest || now.since(self.shortest_at) > BASE_LIFETIME {
-            (self.shortest, self.shortest_at) = (nanos, now);
-        }
+        self.shortest.on_round_trip(nanos, now);
     }
 
     fn has_queue(&self) -> bool {
-        self.latest > self.shortest.saturating_mul(2).saturating_add(QUEUE_NANOS)
+        self.latest > self.shortest.nanos().saturating_mul(2).saturating_add(QUEUE_NANOS)
     }
 
     fn grow(&mut self, packets: u32) {
