@@ -182,46 +182,49 @@ impl Scheduler {
         }
     }
 
-    /// Whether a queue pair may send requests in the turn that it is about to have. If not, its
-    /// requests wait for the window of their destination.
+    /// Returns the number of packets of requests that a queue pair may send in the turn that it is
+    /// about to have. At 0 its requests wait for the window of their destination.
     #[inline]
-    pub(crate) fn admits(&mut self, qp: &Arc<QpInner>, core: &mut QpCore, now: Time) -> bool {
-        let is_open = match core.side.in_flight.window() {
+    pub(crate) fn admits(&mut self, qp: &Arc<QpInner>, core: &mut QpCore, now: Time) -> u32 {
+        let flight = &core.side.in_flight;
+        let packets = match flight.window() {
             // Packets through a ring need no window: the ring itself says when it is full.
-            _ if core.side.peer.route().is_ring() => true,
-            Some(window) => self.windows.of(window).is_open(now),
-            None => false,
+            _ if core.side.peer.route().is_ring() => u32::MAX,
+            Some(window) => self.windows.of(window).turn(flight.counted(), now),
+            None => 0,
         };
-        if is_open {
-            self.entries.end_wait(qp.mark.index());
+        if packets == 0 {
+            return self.admits_one(qp, core, now);
         }
-        is_open || self.admits_one(qp, core, now)
+        self.entries.end_wait(qp.mark.index());
+        packets
     }
 
     /// Does the rest of [`admits`](Self::admits), for a queue pair that sends for the first time,
     /// or whose destination window has no room, or has other queue pairs waiting.
-    fn admits_one(&mut self, qp: &Arc<QpInner>, core: &mut QpCore, now: Time) -> bool {
+    fn admits_one(&mut self, qp: &Arc<QpInner>, core: &mut QpCore, now: Time) -> u32 {
         let QpCore { machine, side } = core;
-        let Some(machine) = machine.packets() else { return true };
+        let Some(machine) = machine.packets() else { return u32::MAX };
         // In other states the turn only flushes requests, which sends nothing.
         let sends = matches!(machine.state(), QpState::Rts | QpState::Sqd);
         let acknowledged = matches!(qp.service(), Service::Rc | Service::Xrc);
-        let Some(entry) = self.entries.get(qp.mark.index()) else { return true };
+        let Some(entry) = self.entries.get(qp.mark.index()) else { return u32::MAX };
         let waited = entry.since.is_some_and(|since| now.since(since) >= PATIENCE_NANOS);
         let pass = std::mem::take(&mut entry.pass) || waited;
         if !acknowledged || !sends || !machine.wants_requests() {
             entry.since = None;
-            return true;
+            return u32::MAX;
         }
-        let Some(path) = side.peer.path() else { return true };
+        let Some(path) = side.peer.path() else { return u32::MAX };
         let flight = &mut side.in_flight;
         let went_back = flight.counted() == 0 && machine.has_unacknowledged();
         let number = flight.window_or(|| window_of(path), machine.tally());
         let window = self.windows.of(number);
-        let may = pass || went_back || window.is_alone(flight.counted()) || window.is_open(now);
+        let counted = flight.counted();
+        let may = pass || went_back || window.is_alone(counted) || window.is_open();
         if may && !window.is_paced(now) {
             entry.since = None;
-            return true;
+            return window.share(counted);
         }
         entry.since.get_or_insert(now);
         // The queue pair is about to have its turn, so it is on no list, and the number of its
@@ -229,7 +232,7 @@ impl Scheduler {
         if entry.standing() != Standing::WaitsForWindow {
             entry.window = number;
         }
-        false
+        0
     }
 
     /// Makes the next queue pair ready that waits for a destination window, if the window has room,

@@ -53,6 +53,7 @@ use crate::time::Time;
 
 mod aimd;
 mod algorithm;
+mod cubic;
 mod dcqcn;
 mod pacer;
 mod params;
@@ -209,7 +210,11 @@ impl Controller {
     /// Whether [`not_before`](Congestion::not_before) may be a time.
     #[inline]
     pub(crate) fn may_pace(&self) -> bool {
-        !matches!(self, Self::Aimd(_) | Self::None(_))
+        match self {
+            Self::Aimd(aimd) => aimd.is_paced(),
+            Self::None(_) => false,
+            Self::Dcqcn(_) | Self::Swift(_) | Self::Owners(..) => true,
+        }
     }
 }
 

@@ -153,12 +153,14 @@ impl Kept {
         newest.next() == Some(psn) && newest.next().is_some_and(|other| other.next() != psn)
     }
 
-    /// Which packets behind the missing `expected` are kept.
-    pub(crate) fn map(&self, expected: Psn) -> KeptMap {
+    /// Which packets behind the missing `expected` are kept, as far as a map of so many bytes can
+    /// tell.
+    pub(crate) fn map(&self, expected: Psn, bytes: u32) -> KeptMap {
         let mut map = KeptMap::default();
-        for kept in &self.ring {
-            map.set(kept.psn.distance_from(expected));
-        }
+        let distances = self.ring.iter().map(|kept| kept.psn.distance_from(expected));
+        distances
+            .take_while(|distance| *distance <= bytes * 8)
+            .for_each(|distance| map.set(distance));
         map
     }
 }

@@ -1,5 +1,5 @@
-//! Map of kept packets: up to 128 bytes behind the AETH of a NAK "PSN sequence error". It says
-//! which packets behind the missing one the responder has and keeps.
+//! Map of kept packets: up to 512 bytes behind the AETH of a NAK "PSN sequence error", and a path
+//! MTU at most. It says which packets behind the missing one the responder has and keeps.
 //!
 //! ```text
 //!  byte      0                   1                          len - 1
@@ -17,12 +17,18 @@
 use core::fmt;
 
 /// Map of kept packets.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct KeptMap([u64; Self::BITS as usize / 64]);
+
+impl Default for KeptMap {
+    fn default() -> Self {
+        Self([0; Self::BITS as usize / 64])
+    }
+}
 
 impl KeptMap {
     /// Packets that it can tell of.
-    pub const BITS: u32 = 1024;
+    pub const BITS: u32 = 4096;
     /// Bytes on the wire, at most.
     pub const MAX_LEN: usize = Self::BITS as usize / 8;
 

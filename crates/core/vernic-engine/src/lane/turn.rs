@@ -12,12 +12,13 @@ use crate::qp::direct;
 use crate::qp::host::QpHost;
 use crate::sched::TurnResult;
 
-/// Runs the parts of a turn, one after the other.
+/// Runs the parts of a turn, one after the other. By the link, so many packets of requests leave at
+/// most.
 pub(super) fn run(
     machine: &mut Qp,
     host: &mut QpHost<'_>,
     sinks: &mut Sinks<'_>,
-    parts: &[TurnPart],
+    (parts, requests): (&[TurnPart], usize),
     now: Time,
 ) -> TurnResult {
     if chooses_by_request(machine) {
@@ -41,7 +42,8 @@ pub(super) fn run(
         } else {
             part
         };
-        did = did.and(along_route(part, machine, host, sinks, now));
+        let most = if part == TurnPart::Requests { requests } else { TURN_PACKETS };
+        did = did.and(along_route((part, most), machine, host, sinks, now));
     }
     did
 }
@@ -65,7 +67,7 @@ fn is_wanted(part: TurnPart, machine: &Qp) -> bool {
 /// Writes a part of a turn of RC or XRC along its route: the ring of a local peer, or the link.
 #[inline]
 fn along_route(
-    part: TurnPart,
+    (part, most): (TurnPart, usize),
     machine: &mut Qp,
     host: &mut QpHost<'_>,
     sinks: &mut Sinks<'_>,
@@ -82,7 +84,9 @@ fn along_route(
         }
         let did = match part {
             TurnPart::Requests => write_to_ring(machine, host, &mut ring, now),
-            TurnPart::Probe | TurnPart::Responses => write(part, machine, host, &mut ring, now),
+            TurnPart::Probe | TurnPart::Responses => {
+                write((part, most), machine, host, &mut ring, now)
+            }
         };
         host.engine.counts().note_written(ring.finish());
         return did;
@@ -92,22 +96,22 @@ fn along_route(
     }
     let lane = host.side.peer.path().map_or(0, |path| path.lane());
     match sinks.tx.of(lane) {
-        Some(batch) => write(part, machine, host, batch, now),
+        Some(batch) => write((part, most), machine, host, batch, now),
         None => TurnResult::Backpressured,
     }
 }
 
-/// Writes the packets of one part of a turn along a route.
+/// Writes the packets of one part of a turn along a route, `most` at most.
 #[inline]
 fn write(
-    part: TurnPart,
+    (part, most): (TurnPart, usize),
     machine: &mut Qp,
     host: &mut QpHost<'_>,
     sink: &mut impl PacketSink,
     now: Time,
 ) -> TurnResult {
     let (mut written, mut bytes) = (false, 0);
-    for _ in 0..TURN_PACKETS {
+    for _ in 0..most.min(TURN_PACKETS) {
         // A probe has two packets, and is over with the second.
         if bytes >= TURN_BYTES || part == TurnPart::Probe && !machine.is_probing() {
             break;

@@ -174,12 +174,12 @@ impl LaneState {
                 TurnOrder::ResponsesFirst => core.machine.wants_responses(),
             };
         let admitted = self.sched.admits(qp, core, now);
-        let parts = plan::parts(order, admitted, posted && !rides);
+        let parts = plan::parts(order, admitted != 0, posted && !rides);
         let Self { tx, udp_backpressure, local_peers, srqs, .. } = self;
         let did = qp.with_lane_host(engine, Some(srqs), now, core, |machine, host| {
             let Some(machine) = machine.packets() else { return TurnResult::Nothing };
             let mut sinks = Sinks { tx, udp_backpressure, local_peers };
-            turn::run(machine, host, &mut sinks, parts, now)
+            turn::run(machine, host, &mut sinks, (parts, admitted as usize), now)
         });
         let did = if posted && did == TurnResult::Nothing { TurnResult::Wrote } else { did };
         self.sched.after(engine, qp, core, Event::Turn(did), now);

@@ -1,5 +1,6 @@
-//! The default controller of a destination window: additive growth by acknowledgements while round
-//! trips are short, and less after loss or a notification of congestion.
+//! The default controller of a destination window: growth by acknowledgements while round trips are
+//! short, and less after loss or a notification of congestion. The window doubles until the first
+//! sign of either.
 //!
 //! All of it only while a queue pair waits. Where none does, the congestion windows of the queue
 //! pairs are what limits them, and follow the path by themselves.
@@ -8,9 +9,8 @@ use vernic_proto::Time;
 use vernic_proto::congestion::{Acked, Congestion, Sent, Shortest};
 use vernic_wire::Kind;
 
-/// The first window in packets: as many messages of 64 bytes as a socket with the default buffer of
-/// 208 KiB takes, when they come in runs.
-pub(super) const INITIAL: u32 = 512;
+/// The first window in packets: the same as that of a queue pair that is alone.
+pub(super) const INITIAL: u32 = 128;
 /// The size below which loss does not press a window, in packets. Sixteen queue pairs over a link
 /// of 100 Mb/s with a queue of 100 kB lost a sixth of their packets with a least window of a full
 /// GSO run.
@@ -21,8 +21,8 @@ const MIN: u32 = 16;
 const QUEUE_NANOS: u64 = 2_000_000;
 /// The largest window in packets: more than a socket holds.
 const MAX: u32 = 1 << 16;
-/// The time in nanoseconds within which signs of loss are taken for one overrun: some round trips
-/// of queue pairs that take turns.
+/// The time in nanoseconds within which signs of loss are taken for one overrun, where the round
+/// trip is not longer: some round trips of queue pairs that take turns.
 const SHRINK_NANOS: u64 = 1_000_000;
 /// How many windows must be acknowledged before the window grows: so many that the queue pairs
 /// which wait have had turns with the last size.
@@ -39,6 +39,8 @@ pub(super) struct DestinationAimd {
     credit: u32,
     shrunk_at: Option<Time>,
     contended: bool,
+    /// Whether the window doubles: nothing has shown yet that it is too large.
+    starting: bool,
     shortest: Shortest,
     latest: u64,
 }
@@ -50,6 +52,7 @@ impl DestinationAimd {
             credit: 0,
             shrunk_at: None,
             contended: false,
+            starting: true,
             shortest: Shortest::new(),
             latest: 0,
         }
@@ -66,18 +69,21 @@ impl DestinationAimd {
 
     fn grow(&mut self, packets: u32) {
         self.credit = self.credit.saturating_add(packets);
-        if self.credit >= GROWTH_WINDOWS * self.size {
+        let (windows, part) = if self.starting { (1, 1) } else { (GROWTH_WINDOWS, GROWTH_PART) };
+        if self.credit >= windows * self.size {
             self.credit = 0;
-            self.size = (self.size + self.size / GROWTH_PART).min(MAX);
+            self.size = (self.size + self.size / part).min(MAX);
         }
     }
 
     #[cold]
     fn shrink(&mut self, now: Time) {
-        if !self.contended || self.shrunk_at.is_some_and(|at| now.since(at) < SHRINK_NANOS) {
+        let period = SHRINK_NANOS.max(self.latest);
+        if !self.contended || self.shrunk_at.is_some_and(|at| now.since(at) < period) {
             return;
         }
         self.shrunk_at = Some(now);
+        self.starting = false;
         self.credit = 0;
         self.size = (self.size - self.size / 10 * 3).max(MIN);
     }
@@ -96,8 +102,12 @@ impl Congestion for DestinationAimd {
         if let Some(nanos) = acked.round_trip {
             self.on_round_trip(now, nanos);
         }
-        if acked.limited && !self.has_queue() {
-            self.grow(acked.packets);
+        if acked.limited {
+            if self.has_queue() {
+                self.starting = false;
+            } else {
+                self.grow(acked.packets);
+            }
         }
     }
 
@@ -178,52 +188,72 @@ mod tests {
 
     #[test]
     fn window_follows_acknowledgements_and_losses_while_a_queue_pair_waits() {
-        let eight = GROWTH_WINDOWS * INITIAL;
+        // The first loss takes the window from 128 to 92 packets.
+        let eight = GROWTH_WINDOWS * 92;
         let table: &[(&str, &[Event], &[u32])] = &[
-            ("nobody waits", &[Ack(10 * eight), Lost(5), Silent(2_000_000)], &[512, 512, 512]),
+            ("nobody waits", &[Ack(10 * INITIAL), Lost(5), Silent(2_000_000)], &[128; 3]),
+            (
+                "it doubles at first",
+                &[Contended(true), Ack(INITIAL - 1), Ack(1), Ack(256)],
+                &[128, 128, 256, 512],
+            ),
             (
                 "eight windows are acknowledged",
-                &[Contended(true), Ack(eight - 1), Ack(1), Ack(8 * 576)],
-                &[512, 512, 576, 648],
+                &[Contended(true), Lost(5), Ack(eight - 1), Ack(1), Ack(8 * 103)],
+                &[128, 92, 92, 103, 115],
             ),
             (
                 "some of them while nobody waits",
                 &[
                     Contended(true),
+                    Lost(5),
                     Ack(eight - 1),
                     Contended(false),
                     Ack(9),
                     Contended(true),
                     Ack(1),
                 ],
-                &[512, 512, 512, 512, 512, 576],
+                &[128, 92, 92, 92, 92, 92, 103],
             ),
             (
                 "one overrun",
                 &[Contended(true), Lost(5), Lost(6), Silent(1_000_004), Silent(1_000_005)],
-                &[512, 359, 359, 359, 254],
+                &[128, 92, 92, 92, 65],
+            ),
+            (
+                "one overrun where a round trip is longer",
+                &[Contended(true), Took(1_500_000), Lost(5), Silent(1_500_004), Silent(1_500_005)],
+                &[128, 128, 92, 92, 65],
             ),
             (
                 "loss forgets what was acknowledged",
-                &[Contended(true), Ack(eight - 1), Lost(5), Ack(8 * 359 - 1), Ack(1)],
-                &[512, 512, 359, 359, 403],
+                &[
+                    Contended(true),
+                    Lost(0),
+                    Ack(eight - 1),
+                    Lost(1_000_000),
+                    Ack(8 * 65 - 1),
+                    Ack(1),
+                ],
+                &[128, 92, 92, 65, 65, 73],
             ),
             (
                 "marks count as losses do",
                 &[Contended(true), Marked(5), Notified(6), Notified(1_000_005)],
-                &[512, 359, 359, 254],
+                &[128, 92, 92, 65],
             ),
             (
-                "a queue ends growth",
+                "a queue ends growth, and doubling for good",
                 &[
                     Contended(true),
                     Took(100_000),
                     Took(2_200_001),
-                    Ack(eight),
+                    Ack(INITIAL),
                     Took(90_000),
-                    Ack(eight),
+                    Ack(INITIAL),
+                    Ack(7 * INITIAL),
                 ],
-                &[512, 512, 512, 512, 512, 576],
+                &[128, 128, 128, 128, 128, 128, 144],
             ),
         ];
         for (name, events, expected) in table {

@@ -42,6 +42,8 @@ use crate::qp::state::QpCore;
 
 /// The number of windows of a device.
 const DESTINATIONS: usize = 256;
+/// Turns that fill a window which queue pairs share.
+const TURNS: u64 = 8;
 /// How long a queue pair waits for room at most, in nanoseconds. This is some of the round trips of
 /// a thousand that take turns, and a fraction of an ACK timeout.
 pub(super) const PATIENCE_NANOS: u64 = 20_000_000;
@@ -182,10 +184,28 @@ impl Window {
         self.in_flight < self.control.window()
     }
 
-    /// Whether every queue pair may send.
+    /// Whether there is room, and nobody waits for it.
     #[inline]
-    pub(super) fn is_open(&self, now: Time) -> bool {
-        self.has_room() && self.waiting.is_empty() && !self.is_paced(now)
+    pub(super) fn is_open(&self) -> bool {
+        self.has_room() && self.waiting.is_empty()
+    }
+
+    /// Returns the packets that a queue pair with `counted` packets in flight may send in a turn: 0
+    /// if it may have to wait.
+    #[inline]
+    pub(super) fn turn(&self, counted: u64, now: Time) -> u32 {
+        if self.is_open() && !self.is_paced(now) { self.share(counted) } else { 0 }
+    }
+
+    /// Returns the packets that a queue pair with `counted` packets in flight sends in a turn: any
+    /// number while it is alone. Else it is a part of the window, so that the window is not overrun
+    /// by more than that, and the others need not wait for a whole window's time.
+    #[inline]
+    pub(super) fn share(&self, counted: u64) -> u32 {
+        if self.is_alone(counted) && self.waiting.is_empty() {
+            return u32::MAX;
+        }
+        (self.control.window() / TURNS).clamp(1, u64::from(u32::MAX)) as u32
     }
 
     /// Whether no queue pair may send, whatever it has waited or lost.
@@ -199,6 +219,7 @@ impl Window {
     }
 
     /// Whether nothing is in flight but the `counted` packets of one queue pair.
+    #[inline]
     pub(super) fn is_alone(&self, counted: u64) -> bool {
         self.in_flight == counted
     }

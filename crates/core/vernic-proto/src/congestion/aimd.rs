@@ -1,10 +1,12 @@
-//! The default controller: additive increase, multiplicative decrease, by loss and round trips.
+//! The default controller: additive increase, multiplicative decrease, by loss and round trips; on
+//! long paths, cubic increase and pacing.
 //!
 //! The window follows the path. It doubles per round trip until something is lost or the round trip
 //! stretches (a queue is filling: on one host that queue is the peer's socket buffer, and a short
-//! queue also stays in the CPU's cache); then it grows by one packet per round trip. Loss takes 30
-//! % off, once per round trip and not below [`MIN_AFTER_LOSS`]. The upper limit is what the queue
-//! pair was created with.
+//! queue also stays in the CPU's cache); then it grows by one packet per round trip, or along the
+//! curve of RFC 9438 where that is more (`cubic.rs`): where round trips are long, one packet each
+//! would take minutes. Loss takes 30 % off, once per round trip and not below [`MIN_AFTER_LOSS`].
+//! The upper limit is what the queue pair was created with.
 //!
 //! Silence starts again at [`MIN`], doubling up to half of what was in flight: where nothing was
 //! lost, the peer or the path has more queued than it gets through in an ACK timeout, of everybody,
@@ -19,10 +21,17 @@
 //! quarters at 1 %.
 //!
 //! A congestion notification, or a marked READ response, is a loss that cost no packet: it takes as
-//! much off. Packets are not paced.
+//! much off.
+//!
+//! Where the path takes [`PACED_NANOS`] or more, a window is spread over the round trip. Otherwise
+//! an acknowledgement of 64 packets would let 128 leave at once, and a socket of the usual size
+//! holds 180 of 1024 bytes. Shorter paths have shorter bursts anyway, and a wake-up for each would
+//! cost more than it saves.
 
 use vernic_wire::Kind;
 
+use super::cubic::Cubic;
+use super::pacer::{Pacer, Rate};
 use super::shortest::Shortest;
 use super::{Acked, Congestion, Sent};
 use crate::time::Time;
@@ -39,6 +48,12 @@ const INITIAL: u32 = 128;
 /// A round trip this much longer than the shortest means that a queue builds up: 50 us plus as much
 /// as the path itself takes.
 const QUEUE_NANOS: u64 = 50_000;
+/// Paths whose shortest round trip takes so many nanoseconds are paced.
+const PACED_NANOS: u64 = 2_000_000;
+/// Nanoseconds' worth of packets that leave together.
+const QUANTUM: u64 = 200_000;
+/// What a packet counts for the pacer, whatever its length: the window counts packets, too.
+const PACKET: u64 = 1000;
 
 #[derive(Debug)]
 pub(crate) struct Aimd {
@@ -47,8 +62,14 @@ pub(crate) struct Aimd {
     limit: u32,
     /// Below it the window doubles per round trip.
     threshold: u32,
-    /// Acknowledged packets not yet turned into growth.
+    /// Packets to grow by in a round trip, once the window is as large as the threshold.
+    increase: u32,
+    /// Acknowledged packets, each times the increase, that are not yet turned into growth.
     credit: u32,
+    /// What the increase follows; none before a loss, and after a time without growth.
+    curve: Option<Cubic>,
+    /// Spreads a window over the round trip, on a path that is long enough.
+    pacer: Option<Pacer>,
     shortest: Shortest,
     latest: u64,
     /// When loss took something off the window last.
@@ -64,7 +85,10 @@ impl Aimd {
             size: INITIAL.min(limit),
             limit,
             threshold: limit,
+            increase: 1,
             credit: 0,
+            curve: None,
+            pacer: None,
             shortest: Shortest::default(),
             latest: 0,
             shrunk_at: None,
@@ -77,25 +101,65 @@ impl Aimd {
         self.limit
     }
 
+    /// Whether [`not_before`](Congestion::not_before) may be a time.
+    #[inline]
+    pub(super) fn is_paced(&self) -> bool {
+        self.pacer.is_some()
+    }
+
+    #[inline]
     fn grow(&mut self, packets: u32) {
         if self.size < self.threshold {
             self.size = (self.size + packets).min(self.threshold);
-        } else if self.latest <= self.queue_limit() {
-            self.credit += packets;
+        } else {
+            // Of a window's packets at most, and half as many again: no overflow.
+            self.credit += packets.min(self.size) * self.increase;
             if self.credit >= self.size {
+                self.size += self.credit / self.size;
                 self.credit = 0;
-                self.size += 1;
             }
         }
         self.size = self.size.min(self.limit);
     }
 
-    fn on_round_trip(&mut self, nanos: u64, now: Time) {
+    fn on_round_trip(&mut self, nanos: u64, limited: bool, now: Time) {
         self.latest = nanos;
         self.shortest.on_round_trip(nanos, now);
-        if self.size < self.threshold && nanos > self.queue_limit() {
+        let has_queue = nanos > self.queue_limit();
+        if self.size < self.threshold && has_queue {
             self.threshold = self.size;
         }
+        if self.size >= self.threshold {
+            self.increase = if has_queue { 0 } else { self.next_increase(limited, now) };
+        }
+        if self.shortest.nanos() < PACED_NANOS {
+            self.pacer = None;
+        } else if self.pacer.is_none() {
+            let mut pacer = Pacer::new(QUANTUM);
+            pacer.start(now);
+            self.pacer = Some(pacer);
+        }
+        if has_queue || !limited {
+            self.curve = None;
+        }
+    }
+
+    /// Returns the packets to grow by in the round trip that begins.
+    fn next_increase(&mut self, limited: bool, now: Time) -> u32 {
+        if !limited {
+            return 1;
+        }
+        let curve = self.curve.get_or_insert_with(|| Cubic::from(self.size, self.size, now));
+        let target = curve.at(now + self.latest);
+        target.saturating_sub(self.size).clamp(1, (self.size / 2).max(1))
+    }
+
+    /// Returns the rate at which a window leaves in 4/5 of a round trip, or half of one while it
+    /// doubles.
+    fn rate(&self) -> Rate {
+        let quarters = if self.size < self.threshold { 8 } else { 5 };
+        let window = u64::from(self.size) * PACKET * quarters / 4;
+        (window * 1_000_000 / (self.latest / 1000).max(1)).max(1)
     }
 
     fn queue_limit(&self) -> u64 {
@@ -105,7 +169,7 @@ impl Aimd {
     fn shrink(&mut self, size: u32) {
         self.size = size.max(MIN).min(self.limit);
         self.threshold = self.size;
-        self.credit = 0;
+        (self.increase, self.credit, self.curve) = (1, 0, None);
     }
 }
 
@@ -115,12 +179,19 @@ impl Congestion for Aimd {
     }
 
     #[inline]
-    fn on_sent(&mut self, _: Time, _: Sent) {}
+    fn on_sent(&mut self, now: Time, sent: Sent) {
+        if self.pacer.is_some() {
+            let rate = self.rate();
+            if let Some(pacer) = &mut self.pacer {
+                pacer.on_sent(now, u64::from(sent.packets) * PACKET, rate);
+            }
+        }
+    }
 
     #[inline]
     fn on_ack(&mut self, now: Time, acked: Acked) {
         if let Some(nanos) = acked.round_trip {
-            self.on_round_trip(nanos, now);
+            self.on_round_trip(nanos, acked.limited, now);
         }
         if acked.limited {
             self.grow(acked.packets);
@@ -139,13 +210,15 @@ impl Congestion for Aimd {
             self.before = Some((self.size, self.threshold));
         }
         self.shrunk_at = Some(now);
-        let floor = self.size.min(MIN_AFTER_LOSS);
+        let (peak, floor) = (self.size, self.size.min(MIN_AFTER_LOSS));
         self.shrink((self.size - self.size / 10 * 3).max(floor));
+        self.curve = Some(Cubic::from(self.size, peak, now));
     }
 
     fn on_needless(&mut self, _: Time) {
         if let Some((size, threshold)) = self.before.take() {
             (self.size, self.threshold) = (self.size.max(size), self.threshold.max(threshold));
+            self.curve = None;
         }
     }
 
@@ -175,7 +248,12 @@ impl Congestion for Aimd {
 
     #[inline]
     fn not_before(&self) -> Option<Time> {
-        None
+        self.pacer.as_ref().map(Pacer::not_before)
+    }
+
+    #[inline]
+    fn pauses_after(&self, now: Time, _: u32) -> bool {
+        self.pacer.as_ref().is_some_and(|pacer| pacer.pauses_after(now, PACKET, self.rate()))
     }
 }
 
@@ -268,5 +346,63 @@ mod tests {
             ack(&mut w, 1, false, i, None);
         }
         assert_eq!(w.window(), INITIAL);
+    }
+
+    /// A window leaves and is acknowledged after each of so many round trips of 40 ms.
+    fn long_round_trips(w: &mut Aimd, now: &mut Time, times: u32) {
+        for _ in 0..times {
+            *now = *now + 40_000_000;
+            ack(w, w.window(), true, now.nanos(), Some(40_000_000));
+        }
+    }
+
+    #[test]
+    fn on_a_long_path_growth_after_a_loss_follows_the_curve() {
+        let (mut w, mut now) = (Aimd::new(4096), Time(0));
+        long_round_trips(&mut w, &mut now, 3);
+        assert_eq!(w.window(), 1024);
+        w.on_loss(now);
+        assert_eq!(w.window(), 718);
+        // The knee is after 9.1 s. A packet in each round trip would be 50 by 2 s, and 500 by 20 s.
+        long_round_trips(&mut w, &mut now, 50);
+        assert!((875..885).contains(&w.window()), "{}", w.window());
+        // Near the knee a packet in each round trip is more than the curve gives.
+        long_round_trips(&mut w, &mut now, 200);
+        assert!((1100..1150).contains(&w.window()), "{}", w.window());
+        long_round_trips(&mut w, &mut now, 250);
+        assert!((1400..1600).contains(&w.window()), "{}", w.window());
+    }
+
+    #[test]
+    fn a_queue_ends_growth_and_the_curve_begins_again_after_it() {
+        let (mut w, mut now) = (Aimd::new(4096), Time(0));
+        long_round_trips(&mut w, &mut now, 3);
+        w.on_loss(now);
+        now = now + 40_000_000;
+        ack(&mut w, 700, true, now.nanos(), Some(100_000_000));
+        let size = w.window();
+        now = now + 60_000_000_000;
+        ack(&mut w, size, true, now.nanos(), Some(40_000_000));
+        assert_eq!(w.window(), size + 1);
+    }
+
+    #[test]
+    fn a_long_path_is_paced_and_a_short_one_is_not() {
+        let (mut w, mut now) = (Aimd::new(4096), Time(0));
+        ack(&mut w, 1, true, 0, Some(50_000));
+        assert!(!w.is_paced() && w.not_before().is_none());
+        let mut w = Aimd::new(4096);
+        long_round_trips(&mut w, &mut now, 1);
+        assert!(w.is_paced() && w.window() == 256);
+        let mut left = 0;
+        let end = now + 20_000_000;
+        while now < end {
+            if w.not_before().is_some_and(|at| at <= now) {
+                w.on_sent(now, Sent { packets: 1, bytes: 8, again: false });
+                left += 1;
+            }
+            now = now + 10_000;
+        }
+        assert!((255..262).contains(&left), "a window in half a round trip: {left}");
     }
 }

@@ -285,7 +285,10 @@ impl Congestion for ReactionPoint {
         let bytes = u64::from(sent.bytes);
         self.grow(now, bytes);
         match &self.rates {
-            None => self.meter.on_sent(now, bytes),
+            None => {
+                self.meter.on_sent(now, bytes);
+                self.window.on_sent(now, sent);
+            }
             Some(rates) => self.pacer.on_sent(now, bytes, rates.current),
         }
     }
@@ -326,13 +329,16 @@ impl Congestion for ReactionPoint {
 
     #[inline]
     fn not_before(&self) -> Option<Time> {
-        Some(self.pacer.not_before())
+        match self.rates {
+            None => self.window.not_before().or(Some(Time(0))),
+            Some(_) => Some(self.pacer.not_before()),
+        }
     }
 
     #[inline]
     fn pauses_after(&self, now: Time, bytes: u32) -> bool {
         match &self.rates {
-            None => false,
+            None => self.window.pauses_after(now, bytes),
             Some(rates) => self.pacer.pauses_after(now, bytes.into(), rates.current),
         }
     }

@@ -130,7 +130,8 @@ impl Requester {
     /// the calls that end it ask again.
     #[inline]
     pub(crate) fn pace(&mut self, window: &Window, now: Time) {
-        if window.may_pace() && !self.is_rnr {
+        // Also where a controller no longer paces: what it held back before may leave then.
+        if (window.may_pace() || self.hold.is_some()) && !self.is_rnr {
             self.hold = window.opens_at(now);
         }
     }

@@ -516,7 +516,8 @@ impl Responder {
         let end = headers.emit(buf);
         let is_gap = syndrome == Syndrome::nak(NakCode::PSN_SEQUENCE);
         if is_gap && self.tells {
-            return end + self.kept.map(psn).emit(&mut buf[end..]);
+            let map = self.kept.map(psn, cx.attr.path_mtu.bytes());
+            return end + map.emit(&mut buf[end..]);
         }
         end
     }

@@ -11,6 +11,9 @@ use super::{
 };
 use crate::{Aeth, AtomicAckEth, AtomicEth, Deth, Feth, Ieth, ImmDt, Rdeth, Reth, Xrceth};
 
+// The payload of an ACK.
+const _: () = assert!(crate::KeptMap::MAX_LEN == 512);
+
 const UNKNOWN: OpcodeInfo = row(
     "UNKNOWN",
     Service::Unknown,
@@ -104,7 +107,7 @@ opcodes! {
     RC_READ_RESPONSE_MIDDLE = 0x0e, Rc, ReadResponse, Middle, [], Any;
     RC_READ_RESPONSE_LAST = 0x0f, Rc, ReadResponse, Last, [AETH], Any;
     RC_READ_RESPONSE_ONLY = 0x10, Rc, ReadResponse, Only, [AETH], Any;
-    RC_ACK = 0x11, Rc, Ack, Only, [AETH], UpTo(128);
+    RC_ACK = 0x11, Rc, Ack, Only, [AETH], UpTo(512);
     RC_ATOMIC_ACK = 0x12, Rc, AtomicAck, Only, [AETH ATOMIC_ACK], None;
     RC_CMP_SWAP = 0x13, Rc, CmpSwap, Only, [ATOMIC], None;
     RC_FETCH_ADD = 0x14, Rc, FetchAdd, Only, [ATOMIC], None;
@@ -169,7 +172,7 @@ opcodes! {
     XRC_READ_RESPONSE_MIDDLE = 0xae, Xrc, ReadResponse, Middle, [], Any;
     XRC_READ_RESPONSE_LAST = 0xaf, Xrc, ReadResponse, Last, [AETH], Any;
     XRC_READ_RESPONSE_ONLY = 0xb0, Xrc, ReadResponse, Only, [AETH], Any;
-    XRC_ACK = 0xb1, Xrc, Ack, Only, [AETH], UpTo(128);
+    XRC_ACK = 0xb1, Xrc, Ack, Only, [AETH], UpTo(512);
     XRC_ATOMIC_ACK = 0xb2, Xrc, AtomicAck, Only, [AETH ATOMIC_ACK], None;
     XRC_CMP_SWAP = 0xb3, Xrc, CmpSwap, Only, [XRCETH ATOMIC], None;
     XRC_FETCH_ADD = 0xb4, Xrc, FetchAdd, Only, [XRCETH ATOMIC], None;

@@ -221,6 +221,17 @@ fn who_asks_is_told_what_is_kept_with_each_new_gap_and_each_ack_request() {
 }
 
 #[test]
+fn a_map_is_no_longer_than_the_path_mtu() {
+    let mut t = Rig::new();
+    t.keep(4096, 1_000_000);
+    // The path MTU of the tests is 256 bytes.
+    t.take(asking(write_only(100 + 2048, 8)));
+    assert_eq!(map_of(&mut t).newest(), 2048);
+    t.take(asking(write_only(100 + 2049, 8)));
+    assert_eq!(map_of(&mut t).newest(), 2048);
+}
+
+#[test]
 fn who_does_not_ask_is_told_nothing_that_the_standard_has_not() {
     let mut t = Rig::new();
     t.keep(64, 10_000);
