@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 """Goodput over bad networks: RC by perftest, and TCP by iperf3, on the same path.
 
-    cargo build --release -p vernic-cli -p vernic-abi -p vernic-providers
-    unshare -rn python3 tools/networks/measure.py [--seconds N] [--only WORD] [--congestion NAME]
+    cargo build --release
+    unshare -rn python3 tools/networks/measure.py [--seconds N] [--only WORD] [--program WORD]
+                                                 [--congestion NAME]
 
 Two hosts are network namespaces, and `vernic relay` is the path between them:
 
     a0 ---- ra  relay  rb ---- b0
 
 Prints a table in Markdown: Mb/s of payload for each path and program, the part of TCP's, and what
-of the frames the path dropped. Needs perftest, iperf3, iproute2 and ethtool. With root in the
+of the frames the path dropped. Of two programs at once it prints both rates, and how fair they are
+(Jain's index: 1 if they are equal, 0.5 if one has everything). Needs perftest, iperf3, iproute2 and ethtool. With root in the
 machine's own namespace instead of `unshare -rn`, sockets have larger buffers.
 """
 
@@ -29,7 +31,8 @@ PEER = "10.9.0.2"
 # Name, and the words of `vernic relay`.
 PATHS = [
     ("bottleneck of 100 Mb/s, 100 kB", "rate=100m queue=100k"),
-    ("the same, marks from 30 kB on", "rate=100m queue=100k ecn=30k"),
+    ("bottleneck of 100 Mb/s, 1 MB", "rate=100m queue=1m"),
+    ("bottleneck of 100 Mb/s, 100 kB, marks from 30 kB on", "rate=100m queue=100k ecn=30k"),
     ("5 ms each way, 0.1 % loss", "delay=5ms loss=0.1%"),
     ("5 ms each way, 1 % loss", "delay=5ms loss=1%"),
     ("5 ms each way, 5 % loss", "delay=5ms loss=5%"),
@@ -37,12 +40,19 @@ PATHS = [
     ("20 ms each way, jitter of 5 ms", "delay=20ms jitter=5ms"),
 ]
 
-PERFTEST = "-F -s 65536 --report_gbits -D {seconds}"
+PERFTEST = "-F -s 65536 --report_gbits -D {seconds} -p {port}"
+WRITE = "ib_write_bw " + PERFTEST
+# `None` is TCP. Lines of two programs run at once.
 PROGRAMS = [
-    ("WRITE", "ib_write_bw " + PERFTEST),
-    ("WRITE, 16 queue pairs", "ib_write_bw -q 16 " + PERFTEST),
-    ("SEND", "ib_send_bw " + PERFTEST),
-    ("READ", "ib_read_bw " + PERFTEST),
+    ("TCP", [None]),
+    ("WRITE", [WRITE]),
+    ("WRITE, 16 queue pairs", ["ib_write_bw -q 16 " + PERFTEST]),
+    ("SEND", ["ib_send_bw " + PERFTEST]),
+    ("READ", ["ib_read_bw " + PERFTEST]),
+]
+SHARED = [
+    ("WRITE beside WRITE", [WRITE, WRITE]),
+    ("WRITE beside TCP", [WRITE, None]),
 ]
 
 
@@ -96,27 +106,62 @@ def lay_cables():
     return a, b
 
 
-def tcp(a, b, seconds):
-    server = b.start("iperf3 -s -1", os.environ)
-    time.sleep(0.5)
-    client = a.start(f"iperf3 -c {PEER} -t {seconds} -f m -C cubic", os.environ)
-    said = ended(client, seconds + 20)
-    ended(server, 5)
-    found = re.search(r"([\d.]+) Mbits/sec\s+receiver", said)
-    return float(found[1]) if found else None
+class Tcp:
+    """TCP by iperf3."""
+
+    def __init__(self, a, b, seconds):
+        self.server = b.start("iperf3 -s -1", os.environ)
+        time.sleep(0.5)
+        self.client = a.start(f"iperf3 -c {PEER} -t {seconds} -f m -C cubic", os.environ)
+        self.patience = seconds + 20
+
+    def rate(self):
+        said = ended(self.client, self.patience)
+        ended(self.server, 5)
+        found = re.search(r"([\d.]+) Mbits/sec\s+receiver", said)
+        return float(found[1]) if found else None
 
 
-def rc(a, b, seconds, line, congestion):
-    env = dict(os.environ, VERNIC_CONGESTION=congestion)
-    line = f"{VERNIC} run -- " + line.format(seconds=seconds)
-    server = b.start(line, env)
-    time.sleep(0.7)
-    said = ended(a.start(f"{line} {PEER}", env), seconds + 40)
-    ended(server, 5)
-    found = re.search(r"^\s*65536\s+\d+\s+[\d.]+\s+([\d.]+)", said, re.M)
-    if not found:
-        print(said, file=sys.stderr)
-    return float(found[1]) * 1000 if found else None
+class Rc:
+    """RC by a program of perftest."""
+
+    def __init__(self, a, b, seconds, line, congestion, port):
+        env = dict(os.environ, VERNIC_CONGESTION=congestion)
+        line = f"{VERNIC} run -- " + line.format(seconds=seconds, port=port)
+        self.server = b.start(line, env)
+        time.sleep(0.7)
+        self.client = a.start(f"{line} {PEER}", env)
+        self.patience = seconds + 40
+
+    def rate(self):
+        said = ended(self.client, self.patience)
+        ended(self.server, 5)
+        found = re.search(r"^\s*65536\s+\d+\s+[\d.]+\s+([\d.]+)", said, re.M)
+        if not found:
+            print(said, file=sys.stderr)
+        return float(found[1]) * 1000 if found else None
+
+
+def rates(a, b, arguments, lines):
+    """The rates of programs that run at once."""
+    running = []
+    for number, line in enumerate(lines):
+        if line is None:
+            running.append(Tcp(a, b, arguments.seconds))
+        else:
+            port = 18600 + number
+            running.append(Rc(a, b, arguments.seconds, line, arguments.congestion, port))
+    return [program.rate() for program in running]
+
+
+def compared(found, baseline):
+    """A rate as a part of TCP's, or how fair two rates are."""
+    if None in found:
+        return "?"
+    if len(found) == 1:
+        return f"{found[0] / baseline:.2f}" if baseline else "?"
+    jain = sum(found) ** 2 / (len(found) * sum(rate * rate for rate in found))
+    return f"Jain {jain:.3f}"
 
 
 def frames(report):
@@ -130,6 +175,7 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--seconds", type=int, default=6)
     parser.add_argument("--only", default="", help="paths whose names contain this")
+    parser.add_argument("--program", default="", help="programs whose names contain this")
     parser.add_argument("--congestion", default="aimd", help="the setting of this name")
     arguments = parser.parse_args()
     a, b = lay_cables()
@@ -138,7 +184,9 @@ def main():
         if arguments.only not in name:
             continue
         baseline = None
-        for program, line in [("TCP", None)] + PROGRAMS:
+        for program, lines in PROGRAMS + (SHARED if "rate=" in words else []):
+            if arguments.program not in program:
+                continue
             relay = subprocess.Popen(
                 [VERNIC, "relay", "ra", "rb"] + words.split(),
                 stdout=subprocess.PIPE,
@@ -146,15 +194,14 @@ def main():
                 text=True,
             )
             time.sleep(0.5)
-            if line is None:
-                rate = baseline = tcp(a, b, arguments.seconds)
-            else:
-                rate = rc(a, b, arguments.seconds, line, arguments.congestion)
+            found = rates(a, b, arguments, lines)
             relay.send_signal(signal.SIGINT)
             came, left = frames(ended(relay, 10))
-            part = f"{rate / baseline:.2f}" if rate is not None and baseline else "?"
-            shown = f"{rate:.1f}" if rate is not None else "failed"
+            if lines == [None]:
+                baseline = found[0]
+            shown = " + ".join(f"{rate:.1f}" if rate is not None else "failed" for rate in found)
             dropped = f"{100 * (came - left) / came:.2f} %" if came else "?"
+            part = compared(found, baseline)
             print(f"| {name} | {program} | {shown} | {part} | {dropped} |", flush=True)
     for host in (a, b):
         host.holder.kill()
