@@ -268,7 +268,7 @@ pub fn recv_frames(
     Ok(n)
 }
 
-fn kind_of(packet_type: u8) -> FrameKind {
+pub(crate) fn kind_of(packet_type: u8) -> FrameKind {
     match packet_type {
         libc::PACKET_HOST => FrameKind::Own,
         libc::PACKET_BROADCAST | libc::PACKET_MULTICAST => FrameKind::Group,

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `lib.rs` | sockets, their options and addresses, `poll`, users |
 //! | `message.rs`, `stream.rs` | batches of datagrams; TCP, `epoll` |
-//! | `frames.rs` | Ethernet frames through packet sockets, and filters |
+//! | `frames.rs`, `frame_ring.rs` | Ethernet frames through packet sockets, and filters; a ring of them |
 //! | `unix.rs`, `packets.rs` | messages to sockets by name, with credentials and files |
 //! | `mapping.rs`, `shared.rs`, `circle.rs` | memory that processes share, and copies to and from it |
 //! | `fork.rs`, `signals.rs` | descriptors that a child of `fork` does not keep; signals as a file |
@@ -18,10 +18,11 @@
 //! | `turns.rs`, `ticks.rs` | how long a turn of the scheduler is; the counter |
 //!
 //! Limits: 32 messages per `sendmmsg`/`recvmmsg`. Nothing here allocates but the list of
-//! interfaces.
+//! interfaces, and the buffer of a frame from a ring where it is too short.
 
 mod circle;
 mod fork;
+mod frame_ring;
 mod frames;
 mod ifaddrs;
 mod mapping;
@@ -46,6 +47,7 @@ use std::time::Duration;
 
 pub use circle::Circle;
 pub use fork::{ClosableFd, Gate, Origin, OwnFd};
+pub use frame_ring::{FrameRing, RingFrame};
 pub use frames::{
     FrameKind, IncomingFrame, Instruction, MAX_FRAME_HEAD, OutgoingFrame, attach_filter,
     bind_frames, enable_frame_details, frame_socket, recv_frames, send_frames,
@@ -281,6 +283,11 @@ impl PollFd {
     /// Whether the last [`poll`] found what was asked for, or an error.
     pub fn is_ready(self) -> bool {
         self.0.revents != 0
+    }
+
+    /// Whether the last [`poll`] found an error, such as that of a socket (`SO_ERROR`).
+    pub fn has_failed(self) -> bool {
+        self.0.revents & (libc::POLLERR | libc::POLLNVAL) != 0
     }
 }
 
