@@ -6,28 +6,42 @@ pub(crate) const ETHERNET: usize = 14;
 /// EtherTypes of IP.
 const IPV4: [u8; 2] = [0x08, 0x00];
 const IPV6: [u8; 2] = [0x86, 0xDD];
+/// EtherTypes of tags (802.1Q, 802.1ad), and their bytes.
+const TAGS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xA8]];
+const TAG_BYTES: usize = 4;
 /// Values of the ECN field.
 const NOT_ECT: u8 = 0;
 const CE: u8 = 3;
 
+/// Returns where IP begins in a frame, behind the Ethernet header and tags, and its EtherType.
+/// `None` if the frame carries no IP.
+fn start_of_ip(frame: &[u8]) -> Option<(usize, [u8; 2])> {
+    let mut at = ETHERNET;
+    // Each round goes on in the frame, which has an end.
+    loop {
+        let kind = *frame.get(at - 2..at)?.first_chunk()?;
+        match kind {
+            IPV4 | IPV6 => return Some((at, kind)),
+            _ if TAGS.contains(&kind) => at += TAG_BYTES,
+            _ => return None,
+        }
+    }
+}
+
 /// Whether a frame carries IP.
 pub(crate) fn is_ip(frame: &[u8]) -> bool {
-    matches!(frame.get(12..ETHERNET), Some(kind) if kind == IPV4 || kind == IPV6)
+    start_of_ip(frame).is_some()
 }
 
 /// Marks a frame as one that met congestion. Returns false, and changes nothing, if its sender does
 /// not understand the mark.
 pub(crate) fn mark(frame: &mut [u8]) -> bool {
-    let Some(kind) = frame.get(12..ETHERNET) else { return false };
-    let is_v4 = kind == IPV4;
-    if !is_v4 && kind != IPV6 {
-        return false;
-    }
-    let Some(header) = frame.get_mut(ETHERNET..) else { return false };
+    let Some((at, kind)) = start_of_ip(frame) else { return false };
+    let header = &mut frame[at..];
     if header.len() < 20 {
         return false;
     }
-    if is_v4 {
+    if kind == IPV4 {
         if header[1] & CE == NOT_ECT {
             return false;
         }
@@ -54,12 +68,13 @@ fn updated(sum: u16, before: u16, after: u16) -> u16 {
     !((folded & 0xFFFF) + (folded >> 16)) as u16
 }
 
-/// Flips a bit behind the Ethernet header, which `choice` chooses.
+/// Flips a bit of a frame's IP, which `choice` chooses.
 pub(crate) fn corrupt(frame: &mut [u8], choice: u64) {
-    let bits = frame.len().saturating_sub(ETHERNET) as u64 * 8;
+    let Some((at, _)) = start_of_ip(frame) else { return };
+    let bits = (frame.len() - at) as u64 * 8;
     if bits > 0 {
         let bit = choice % bits;
-        frame[ETHERNET + (bit / 8) as usize] ^= 1 << (bit % 8);
+        frame[at + (bit / 8) as usize] ^= 1 << (bit % 8);
     }
 }
 
@@ -120,6 +135,25 @@ pub(crate) mod tests {
             assert_eq!(frame, before);
         }
         assert!(!is_ip(&arp) && is_ip(&short) && !is_ip(&[]));
+    }
+
+    /// Puts two tags into a frame.
+    fn tagged(frame: &[u8]) -> Vec<u8> {
+        [&frame[..12], &[0x88, 0xA8, 0, 5, 0x81, 0, 0x20, 6], &frame[12..]].concat()
+    }
+
+    #[test]
+    fn tags_are_passed_over() {
+        for is_v4 in [true, false] {
+            let mut plain = frame(is_v4, 2, 100);
+            let mut after = tagged(&plain);
+            assert!(is_ip(&after) && mark(&mut after) && mark(&mut plain));
+            assert_eq!(after, tagged(&plain));
+            corrupt(&mut after, 77);
+            corrupt(&mut plain, 77);
+            assert_eq!(after, tagged(&plain));
+        }
+        assert!(!is_ip(&tagged(&frame(true, 2, 100))[..20]));
     }
 
     #[test]
