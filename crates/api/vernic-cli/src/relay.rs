@@ -45,11 +45,11 @@ fn text(names: [&str; 2], report: &Report) -> String {
         // Writing to a String does not fail.
         let _ = writeln!(text, "{from} to {to}: {}", line(counts));
         let problems = [
-            (u64::from(report.missed[at]), "came faster than they were read"),
-            (report.refused[at], "found no room at the other netdev"),
+            (report.missed[at], "found the ring full: they came faster than they were taken"),
+            (report.refused[at], "were dropped by the queue of the other netdev"),
             (
                 report.too_long[at],
-                "were longer than its MTU: switch off what cuts frames behind the host \
+                "were longer than the MTU: switch off what cuts frames behind the host \
                  (`ethtool -K NETDEV tso off gso off` at both hosts)",
             ),
         ];
@@ -91,17 +91,19 @@ mod tests {
         let report = Report {
             directions: [counts, Counts::default()],
             too_long: [0, 3],
+            missed: [42, 0],
             ..Report::default()
         };
         let text = text(["a", "b"], &report);
         let lines: Vec<_> = text.lines().collect();
         assert_eq!(
-            lines[..2],
+            lines[..3],
             [
                 "a to b: 10 frames came, 8 left, 2 lost; 99 bytes waited at most",
+                "  42 frames found the ring full: they came faster than they were taken",
                 "b to a: 0 frames came, 0 left"
             ]
         );
-        assert!(lines[2].starts_with("  3 frames were longer") && lines.len() == 3, "{text}");
+        assert!(lines[3].starts_with("  3 frames were longer") && lines.len() == 4, "{text}");
     }
 }

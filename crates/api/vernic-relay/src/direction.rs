@@ -1,13 +1,14 @@
 //! Frames on their way in one direction: a queue, a line with a rate, a delay.
 //!
 //! Owns the frames that were taken and have not left, and when each of them leaves. Knows no clock
-//! and no socket: its owner says what time it is.
+//! and no socket: its owner says what time it is. A frame is moved through, and its buffer is used
+//! for a later one.
 //!
 //! ```text
 //!   handle -> lost? -> queue full? marked? -> the line -> damaged? -> delay -> poll
 //! ```
 //!
-//! Limits: [`MAX_HELD`] bytes of frames.
+//! Limits: [`MAX_HELD`] bytes of frames; [`MAX_SPARE`] buffers without one.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -20,6 +21,9 @@ pub type Nanos = u64;
 
 /// Most bytes of frames that are on their way: half a second of 10 Gb/s.
 const MAX_HELD: usize = 640 << 20;
+
+/// Most buffers that are kept for later frames.
+const MAX_SPARE: usize = 1024;
 
 /// Bytes of a frame on the line that nobody sees: preamble, checksum, gap.
 const LINE_BYTES: u64 = 24;
@@ -93,7 +97,9 @@ pub struct Direction {
     impairment: Impairment,
     random: fastrand::Rng,
     held: BinaryHeap<Reverse<Held>>,
+    /// Bytes of the buffers of these frames.
     held_bytes: usize,
+    spare: Vec<Vec<u8>>,
     next_number: u64,
     /// When the line has sent all that waits for it.
     line_free_at: Nanos,
@@ -132,6 +138,7 @@ impl Direction {
             random: fastrand::Rng::with_seed(seed),
             held: BinaryHeap::new(),
             held_bytes: 0,
+            spare: Vec::new(),
             next_number: 0,
             line_free_at: 0,
             counts: Counts::default(),
@@ -141,31 +148,40 @@ impl Direction {
     pub const fn counts(&self) -> &Counts {
         &self.counts
     }
+    /// Returns a buffer for a frame that comes; it has any content.
+    pub fn buffer(&mut self) -> Vec<u8> {
+        self.spare.pop().unwrap_or_default()
+    }
+    /// Takes the buffer of a frame that nobody needs any more.
+    pub fn recycle(&mut self, buffer: Vec<u8>) {
+        if self.spare.len() < MAX_SPARE {
+            self.spare.push(buffer);
+        }
+    }
     /// Takes a frame.
-    pub fn handle(&mut self, frame: &[u8], now: Nanos) {
+    pub fn handle(&mut self, mut frame: Vec<u8>, now: Nanos) {
         self.counts.received += 1;
-        let is_ip = ip::is_ip(frame);
+        let is_ip = ip::is_ip(&frame);
         let fate = is_ip.then(|| Fate::draw(&self.impairment, &mut self.random));
         if fate.is_some_and(|fate| fate.is_lost) {
             self.counts.lost += 1;
-            return;
+            return self.recycle(frame);
         }
         let waiting = self.waiting_bytes(now);
         if self.impairment.rate_bits_per_s.is_some() {
             let queue = waiting + frame.len() as u64;
             if waiting > 0 && queue > self.impairment.queue_bytes {
                 self.counts.dropped += 1;
-                return;
+                return self.recycle(frame);
             }
             self.counts.longest_queue = self.counts.longest_queue.max(queue);
         }
         let copies = if fate.is_some_and(|fate| fate.is_doubled) { 2 } else { 1 };
-        if self.held_bytes + copies * frame.len() > MAX_HELD {
+        if self.held_bytes + copies * frame.capacity() > MAX_HELD {
             self.counts.overflowed += 1;
-            return;
+            return self.recycle(frame);
         }
-        let mut bytes = frame.to_vec();
-        if self.impairment.ecn_bytes.is_some_and(|from| waiting >= from) && ip::mark(&mut bytes) {
+        if self.impairment.ecn_bytes.is_some_and(|from| waiting >= from) && ip::mark(&mut frame) {
             self.counts.marked += 1;
         }
         let mut at = self.transmit(frame.len(), now);
@@ -173,16 +189,16 @@ impl Direction {
             at = self.arrival(&fate, at);
             if fate.is_corrupted {
                 self.counts.corrupted += 1;
-                ip::corrupt(&mut bytes, fate.choice);
+                ip::corrupt(&mut frame, fate.choice);
             }
         } else {
             at += nanos(self.impairment.delay);
         }
         if copies == 2 {
             self.counts.doubled += 1;
-            self.hold(at, bytes.clone());
+            self.hold(at, frame.clone());
         }
-        self.hold(at, bytes);
+        self.hold(at, frame);
     }
     /// Returns the next frame that has arrived at the other end.
     pub fn poll(&mut self, now: Nanos) -> Option<Vec<u8>> {
@@ -191,7 +207,7 @@ impl Direction {
             return None;
         }
         let Reverse(frame) = self.held.pop()?;
-        self.held_bytes -= frame.bytes.len();
+        self.held_bytes -= frame.bytes.capacity();
         self.counts.sent += 1;
         Some(frame.bytes)
     }
@@ -226,7 +242,7 @@ impl Direction {
         arrival
     }
     fn hold(&mut self, at: Nanos, bytes: Vec<u8>) {
-        self.held_bytes += bytes.len();
+        self.held_bytes += bytes.capacity();
         self.held.push(Reverse(Held { at, number: self.next_number, bytes }));
         self.next_number += 1;
     }
@@ -274,7 +290,7 @@ mod tests {
     fn without_impairments_frames_pass_at_once_and_in_order() {
         let mut direction = direction("");
         for number in 0..100 {
-            direction.handle(&numbered(number, 100), u64::from(number));
+            direction.handle(numbered(number, 100), u64::from(number));
         }
         let expected: Vec<_> = (0..100).map(|number| (u64::from(number), number)).collect();
         assert_eq!(drain(&mut direction), expected);
@@ -286,7 +302,7 @@ mod tests {
         // A frame of 976 bytes takes a millisecond at 8 Mb/s.
         let mut direction = direction("rate=8m queue=3000 delay=5ms");
         for number in 0..5 {
-            direction.handle(&numbered(number, 976), 0);
+            direction.handle(numbered(number, 976), 0);
         }
         let arrived = drain(&mut direction);
         assert_eq!(arrived, [(6 * MS, 0), (7 * MS, 1), (8 * MS, 2)]);
@@ -294,9 +310,9 @@ mod tests {
         assert_eq!((counts.dropped, counts.longest_queue), (2, 2976));
         // A line that is free takes any frame, however short the queue is.
         let mut short = self::direction("rate=8m queue=1");
-        short.handle(&numbered(7, 976), 0);
-        short.handle(&numbered(8, 976), 0);
-        short.handle(&numbered(9, 976), MS);
+        short.handle(numbered(7, 976), 0);
+        short.handle(numbered(8, 976), 0);
+        short.handle(numbered(9, 976), MS);
         assert_eq!(drain(&mut short), [(MS, 7), (2 * MS, 9)]);
     }
 
@@ -304,7 +320,7 @@ mod tests {
     fn frames_that_wait_behind_many_bytes_are_marked() {
         let mut direction = direction("rate=8m ecn=1500");
         for number in 0..4 {
-            direction.handle(&numbered(number, 976), 0);
+            direction.handle(numbered(number, 976), 0);
         }
         assert_eq!(direction.counts().marked, 2);
         let ecn = |frame: &[u8]| frame[ip::ETHERNET + 1] & 3;
@@ -318,12 +334,12 @@ mod tests {
         let mut arp = numbered(0, 100);
         arp[12..14].copy_from_slice(&[0x08, 0x06]);
         for _ in 0..1000 {
-            direction.handle(&arp, 0);
+            direction.handle(arp.clone(), 0);
         }
         assert!(drain(&mut direction).iter().all(|(at, _)| *at == MS));
         assert_eq!(direction.counts().sent, 1000);
         for number in 0..10_000 {
-            direction.handle(&numbered(number, 100), 0);
+            direction.handle(numbered(number, 100), 0);
         }
         let arrived = drain(&mut direction);
         let counts = *direction.counts();
@@ -339,7 +355,7 @@ mod tests {
     fn a_frame_that_is_held_up_is_overtaken() {
         let mut direction = direction("reorder=5% seed=1");
         for number in 0..1000 {
-            direction.handle(&numbered(number, 100), u64::from(number) * 10_000);
+            direction.handle(numbered(number, 100), u64::from(number) * 10_000);
         }
         let arrived = drain(&mut direction);
         let held_up = direction.counts().held_up;
@@ -355,7 +371,7 @@ mod tests {
             let impairment = Impairment::parse(words.split(' ')).unwrap();
             let mut direction = Direction::new(impairment, salt);
             for number in 0..64 {
-                direction.handle(&numbered(number, 100), u64::from(number) * apart);
+                direction.handle(numbered(number, 100), u64::from(number) * apart);
             }
             drain(&mut direction).into_iter().map(|(_, number)| number).collect::<Vec<_>>()
         };
@@ -365,12 +381,24 @@ mod tests {
     }
 
     #[test]
+    fn buffers_are_used_again() {
+        let mut direction = direction("loss=100%");
+        direction.handle(numbered(0, 1000), 0);
+        assert!(direction.buffer().capacity() >= 1000, "that of the frame that was lost");
+        assert_eq!(direction.buffer().capacity(), 0);
+        for _ in 0..MAX_SPARE + 1 {
+            direction.recycle(vec![0; 10]);
+        }
+        assert_eq!(direction.spare.len(), MAX_SPARE);
+    }
+
+    #[test]
     fn memory_is_bounded() {
         let mut direction = direction("delay=10s dup=100%");
         let frame = numbered(0, 9000);
         let most = MAX_HELD / 18_000;
         for _ in 0..most + 10 {
-            direction.handle(&frame, 0);
+            direction.handle(frame.clone(), 0);
         }
         assert_eq!(direction.counts().overflowed, 10);
         assert!(direction.held_bytes <= MAX_HELD);

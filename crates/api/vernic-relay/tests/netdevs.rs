@@ -7,16 +7,20 @@
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
+use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use vernic_relay::{Impairment, Relay, RelayError, Report};
-use vernic_sys::{self as sys, FrameKind, IncomingFrame, MAX_FRAME_HEAD, OutgoingFrame, OwnFd};
+use vernic_sys::{self as sys, FrameKind, FrameRing, MAX_FRAME_HEAD, OutgoingFrame, RingFrame};
 
 /// Says that this process is the one in the namespace.
 const INSIDE: &str = "VERNIC_RELAY_TEST";
 /// An EtherType that nobody uses (IEEE 802, for experiments), so that only the test has frames.
 const EXPERIMENTAL: u16 = 0x88B5;
+const OWN: [u8; 2] = EXPERIMENTAL.to_be_bytes();
+/// EtherType of a tag (802.1Q).
+const TAG: u16 = 0x8100;
 /// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -53,6 +57,9 @@ fn lay_cables() {
     for (host, relay) in [("a0", "ra"), ("b0", "rb")] {
         ip(&format!("link add {relay} type veth peer name {host}"));
         for netdev in [host, relay] {
+            // Without addresses of IPv6, no frames come but those of the test.
+            let quiet = ["link", "set", netdev, "addrgenmode", "none"];
+            let _ = Command::new("ip").args(quiet).output();
             ip(&format!("link set {netdev} up"));
         }
     }
@@ -61,61 +68,76 @@ fn lay_cables() {
 /// A station at one end.
 struct Station {
     ifindex: u32,
-    socket: OwnFd,
+    ring: FrameRing,
 }
 
 impl Station {
     fn new(netdev: &str) -> Self {
+        Self::of_type(netdev, EXPERIMENTAL)
+    }
+    fn of_type(netdev: &str, ethertype: u16) -> Self {
         let interfaces = sys::interfaces().unwrap();
         let ifindex = interfaces.iter().find(|one| one.name == netdev).unwrap().index;
-        let socket = sys::frame_socket().unwrap();
-        sys::bind_frames(socket.as_fd(), ifindex, EXPERIMENTAL).unwrap();
-        Self { ifindex, socket }
+        let ring = FrameRing::new(sys::frame_socket().unwrap(), 1550, 16 << 20).unwrap();
+        sys::bind_frames(ring.as_fd(), ifindex, ethertype).unwrap();
+        Self { ifindex, ring }
     }
-    /// Sends frames to all, with a number in each.
-    fn send(&self, numbers: impl Iterator<Item = u32>) {
-        for number in numbers {
-            let mut head = [0; MAX_FRAME_HEAD];
-            head[..6].fill(0xFF);
-            head[12..14].copy_from_slice(&EXPERIMENTAL.to_be_bytes());
-            head[14..18].copy_from_slice(&number.to_be_bytes());
-            let frame = OutgoingFrame { ifindex: self.ifindex, head, head_len: 64, body: &[] };
-            let sent = sys::send_frames(self.socket.as_fd(), EXPERIMENTAL, [frame].into_iter());
-            assert_eq!(sent.unwrap(), 1);
-        }
+    /// Sends frames of so many bytes to all, with a number in each.
+    fn send(&self, numbers: impl Iterator<Item = u32>, len: usize) {
+        numbers.for_each(|number| self.send_frame(&OWN, number, len));
     }
-    /// Returns the numbers of so many frames that come.
-    fn receive(&self, count: usize) -> Vec<u32> {
+    /// Sends a frame that has these bytes behind the addresses, and then a number.
+    fn send_frame(&self, types: &[u8], number: u32, len: usize) {
+        let mut frame = vec![0; len];
+        frame[..6].fill(0xFF);
+        let (start, end) = (12 + types.len(), 16 + types.len());
+        frame[12..start].copy_from_slice(types);
+        frame[start..end].copy_from_slice(&number.to_be_bytes());
+        let head = [0; MAX_FRAME_HEAD];
+        let frame = OutgoingFrame { ifindex: self.ifindex, head, head_len: 0, body: &frame };
+        let sent = sys::send_frames(self.ring.as_fd(), EXPERIMENTAL, [frame].into_iter());
+        assert_eq!(sent.unwrap(), 1);
+    }
+    /// Returns so many frames of the tests that come.
+    fn receive_frames(&mut self, count: usize) -> Vec<Vec<u8>> {
         let (until, mut all) = (Instant::now() + PATIENCE, Vec::new());
         while all.len() < count {
-            assert!(Instant::now() < until, "{} of {count} frames came", all.len());
-            let (mut buffer, mut incoming) = (vec![0; 32 * 2048], [IncomingFrame::NONE; 32]);
-            match sys::recv_frames(self.socket.as_fd(), &mut buffer, 2048, &mut incoming) {
-                Ok(taken) => {
-                    let frames = incoming[..taken].iter().zip(buffer.chunks(2048));
-                    let frames = frames.filter(|(frame, _)| frame.kind != FrameKind::Sent);
-                    all.extend(frames.map(|(_, bytes)| {
-                        u32::from_be_bytes([bytes[14], bytes[15], bytes[16], bytes[17]])
-                    }));
+            let mut frame = Vec::new();
+            match self.ring.take(&mut frame) {
+                Some(RingFrame { kind: FrameKind::Sent, .. }) => {}
+                Some(taken) if [12, 16].iter().any(|at| frame[*at..*at + 2] == OWN) => {
+                    assert!(!taken.truncated);
+                    all.push(frame);
                 }
-                Err(error) if sys::is_for_later(&error) => thread::sleep(Duration::from_millis(1)),
-                Err(error) => panic!("{error}"),
+                Some(_) => {}
+                None => {
+                    assert!(Instant::now() < until, "{} of {count} frames came", all.len());
+                    thread::sleep(Duration::from_millis(1));
+                }
             }
         }
         all
     }
+    /// Returns the numbers of so many frames that come.
+    fn receive(&mut self, count: usize) -> Vec<u32> {
+        let number = |bytes: &[u8]| u32::from_be_bytes(bytes[14..18].try_into().unwrap());
+        self.receive_frames(count).iter().map(|frame| number(frame)).collect()
+    }
+}
+
+fn relay_between(words: &str) -> Relay {
+    let impairment = Impairment::parse(words.split_whitespace()).unwrap();
+    Relay::new(["ra", "rb"], impairment).unwrap()
 }
 
 /// Runs a relay beside some work, and returns what the relay has done.
-fn beside(words: &str, work: impl FnOnce(&Station, &Station)) -> Report {
-    let impairment = Impairment::parse(words.split_whitespace()).unwrap();
-    let mut relay = Relay::new(["ra", "rb"], impairment).unwrap();
+fn beside(mut relay: Relay, work: impl FnOnce()) -> Report {
     let (stop, stopped) = UnixDatagram::pair().unwrap();
     let relayed = thread::spawn(move || {
         relay.run(stopped.as_fd()).unwrap();
         relay.report()
     });
-    work(&Station::new("a0"), &Station::new("b0"));
+    work();
     stop.send(&[1]).unwrap();
     relayed.join().unwrap()
 }
@@ -126,18 +148,18 @@ fn frames_pass_in_both_directions_and_take_their_time() {
         return;
     }
     lay_cables();
-    let report = beside("", |a, b| {
-        a.send(0..100);
+    let (mut a, mut b) = (Station::new("a0"), Station::new("b0"));
+    let report = beside(relay_between(""), || {
+        a.send(0..100, 64);
         assert_eq!(b.receive(100), (0..100).collect::<Vec<_>>());
-        b.send(100..200);
+        b.send(100..200, 64);
         assert_eq!(a.receive(100), (100..200).collect::<Vec<_>>());
     });
-    // IPv6 of the kernel sends some frames of its own.
     assert!(report.directions.iter().all(|counts| counts.sent >= 100), "{report:?}");
     assert_eq!((report.too_long, report.refused, report.missed), ([0; 2], [0; 2], [0; 2]));
-    beside("delay=100ms", |a, b| {
+    beside(relay_between("delay=100ms"), || {
         let start = Instant::now();
-        a.send(0..10);
+        a.send(0..10, 64);
         assert_eq!(b.receive(10).len(), 10);
         assert!(start.elapsed() >= Duration::from_millis(100));
     });
@@ -147,4 +169,79 @@ fn frames_pass_in_both_directions_and_take_their_time() {
         assert!(error.to_string().contains(said), "{error}");
         assert!(!matches!(error, RelayError::Socket { .. }), "{error}");
     }
+}
+
+#[test]
+fn a_burst_that_comes_at_once_and_is_due_at_once_passes_whole() {
+    if !is_inside("a_burst_that_comes_at_once_and_is_due_at_once_passes_whole") {
+        return;
+    }
+    lay_cables();
+    let (a, mut b) = (Station::new("a0"), Station::new("b0"));
+    let relay = relay_between("delay=20ms");
+    // All of them are there before the relay takes the first.
+    a.send(0..5000, 1082);
+    let report = beside(relay, || assert_eq!(b.receive(5000), (0..5000).collect::<Vec<_>>()));
+    assert_eq!((report.missed, report.refused), ([0; 2], [0; 2]), "{report:?}");
+    // The ring has room for some 10,000 frames, and the others are counted.
+    let relay = relay_between("");
+    a.send(0..20_000, 64);
+    let report = beside(relay, || drop(b.receive(10_000)));
+    assert!((9000..=10_100).contains(&report.missed[0]), "{report:?}");
+}
+
+#[test]
+fn frames_wait_for_a_netdev_that_has_no_room() {
+    if !is_inside("frames_wait_for_a_netdev_that_has_no_room") {
+        return;
+    }
+    lay_cables();
+    let shape = "qdisc add dev rb root tbf rate 100mbit burst 20k limit 4m";
+    if !Command::new("tc").args(shape.split(' ')).status().is_ok_and(|status| status.success()) {
+        eprintln!("skipped: no `tc`, or no token buckets, here");
+        return;
+    }
+    let (a, mut b) = (Station::new("a0"), Station::new("b0"));
+    let relay = relay_between("");
+    a.send(0..2000, 1082);
+    let report = beside(relay, || assert_eq!(b.receive(2000), (0..2000).collect::<Vec<_>>()));
+    assert_eq!((report.missed, report.refused), ([0; 2], [0; 2]), "{report:?}");
+}
+
+#[test]
+fn frames_keep_their_tags_and_long_ones_are_counted() {
+    if !is_inside("frames_keep_their_tags_and_long_ones_are_counted") {
+        return;
+    }
+    lay_cables();
+    // The system tells only of a tag to those who receive frames of all types.
+    let (a, mut b) = (Station::new("a0"), Station::of_type("b0", libc::ETH_P_ALL as u16));
+    let tagged = [TAG, 0x2005, EXPERIMENTAL].map(u16::to_be_bytes);
+    let relay = relay_between("");
+    // The ring was made for the MTU of before.
+    for netdev in ["a0", "ra"] {
+        ip(&format!("link set {netdev} mtu 9000"));
+    }
+    let report = beside(relay, || {
+        a.send(7..8, 9014);
+        a.send_frame(tagged.as_flattened(), 8, 1518);
+        let frames = b.receive_frames(1);
+        assert_eq!(frames[0][12..22], [tagged.as_flattened(), &[0, 0, 0, 8]].concat());
+        assert_eq!(frames[0].len(), 1518);
+    });
+    assert_eq!(report.too_long, [1, 0]);
+}
+
+#[test]
+fn a_netdev_that_goes_away_ends_the_relay() {
+    if !is_inside("a_netdev_that_goes_away_ends_the_relay") {
+        return;
+    }
+    lay_cables();
+    let (mut relay, (ended, end)) = (relay_between(""), mpsc::channel());
+    let (_stop, stopped) = UnixDatagram::pair().unwrap();
+    thread::spawn(move || ended.send(relay.run(stopped.as_fd())));
+    ip("link set ra down");
+    let error = end.recv_timeout(PATIENCE).unwrap().unwrap_err();
+    assert!(error.to_string().contains("receive by ra: Network is down"), "{error}");
 }
