@@ -72,7 +72,12 @@ pub(crate) fn send(byte: u8, qp_type: QpType) -> SendWqe {
         6 => SendOp::SendInv(Rkey(4)),
         _ => SendOp::Flush { remote, placement: 1, selectivity: 0 },
     };
-    let dest = (qp_type == QpType::Ud).then_some(UdDest { ah: 0, qpn: Qpn::new(3), qkey: Qkey(7) });
+    let dest = (qp_type == QpType::Ud).then_some(UdDest {
+        ah: 0,
+        qpn: Qpn::new(3),
+        qkey: Qkey(7),
+        rate_mbps: 0,
+    });
     let length = if byte & 7 == 5 { 8 } else { u32::from(byte >> 3) * 150 };
     SendWqe { wr_id: 1, op, flags: SendFlags::SIGNALED, length, dest, srqn: Some(Srqn::new(1)) }
 }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use vernic::{
     Access, AckTimeout, CompChannel, Cq, Device, Endpoint, Init, InitAttr, Mr, MrSlice, Mtu, Path,
-    Pd, Psn, Qp, Qpn, Rc, RcRtr, RcRts, RnrTimer, Rts, Srq, SubnetPath, Wc, WrId,
+    Pd, Psn, Qp, Qpn, Rc, RcRtr, RcRts, RnrTimer, Rts, Srq, StaticRate, SubnetPath, Wc, WrId,
 };
 use vernic_engine::{CmAgent, CmSink, ServiceScope};
 use vernic_ipoib::{ConnectionId, Interface};
@@ -562,6 +562,7 @@ fn subnet_path(path: &CmPath) -> Path {
         traffic_class: path.traffic_class,
         flow_label: path.flow_label,
         pkey_index: 0,
+        static_rate: StaticRate(lids.rate).known_or_max(),
         subnet: Some(subnet),
     }
 }

@@ -10,7 +10,7 @@ use vernic_engine::{
 
 use crate::{
     AddressVector, Config, CreateError, Error, Gid, OpenError, Path, PathError, PortNum,
-    SubnetPath, WhyWire,
+    StaticRate, SubnetPath, WhyWire,
 };
 
 /// An open device: one per usable netdev of this machine. A clone is another handle to it; it
@@ -275,6 +275,7 @@ impl Device {
             traffic_class: record.traffic_class,
             flow_label: record.flow_label,
             pkey_index,
+            static_rate: StaticRate(record.rate.value).known_or_max(),
             subnet: Some(subnet),
         })
     }
@@ -283,7 +284,11 @@ impl Device {
     pub(crate) fn vector(&self, dgid: Gid, path: &Path) -> Result<AddressVector, PathError> {
         let mut path = *path;
         if self.info().transport == Transport::InfiniBand && path.subnet.is_none() {
-            path.subnet = self.complete(dgid, &path)?.subnet;
+            let found = self.complete(dgid, &path)?;
+            path.subnet = found.subnet;
+            if path.static_rate == StaticRate::MAX {
+                path.static_rate = found.static_rate;
+            }
         }
         let mut av = AddressVector {
             dgid,
@@ -291,6 +296,7 @@ impl Device {
             hop_limit: path.hop_limit,
             traffic_class: path.traffic_class,
             flow_label: path.flow_label,
+            static_rate: path.static_rate,
             port: self.port,
             ..AddressVector::default()
         };

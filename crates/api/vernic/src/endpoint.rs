@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::str::FromStr;
 
-use crate::{Gid, Lid, Mtu, Psn, Qpn};
+use crate::{Gid, Lid, Mtu, Psn, Qpn, StaticRate};
 
 /// The address of a queue pair: all that its peer needs to connect to it.
 ///
@@ -47,6 +47,9 @@ pub struct Path {
     /// Row of the P_Key table with the partition that the way is asked for in; a queue pair's own
     /// row goes before 0.
     pub pkey_index: u16,
+    /// The rate that packets by the link keep to; none by default. Codes that are no rate are
+    /// refused.
+    pub static_rate: StaticRate,
     /// The way within an InfiniBand subnet. `None`: subnet administration is asked, as by
     /// [`Device::path_to`](crate::Device::path_to). Nothing else has one.
     pub subnet: Option<SubnetPath>,

@@ -113,8 +113,9 @@ pub use vernic_engine::{
     EventKind, Explanation, Failure, Gid, GidEntry, GidType, Lid, LinkCounters, LinkPort, LivePeer,
     Lkey, LocalAddr, Mtu, PORT_COUNTERS, PathMigState, Pkey, PortAttr, PortInfo, PortNum,
     PortState, ProcessStatus, Psn, Qkey, QpAttr, QpCap, QpCounters, QpState, QpStatus, Qpn,
-    RemoteRange, Rkey, RnrTimer, RoceVersion, Route, SrqId, Srqn, Transport as DeviceTransport,
-    TransportChoice, TxPath, WcOpcode, WcStatus, WhyWire, YamaForbids, limits,
+    RateLimit, RemoteRange, Rkey, RnrTimer, RoceVersion, Route, SrqId, Srqn, StaticRate,
+    Transport as DeviceTransport, TransportChoice, TxPath, WcOpcode, WcStatus, WhyWire,
+    YamaForbids, limits,
 };
 
 /// The example of the repository's README, tested.

@@ -277,3 +277,60 @@ fn datagrams_to_a_group_reach_those_who_joined_it() {
     expected.sort();
     assert_eq!(reached, expected);
 }
+
+#[test]
+fn a_rate_limit_of_the_builder_holds_from_the_start_and_can_be_changed_and_ended() {
+    let device = Device::open("lo").unwrap();
+    let pd = device.alloc_pd().unwrap();
+    let cq = device.create_cq(256).unwrap();
+    let make = |limit| pd.qp::<Rc>().send_cq(&cq).recv_cq(&cq).rate_limit(limit).create();
+    // 1 Mb/s: 12 KiB take 98 ms, and the last 4 KiB leave behind them.
+    let limit = RateLimit { kbps: 1_000, burst_bytes: 2_000 };
+    let (a, b) = (make(limit).unwrap(), make(RateLimit::NONE).unwrap());
+    assert_eq!(a.attributes().rate_limit, RateLimit::NONE, "not yet");
+    let (at_a, at_b) = (a.endpoint(), b.endpoint());
+    let a = a.connect(at_b).unwrap();
+    let b = b.init(InitAttr::granting(ALL)).unwrap().connect(at_a).unwrap();
+    assert_eq!((a.attributes().rate_limit, b.attributes().rate_limit), (limit, RateLimit::NONE));
+    let (local, remote) =
+        (pd.alloc_mr(16 << 10, ALL).unwrap(), pd.alloc_mr(16 << 10, ALL).unwrap());
+    let write = |id| {
+        let begun = std::time::Instant::now();
+        a.post_write(WrId(id), &local, remote.remote().at(0)).unwrap();
+        assert_eq!(cq.wait_one(LONG).unwrap().wr_id(), WrId(id));
+        begun.elapsed()
+    };
+    let took = write(1);
+    assert!(took.as_millis() >= 95, "{took:?}");
+    a.set_rate_limit(RateLimit::kbps(500)).unwrap();
+    let took = write(2);
+    assert!(took.as_millis() >= 190, "{took:?}");
+    a.set_rate_limit(RateLimit::NONE).unwrap();
+    assert_eq!(a.attributes().rate_limit, RateLimit::NONE);
+    write(3);
+
+    let error = a.set_rate_limit(RateLimit::kbps(RateLimit::MAX_KBPS + 1)).unwrap_err();
+    assert!(error.to_string().contains("rate_limit in kb/s is 400000001"), "{error}");
+    let bad = RateLimit { kbps: 0, burst_bytes: 7 };
+    let error = a.set_rate_limit(bad).unwrap_err();
+    assert!(error.to_string().contains("burst of no rate_limit is 7"), "{error}");
+    assert!(matches!(make(bad).unwrap_err(), CreateError::Limit { value: 7, .. }));
+    assert!(make(RateLimit::kbps(u32::MAX)).is_err());
+    a.fail().unwrap();
+    assert!(a.set_rate_limit(limit).is_err(), "it sends nothing any more");
+}
+
+#[test]
+fn a_static_rate_is_part_of_a_path_and_an_unknown_one_is_refused() {
+    let pair = Pair::new();
+    let gid = pair.b.endpoint().gid;
+    let path = Path { static_rate: StaticRate(2), ..Path::default() };
+    pair.pd.create_ah_with(gid, &path).unwrap();
+    let odd = Path { static_rate: StaticRate(25), ..path };
+    let error = pair.pd.create_ah_with(gid, &odd).unwrap_err();
+    assert!(error.to_string().contains("static rate 25 is none"), "{error}");
+    let qp = pair.pd.qp::<Uc>().send_cq(&pair.cq_a).recv_cq(&pair.cq_a).create().unwrap();
+    let options = UcOptions { path: odd, ..UcOptions::default() };
+    let error = qp.connect_with(pair.b.endpoint(), &options).unwrap_err();
+    assert!(error.to_string().contains("static rate 25 is none"), "{error}");
+}

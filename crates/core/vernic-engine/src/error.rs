@@ -14,7 +14,7 @@ use vernic_io::host::SlotError;
 use vernic_io::netdev::{NetDevError, Unusable};
 use vernic_io::{LinkError, NoPath};
 use vernic_mem::{DeregisterError, RegisterError};
-use vernic_wire::{Gid, Lid, Mtu, Qpn, Service};
+use vernic_wire::{Gid, Lid, Mtu, Qpn, Service, StaticRate};
 
 use crate::config::{ConfigError, PeerRefused};
 
@@ -293,6 +293,12 @@ pub enum PathError {
         index: u8,
         /// The number of rows that are filled.
         rows: usize,
+    },
+    /// The static rate is none that is known.
+    #[error("static rate {} is none: allowed are {}", .rate.0, StaticRate::KNOWN)]
+    StaticRate {
+        /// The code.
+        rate: StaticRate,
     },
     /// The destination GID is zero.
     #[error("the destination GID is zero: a RoCE address vector needs the peer's GID")]

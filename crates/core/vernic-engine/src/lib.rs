@@ -108,10 +108,10 @@ pub use vernic_mem::{
 pub use vernic_proto::congestion;
 pub use vernic_proto::{
     AddressVector, AttrMask, Cause, DropReason, Failure, MwBind, PathMigState, PostError, QpAttr,
-    QpCounters, QpState, QpType, Remote, RemoteRange, SendFlags, SendOp, Tag, Time, WcOpcode,
-    WcStatus,
+    QpCounters, QpState, QpType, RateLimit, Remote, RemoteRange, SendFlags, SendOp, Tag, Time,
+    WcOpcode, WcStatus,
 };
 pub use vernic_wire::{
     AckTimeout, Gid, Grh, Lid, Lkey, Mtu, Pkey, PortNum, Psn, Qkey, Qpn, Rkey, RnrTimer,
-    RoceVersion, Service, Srqn,
+    RoceVersion, Service, Srqn, StaticRate,
 };

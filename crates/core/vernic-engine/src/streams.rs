@@ -40,7 +40,7 @@ use vernic_io::tcp::{Connection, Interest, Ready};
 use vernic_proto::iwarp::{
     self, Agreed, Ending, Greeting, MAX_FPDU, Shutdown, StartError, StreamConfig, StreamEnd,
 };
-use vernic_proto::{QpCounters, Time};
+use vernic_proto::{QpCounters, RateLimit, Time};
 use vernic_wire::Qpn;
 
 use crate::counters::StreamCounts;
@@ -190,6 +190,15 @@ fn end_of(error: &io::Error) -> StreamEnd {
         | io::ErrorKind::HostUnreachable
         | io::ErrorKind::NetworkUnreachable => StreamEnd::TimedOut,
         _ => StreamEnd::Reset,
+    }
+}
+
+/// Limits the rate at which a connection sends. TCP says itself how much leaves together.
+fn limit_rate(connection: &Connection, qpn: Qpn, limit: RateLimit) {
+    let bytes_per_s = (limit != RateLimit::NONE).then(|| u64::from(limit.kbps) * 125);
+    if let Err(error) = connection.limit_rate(bytes_per_s) {
+        // No system is known that refuses it.
+        tracing::warn!(%qpn, %error, "the rate of the TCP connection cannot be limited");
     }
 }
 
@@ -399,6 +408,10 @@ impl Streams {
             old.end(engine).reset();
         }
         side.set_stream(connection.local_addr().ok().zip(connection.peer_addr().ok()));
+        let limit = machine.attr().rate_limit;
+        if limit != RateLimit::NONE {
+            limit_rate(&connection, qp.qpn(), limit);
+        }
         let conn = Conn {
             connection,
             qp: qp.clone(),
@@ -448,6 +461,13 @@ impl Streams {
         }
         self.end_turn(engine, sched, qp, &mut core, now, true);
         result.map_err(|error| (BindStreamError::Os(error), None))
+    }
+
+    /// Limits the rate at which a queue pair's connection sends.
+    pub(crate) fn limit(&mut self, qpn: Qpn, limit: RateLimit) {
+        if let Some(conn) = self.connections.get(&qpn.value()) {
+            limit_rate(&conn.connection, qpn, limit);
+        }
     }
 
     /// Takes over a connection whose start-up is complete but that no queue pair uses. Sends its

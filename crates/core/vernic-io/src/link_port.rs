@@ -74,6 +74,29 @@ pub struct LinkPort {
     pub reregistrations: u32,
 }
 
+impl LinkPort {
+    /// Returns the rate of the link in Mb/s: that of all lanes together. `u32::MAX` for codes that
+    /// are not known.
+    pub fn mbps(&self) -> u32 {
+        let lanes = match self.active_width {
+            1 => 1,
+            2 => 4,
+            4 => 8,
+            8 => 12,
+            _ => return u32::MAX,
+        };
+        let lane_kbps: u32 = match self.active_speed {
+            1 => 2_500_000,
+            2 => 5_000_000,
+            4 => 10_000_000,
+            16 => 14_062_500,
+            32 => 25_781_250,
+            _ => return u32::MAX,
+        };
+        lanes * lane_kbps / 1000
+    }
+}
+
 /// A watch over the ports of a link.
 pub trait PortWatch: Send + Sync {
     /// Returns the descriptor that is readable after a port has changed.

@@ -55,6 +55,7 @@ mod aimd;
 mod algorithm;
 mod cubic;
 mod dcqcn;
+mod limit;
 mod pacer;
 mod params;
 mod shortest;
@@ -66,6 +67,8 @@ use aimd::Aimd;
 pub use algorithm::Algorithm;
 pub use dcqcn::Dcqcn;
 use dcqcn::ReactionPoint;
+use limit::Limited;
+pub(crate) use limit::{DatagramPacer, Limit, rate_of_mbps};
 pub use params::{Param, ParamError};
 pub use shortest::Shortest;
 use swift::DelayWindow;
@@ -177,6 +180,8 @@ pub(crate) enum Controller {
     None(Unlimited),
     /// One of the owner's, and the largest window.
     Owners(Box<dyn Congestion>, u32),
+    /// Any other, with a limit of the rate beside it.
+    Limited(Box<Limited>),
 }
 
 /// Calls a method of whichever controller there is.
@@ -188,6 +193,7 @@ macro_rules! each {
             Self::Swift($controller) => $call,
             Self::None($controller) => $call,
             Self::Owners($controller, _) => $call,
+            Self::Limited($controller) => $call,
         }
     };
 }
@@ -205,6 +211,36 @@ impl Controller {
 
     pub(crate) fn owners(controller: Box<dyn Congestion>, limit: u32) -> Self {
         Self::Owners(controller, limit.max(1))
+    }
+
+    /// One that lets everything leave at once, for what has no window.
+    pub(crate) fn unpaced() -> Self {
+        Self::None(Unlimited::new(1))
+    }
+
+    /// Sets the limit of the rate, or ends it. What left before is paid for at the new rate.
+    #[cold]
+    pub(crate) fn set_limit(&mut self, limit: Option<Limit>, now: Time) {
+        match (&mut *self, limit) {
+            (Self::Limited(limited), Some(limit)) => limited.change(limit, now),
+            (Self::Limited(limited), None) => {
+                let inner = core::mem::replace(&mut limited.inner, Self::unpaced());
+                *self = inner;
+            }
+            (_, Some(limit)) => {
+                let inner = core::mem::replace(self, Self::unpaced());
+                *self = Self::Limited(Box::new(Limited::new(inner, limit, now)));
+            }
+            (_, None) => {}
+        }
+    }
+
+    /// Says whether what leaves from now on is not held against the limit.
+    #[cold]
+    pub(crate) fn set_exempt(&mut self, is_exempt: bool) {
+        if let Self::Limited(limited) = self {
+            limited.is_exempt = is_exempt;
+        }
     }
 
     /// Whether [`not_before`](Congestion::not_before) may be a time.
@@ -253,6 +289,7 @@ impl Congestion for Controller {
             Self::Swift(swift) => swift.window().max(1),
             Self::None(unlimited) => unlimited.window(),
             Self::Owners(controller, limit) => controller.window().clamp(1, *limit),
+            Self::Limited(limited) => limited.inner.window(),
         }
     }
     #[inline]

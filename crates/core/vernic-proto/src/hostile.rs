@@ -287,7 +287,7 @@ fn post(random: &mut Random, qp: &mut Qp, wr_id: u64) -> bool {
     };
     let flags = SendFlags::SIGNALED;
     let dest = match qp.service() {
-        Service::Ud => Some(UdDest { ah: 0, qpn: Qpn::new(2), qkey: Qkey(7) }),
+        Service::Ud => Some(UdDest { ah: 0, qpn: Qpn::new(2), qkey: Qkey(7), rate_mbps: 0 }),
         _ => None,
     };
     qp.post_send(SendWqe { wr_id, op, flags, length, dest, srqn: Some(SRQN) }).is_ok()

@@ -29,6 +29,7 @@ mod migration;
 mod notification;
 mod outbound;
 mod qp;
+mod rate;
 mod rc;
 pub mod sa;
 mod segment;
@@ -58,6 +59,7 @@ pub use host::{AtomicOp, Host, PullFault, QpCounters, RemoteAccess, RxMeta, SrqF
 pub use kept::{KeepBudget, Keeping, KeptPacket};
 pub use message::{MessagePart, PartAck, RendezvousLimits};
 pub use qp::Qp;
+pub use rate::RateLimit;
 pub use shares::{Shares, Source};
 pub use state::{AddressVector, AttrMask, ModifyError, PathMigState, QpAttr, QpState, QpType};
 pub use time::Time;

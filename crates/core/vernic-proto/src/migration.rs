@@ -29,14 +29,11 @@ pub(crate) struct Migration {
     pub(crate) pkey: Pkey,
     /// Since the alternate path was loaded, the peer was reported to have changed to another one.
     pub(crate) has_failed: bool,
-    /// The application asked for Rearm since the reset: the bit MigReq of what leaves tells the
-    /// peer of this end's state, so packets must leave.
-    pub(crate) needs_packets: bool,
 }
 
 impl Default for Migration {
     fn default() -> Self {
-        Self { pkey: Pkey::DEFAULT, has_failed: false, needs_packets: false }
+        Self { pkey: Pkey::DEFAULT, has_failed: false }
     }
 }
 

@@ -5,8 +5,10 @@
 //! error completes its request and stops the queue: the owner moves the queue pair to SQE
 //! (IBTA 10.3.1.5).
 
+use bitflags::bitflags;
 use vernic_wire::{Position, Qpn, Service};
 
+use crate::congestion::{Congestion, Controller, DatagramPacer, Limit, Sent};
 use crate::cx::Cx;
 use crate::error::{AccessFault, Cause, Failure, WcStatus};
 use crate::event::QpEvent;
@@ -15,18 +17,35 @@ use crate::message::{MessagePart, part_length};
 use crate::segment::{Segment, packet_count};
 use crate::send_completion::{completion, retire};
 use crate::sq::{Entry, SendQueue};
+use crate::time::Time;
 use crate::transport::Broken;
 use crate::wqe::SendOp;
 
+bitflags! {
+    /// What keeps requests where they are: nothing, nearly always.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    struct Gate: u8 {
+        /// Requests not yet started: SQD.
+        const DRAINING = 1;
+        /// All of them, until the time [`Sender::hold`].
+        const HELD = 2;
+    }
+}
+
 /// What the send side knows beside its queue.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Sender {
-    /// Requests not yet started stay where they are: SQD.
-    draining: bool,
+    gate: Gate,
     /// The drained event of SQD is still owed.
     drain_event_due: bool,
     /// Whether SENDs leave as parts of messages.
     sends_messages: bool,
+    /// What paces, if anything does. Its window means nothing here.
+    controller: Controller,
+    /// What datagrams with static rates have still to pay for.
+    datagrams: DatagramPacer,
+    /// Time before which nothing leaves.
+    hold: Option<Time>,
 }
 
 /// How the packets of a service are made.
@@ -37,9 +56,73 @@ pub(crate) struct Cut {
     pub(crate) mtu: u32,
     /// The connected peer; a datagram's own destination comes first.
     pub(crate) peer: Qpn,
+    /// Packets do not go by the link, so that static rates do not count.
+    pub(crate) is_near: bool,
 }
 
 impl Sender {
+    /// The send side of a queue pair, at the pace of a controller.
+    pub(crate) fn new(controller: Controller) -> Self {
+        Self {
+            gate: Gate::empty(),
+            drain_event_due: false,
+            sends_messages: false,
+            controller,
+            datagrams: DatagramPacer::new(),
+            hold: None,
+        }
+    }
+
+    /// Forgets everything.
+    pub(crate) fn reset(&mut self) {
+        self.controller.reset();
+        (self.gate, self.hold) = (Gate::empty(), None);
+        (self.drain_event_due, self.sends_messages) = (false, false);
+        self.datagrams = DatagramPacer::new();
+    }
+
+    /// Sets the limit of the rate, or ends it.
+    pub(crate) fn set_limit(&mut self, limit: Option<Limit>, now: Time) {
+        self.controller.set_limit(limit, now);
+        self.pace(now);
+    }
+
+    /// Says whether what leaves from now on is not held against the limit.
+    pub(crate) fn set_exempt(&mut self, is_exempt: bool) {
+        self.controller.set_exempt(is_exempt);
+    }
+
+    /// Time before which nothing leaves.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.hold
+    }
+
+    /// Time has passed.
+    pub(crate) fn handle_timeout(&mut self, now: Time) {
+        if self.hold.is_some() {
+            self.pace(now);
+        }
+    }
+
+    /// Asks again when the next packet may leave.
+    #[cold]
+    fn pace(&mut self, now: Time) {
+        let datagrams = self.datagrams.not_before();
+        let at = self.controller.not_before().map_or(datagrams, |at| at.max(datagrams));
+        self.hold = Some(at).filter(|at| *at > now);
+        self.gate.set(Gate::HELD, self.hold.is_some());
+    }
+
+    /// Packets left, at a static rate in Mb/s if it is not 0.
+    #[cold]
+    fn pay(&mut self, sent: Sent, mbps: u32, now: Time) {
+        self.controller.on_sent(now, sent);
+        if mbps != 0 {
+            self.datagrams.on_sent(now, sent.bytes, mbps);
+        }
+        self.pace(now);
+    }
+
     /// RTS to SQD, or back.
     pub(crate) fn set_draining(
         &mut self,
@@ -48,7 +131,7 @@ impl Sender {
         event: bool,
         host: &mut impl Host,
     ) {
-        self.draining = draining;
+        self.gate.set(Gate::DRAINING, draining);
         self.drain_event_due = draining && event;
         self.check_drained(sq, host);
     }
@@ -61,12 +144,18 @@ impl Sender {
     }
 
     pub(crate) fn is_draining(&self) -> bool {
-        self.draining
+        self.gate.contains(Gate::DRAINING)
     }
 
     /// Whether [`poll`](Self::poll) would send or carry out something.
     pub(crate) fn wants_requests(&self, sq: &SendQueue) -> bool {
-        sq.at_cursor().is_some() && (!self.draining || sq.cursor_is_started()) && !sq.is_direct()
+        sq.at_cursor().is_some() && (self.gate.is_empty() || self.opens(sq)) && !sq.is_direct()
+    }
+
+    /// Whether the gate lets the request at the cursor through, though it is not open for all.
+    #[cold]
+    fn opens(&self, sq: &SendQueue) -> bool {
+        self.gate == Gate::DRAINING && sq.cursor_is_started()
     }
 
     /// SENDs leave as parts of messages from now on, or in packets.
@@ -102,11 +191,15 @@ impl Sender {
         // Bounded: each round sends and returns, or passes one local request of the queue.
         while self.wants_requests(sq) && !self.has_message(sq) {
             match step(sq, cut, cx, host, buf) {
-                Ok(sent) => {
+                Ok(step) => {
                     self.passed(sq, cx, host);
-                    if sent.is_some() {
-                        return Ok(sent);
+                    let Some((sent, mbps)) = step else { continue };
+                    let mbps = if cut.is_near { 0 } else { mbps };
+                    if mbps != 0 || self.controller.may_pace() {
+                        let sent = Sent { packets: 1, bytes: sent.len as u32, again: false };
+                        self.pay(sent, mbps, cx.now);
                     }
+                    return Ok(Some(sent));
                 }
                 Err(fault) => {
                     fail(sq, cx, fault, host);
@@ -132,6 +225,10 @@ impl Sender {
         match write_part(sq, cx, host, buf) {
             Ok(part) => {
                 self.passed(sq, cx, host);
+                if let Some(part) = part.filter(|_| self.controller.may_pace()) {
+                    let (packets, bytes) = (part.packets(), part.length);
+                    self.pay(Sent { packets, bytes, again: false }, 0, cx.now);
+                }
                 Ok(part)
             }
             Err(fault) => {
@@ -143,7 +240,7 @@ impl Sender {
 
     /// Completes every request still queued as flushed.
     pub(crate) fn flush(&mut self, sq: &mut SendQueue, cx: &Cx<'_>, host: &mut impl Host) {
-        *self = Self { sends_messages: self.sends_messages, ..Self::default() };
+        (self.gate, self.hold, self.drain_event_due) = (Gate::empty(), None, false);
         while let Some(entry) = sq.pop() {
             let code = Cause::Flushed.vendor_err();
             host.complete_send(completion(&entry, cx, WcStatus::Flushed, code));
@@ -159,14 +256,15 @@ pub(crate) fn start(sq: &mut SendQueue, mtu: u32) {
     }
 }
 
-/// Sends one packet of the request at the cursor, or carries it out if it is a local one.
+/// Sends one packet of the request at the cursor, or carries it out if it is a local one. Returns
+/// the packet, and its static rate in Mb/s, 0 for none.
 fn step(
     sq: &mut SendQueue,
     cut: Cut,
     cx: &mut Cx<'_>,
     host: &mut impl Host,
     buf: &mut [u8],
-) -> Result<Option<Transmit>, AccessFault> {
+) -> Result<Option<(Transmit, u32)>, AccessFault> {
     let Some((index, &entry)) = sq.at_cursor() else { return Ok(None) };
     if !sq.cursor_is_started() {
         start(sq, cut.mtu);
@@ -196,7 +294,8 @@ fn step(
     cx.counters.tx_bytes += len as u64;
     cx.counters.messages_sent += u64::from(segment.position.ends());
     sq.advance(1);
-    Ok(Some(Transmit { len, ah: entry.wqe.dest.map(|dest| dest.ah) }))
+    let (ah, mbps) = entry.wqe.dest.map_or((None, 0), |dest| (Some(dest.ah), dest.rate_mbps));
+    Ok(Some((Transmit { len, ah }, mbps)))
 }
 
 /// Writes as much of the SEND at the cursor as `buf` holds, as a part of a message.

@@ -47,6 +47,9 @@ pub struct Qp {
     pkey: Pkey,
     /// The ACK timer's floor, in nanoseconds.
     ack_floor: u64,
+    /// The rate of the port.
+    port_mbps: u32,
+    needs: Needs,
     migration: Migration,
     notification: NotificationPoint,
     machine: Machine,
@@ -68,10 +71,12 @@ macro_rules! cx {
 
 mod direct;
 mod kept;
+mod limit;
 mod machine;
 mod messages;
 mod migration;
 
+use limit::Needs;
 use machine::{Machine, each};
 
 impl Qp {
@@ -105,6 +110,8 @@ impl Qp {
             port_mtu: Mtu::B4096,
             pkey: Pkey::DEFAULT,
             ack_floor: 0,
+            port_mbps: u32::MAX,
+            needs: Needs::empty(),
             migration: Migration::default(),
             notification: NotificationPoint::new(),
             machine,
@@ -167,6 +174,7 @@ impl Qp {
                 self.attr = QpAttr::default();
                 self.counters = QpCounters::default();
                 self.migration = Migration::default();
+                self.needs = Needs::empty();
                 self.notification.reset();
                 each!(&mut self.machine, m => m.reset());
             }
@@ -187,6 +195,10 @@ impl Qp {
                 each!(&mut self.machine, m => m.set_read_depths(&self.attr));
             }
             _ => {}
+        }
+        let is_limited = mask.intersects(AttrMask::RATE_LIMIT | AttrMask::AV);
+        if is_limited || to == QpState::Reset {
+            self.apply_limit(now);
         }
         if let Some(migration) = migration {
             self.set_migration(migration, now, host);

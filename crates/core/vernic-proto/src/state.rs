@@ -2,7 +2,11 @@
 //! `transition`.
 
 use bitflags::bitflags;
-use vernic_wire::{AckTimeout, Gid, Lid, Mtu, PortNum, Psn, Qkey, Qpn, RnrTimer, Service};
+use vernic_wire::{
+    AckTimeout, Gid, Lid, Mtu, PortNum, Psn, Qkey, Qpn, RnrTimer, Service, StaticRate,
+};
+
+use crate::rate::RateLimit;
 
 /// Type of a queue pair. Values are those of `ibv_qp_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -107,7 +111,7 @@ bitflags! {
         const CAP = 1 << 19;
         /// `dest_qpn`.
         const DEST_QPN = 1 << 20;
-        /// Rate limit: refused.
+        /// `rate_limit`.
         const RATE_LIMIT = 1 << 25;
     }
 }
@@ -144,8 +148,8 @@ pub struct AddressVector {
     pub dlid: Lid,
     /// The low bits of the source LID, which the port's LMC leaves free: InfiniBand links only.
     pub path_bits: u8,
-    /// Static rate as `ibv_rate`, 0 for the port's own. Kept, and not followed.
-    pub static_rate: u8,
+    /// Static rate, which holds for what goes by the link.
+    pub static_rate: StaticRate,
     /// Local port.
     pub port: PortNum,
 }
@@ -199,6 +203,8 @@ pub struct QpAttr {
     pub alt_timeout: AckTimeout,
     /// State of path migration (RC, UC).
     pub path_mig_state: PathMigState,
+    /// The largest rate at which requests leave.
+    pub rate_limit: RateLimit,
 }
 
 impl Default for QpAttr {
@@ -227,6 +233,7 @@ impl Default for QpAttr {
             alt_port: PortNum(0),
             alt_timeout: AckTimeout::new(0),
             path_mig_state: PathMigState::Migrated,
+            rate_limit: RateLimit::NONE,
         }
     }
 }
@@ -259,6 +266,7 @@ impl QpAttr {
             ALT_PATH => alt_pkey_index,
             ALT_PATH => alt_port,
             ALT_PATH => alt_timeout,
+            RATE_LIMIT => rate_limit,
         }
         if mask.contains(AttrMask::ALT_PATH) {
             self.alt_av = AddressVector { port: from.alt_port, ..from.alt_av };

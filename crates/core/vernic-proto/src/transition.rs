@@ -10,16 +10,21 @@
 //! perftest brings up both halves with one list of attributes.
 //!
 //! The iWARP column needs nothing: what the others are told here, the start-up of the connection
-//! agrees upon. What RC takes on the way up and in RTS it takes too, as drivers of iWARP do, and of
-//! that uses the access flags and the claimed state alone. SQD there is the closing of a stream,
-//! from which there is no way back.
+//! agrees upon. What RC takes on the way up and in RTS it takes too, as drivers of iWARP do. It
+//! uses the access flags, the claimed state and the rate limit alone. SQD there is the closing of a
+//! stream, from which there is no way back.
 //!
 //! `ALT_PATH` and `PATH_MIG_STATE` are for connections by packets: an iWARP connection has the one
 //! path of its TCP connection. Which states of migration may follow each other is in `migration`.
 //!
-//! Left out of the rows, and so refused instead of ignored: `CAP` (queues are not resized) and
-//! `RATE_LIMIT` (no pacing by the application).
+//! `RATE_LIMIT` is for those that send requests, from RTR on. Linux has it for RC and for raw
+//! packets, on the way up and in RTS. SQD and the way out of SQE take it too.
+//!
+//! Left out of the rows, and so refused instead of ignored: `CAP` (queues are not resized).
 
+use vernic_wire::StaticRate;
+
+use crate::rate::RateLimit;
 use crate::state::{AttrMask, ModifyError, QpAttr, QpState, QpType};
 
 /// Attributes of one transition of one type.
@@ -92,28 +97,28 @@ static TRANSITIONS: &[Row] = transitions! {
         iwarp: [] + [PKEY_INDEX PORT ACCESS_FLAGS]
     }
     Init -> Rtr {
-        rc: [AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER] + [ALT_PATH PATH_MIG_STATE ACCESS_FLAGS PKEY_INDEX],
-        uc: [AV PATH_MTU DEST_QPN RQ_PSN] + [ALT_PATH PATH_MIG_STATE ACCESS_FLAGS PKEY_INDEX],
-        ud: [] + [PKEY_INDEX QKEY],
-        xrc_ini: [AV PATH_MTU DEST_QPN RQ_PSN] + [ALT_PATH PATH_MIG_STATE ACCESS_FLAGS PKEY_INDEX MAX_DEST_RD_ATOMIC MIN_RNR_TIMER],
+        rc: [AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER] + [ALT_PATH PATH_MIG_STATE ACCESS_FLAGS PKEY_INDEX RATE_LIMIT],
+        uc: [AV PATH_MTU DEST_QPN RQ_PSN] + [ALT_PATH PATH_MIG_STATE ACCESS_FLAGS PKEY_INDEX RATE_LIMIT],
+        ud: [] + [PKEY_INDEX QKEY RATE_LIMIT],
+        xrc_ini: [AV PATH_MTU DEST_QPN RQ_PSN] + [ALT_PATH PATH_MIG_STATE ACCESS_FLAGS PKEY_INDEX MAX_DEST_RD_ATOMIC MIN_RNR_TIMER RATE_LIMIT],
         xrc_tgt: [AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER] + [ALT_PATH PATH_MIG_STATE ACCESS_FLAGS PKEY_INDEX],
-        iwarp: [] + [AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER ACCESS_FLAGS PKEY_INDEX]
+        iwarp: [] + [AV PATH_MTU DEST_QPN RQ_PSN MAX_DEST_RD_ATOMIC MIN_RNR_TIMER ACCESS_FLAGS PKEY_INDEX RATE_LIMIT]
     }
     Rtr -> Rts {
-        rc: [SQ_PSN TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS MIN_RNR_TIMER],
-        uc: [SQ_PSN] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS],
-        ud: [SQ_PSN] + [CUR_STATE QKEY],
-        xrc_ini: [SQ_PSN TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS],
+        rc: [SQ_PSN TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS MIN_RNR_TIMER RATE_LIMIT],
+        uc: [SQ_PSN] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS RATE_LIMIT],
+        ud: [SQ_PSN] + [CUR_STATE QKEY RATE_LIMIT],
+        xrc_ini: [SQ_PSN TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS RATE_LIMIT],
         xrc_tgt: [SQ_PSN TIMEOUT] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS MIN_RNR_TIMER RETRY_CNT RNR_RETRY MAX_RD_ATOMIC],
-        iwarp: [] + [SQ_PSN TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER]
+        iwarp: [] + [SQ_PSN TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER RATE_LIMIT]
     }
     Rts -> Rts {
-        rc: [] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS MIN_RNR_TIMER],
-        uc: [] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS],
-        ud: [] + [CUR_STATE QKEY],
-        xrc_ini: [] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS],
+        rc: [] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS MIN_RNR_TIMER RATE_LIMIT],
+        uc: [] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS RATE_LIMIT],
+        ud: [] + [CUR_STATE QKEY RATE_LIMIT],
+        xrc_ini: [] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS RATE_LIMIT],
         xrc_tgt: [] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS MIN_RNR_TIMER],
-        iwarp: [] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER]
+        iwarp: [] + [CUR_STATE ACCESS_FLAGS MIN_RNR_TIMER RATE_LIMIT]
     }
     Rts -> Sqd {
         rc: [] + [EN_SQD_ASYNC_NOTIFY],
@@ -125,25 +130,25 @@ static TRANSITIONS: &[Row] = transitions! {
     }
     Sqd -> Sqd {
         rc: [] + [AV PORT PKEY_INDEX TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC MAX_DEST_RD_ATOMIC
-                  ALT_PATH PATH_MIG_STATE ACCESS_FLAGS MIN_RNR_TIMER],
-        uc: [] + [AV PKEY_INDEX ALT_PATH PATH_MIG_STATE ACCESS_FLAGS],
-        ud: [] + [PKEY_INDEX QKEY],
-        xrc_ini: [] + [AV PORT PKEY_INDEX TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC ALT_PATH PATH_MIG_STATE ACCESS_FLAGS],
+                  ALT_PATH PATH_MIG_STATE ACCESS_FLAGS MIN_RNR_TIMER RATE_LIMIT],
+        uc: [] + [AV PKEY_INDEX ALT_PATH PATH_MIG_STATE ACCESS_FLAGS RATE_LIMIT],
+        ud: [] + [PKEY_INDEX QKEY RATE_LIMIT],
+        xrc_ini: [] + [AV PORT PKEY_INDEX TIMEOUT RETRY_CNT RNR_RETRY MAX_RD_ATOMIC ALT_PATH PATH_MIG_STATE ACCESS_FLAGS RATE_LIMIT],
         xrc_tgt: [] + [AV PORT PKEY_INDEX TIMEOUT MAX_DEST_RD_ATOMIC ALT_PATH PATH_MIG_STATE ACCESS_FLAGS MIN_RNR_TIMER],
         iwarp: [] + []
     }
     Sqd -> Rts {
-        rc: [] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS MIN_RNR_TIMER],
-        uc: [] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS],
-        ud: [] + [CUR_STATE QKEY],
-        xrc_ini: [] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS],
+        rc: [] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS MIN_RNR_TIMER RATE_LIMIT],
+        uc: [] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS RATE_LIMIT],
+        ud: [] + [CUR_STATE QKEY RATE_LIMIT],
+        xrc_ini: [] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS RATE_LIMIT],
         xrc_tgt: [] + [CUR_STATE ALT_PATH PATH_MIG_STATE ACCESS_FLAGS MIN_RNR_TIMER],
         iwarp: none
     }
     Sqe -> Rts {
         rc: none,
-        uc: [] + [CUR_STATE ACCESS_FLAGS],
-        ud: [] + [CUR_STATE QKEY],
+        uc: [] + [CUR_STATE ACCESS_FLAGS RATE_LIMIT],
+        ud: [] + [CUR_STATE QKEY RATE_LIMIT],
         xrc_ini: none,
         xrc_tgt: none,
         iwarp: none
@@ -250,6 +255,8 @@ static RANGES: &[Range] = &[
     range(AttrMask::ALT_PATH, "alt_av.flow_label", |a| u64::from(a.alt_av.flow_label), (0, 0xF_FFFF), "20 bits"),
     range(AttrMask::AV, "av.sl", |a| u64::from(a.av.sl), (0, 15), "0 to 15"),
     range(AttrMask::AV, "av.flow_label", |a| u64::from(a.av.flow_label), (0, 0xF_FFFF), "20 bits"),
+    range(AttrMask::RATE_LIMIT, "rate_limit in kb/s", |a| u64::from(a.rate_limit.kbps), (0, RateLimit::MAX_KBPS as u64), "0 (none) to 400000000"),
+    range(AttrMask::RATE_LIMIT, "the burst of no rate_limit", |a| if a.rate_limit.kbps == 0 { a.rate_limit.burst_bytes.into() } else { 0 }, (0, 0), "0"),
     range(AttrMask::RETRY_CNT, "retry_cnt", |a| u64::from(a.retry_cnt), (0, 7), "0 to 7"),
     range(AttrMask::RNR_RETRY, "rnr_retry", |a| u64::from(a.rnr_retry), (0, 7), "0 to 7 (7 = for ever)"),
     range(AttrMask::MAX_RD_ATOMIC, "max_rd_atomic", |a| u64::from(a.max_rd_atomic), (0, MAX_RD_ATOMIC), "0 to 128"),
@@ -261,6 +268,16 @@ fn check_values(attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyError> {
         let value = (range.value)(attr);
         if value < range.min || value > range.max {
             let (attribute, allowed) = (range.attribute, range.allowed);
+            return Err(ModifyError::Value { attribute, value, allowed });
+        }
+    }
+    let rates = [
+        (AttrMask::AV, "av.static_rate", attr.av.static_rate),
+        (AttrMask::ALT_PATH, "alt_av.static_rate", attr.alt_av.static_rate),
+    ];
+    for (named, attribute, rate) in rates {
+        if mask.contains(named) && !rate.is_known() {
+            let (value, allowed) = (rate.0.into(), StaticRate::KNOWN);
             return Err(ModifyError::Value { attribute, value, allowed });
         }
     }

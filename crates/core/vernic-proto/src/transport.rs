@@ -18,7 +18,7 @@ use core::fmt;
 
 use vernic_wire::{Mtu, Packet};
 
-use crate::congestion::Tally;
+use crate::congestion::{Limit, Tally};
 use crate::cx::Cx;
 use crate::direct::Direct;
 use crate::disposition::{Disposition, DropReason};
@@ -221,6 +221,12 @@ pub(crate) trait Transport: fmt::Debug {
 
     /// The peer tells of congestion on the path to it.
     fn handle_cnp(&mut self, _now: Time) {}
+
+    /// Requests leave at this rate at most from now on; `None` for as fast as they may.
+    fn set_limit(&mut self, limit: Option<Limit>, now: Time);
+
+    /// Says whether what leaves from now on is not held against that limit.
+    fn set_exempt(&mut self, _is_exempt: bool) {}
 
     /// Whether a packet of which nothing says that the peer has sent it may be handled.
     fn is_credible(&self, _packet: &Packet<'_>) -> bool {

@@ -17,6 +17,7 @@
 use vernic_wire::{Packet, Psn, Service};
 
 use crate::completion::{Completion, Tag};
+use crate::congestion::{Controller, Limit};
 use crate::cx::{Cx, QpInit};
 use crate::direct::{self, Direct};
 use crate::disposition::{Disposition, DropReason};
@@ -72,7 +73,7 @@ impl Uc {
     pub(crate) fn new(init: &QpInit) -> Self {
         Self {
             sq: SendQueue::new(init.max_send_wr),
-            sender: Sender::default(),
+            sender: Sender::new(Controller::unpaced()),
             expected: Psn::new(0),
             message: Message::None,
             current: None,
@@ -93,7 +94,7 @@ impl Transport for Uc {
 
     fn reset(&mut self) {
         self.sq.reset(Psn::new(0));
-        self.sender = Sender::default();
+        self.sender.reset();
         self.message = Message::None;
         self.current = None;
         self.established = false;
@@ -154,7 +155,25 @@ impl Transport for Uc {
         buf: &mut [u8],
     ) -> Result<Option<Transmit>, Broken> {
         let (mtu, peer) = (cx.attr.path_mtu.bytes(), cx.attr.dest_qpn);
-        self.sender.poll(&mut self.sq, Cut { service: Service::Uc, mtu, peer }, cx, host, buf)
+        let cut = Cut { service: Service::Uc, mtu, peer, is_near: false };
+        self.sender.poll(&mut self.sq, cut, cx, host, buf)
+    }
+
+    fn set_limit(&mut self, limit: Option<Limit>, now: Time) {
+        self.sender.set_limit(limit, now);
+    }
+
+    fn set_exempt(&mut self, is_exempt: bool) {
+        self.sender.set_exempt(is_exempt);
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        self.sender.deadline()
+    }
+
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>, _: &mut impl Host) -> Result<(), Broken> {
+        self.sender.handle_timeout(cx.now);
+        Ok(())
     }
 
     fn flush_send(&mut self, cx: &Cx<'_>, host: &mut impl Host) {

@@ -10,6 +10,7 @@
 use vernic_wire::{Mtu, Packet, Psn, Service};
 
 use crate::completion::Completion;
+use crate::congestion::{Controller, Limit};
 use crate::cx::{Cx, QpInit};
 use crate::disposition::{Disposition, DropReason};
 use crate::error::{AccessFault, PostError};
@@ -18,6 +19,7 @@ use crate::inbound::{fail_receive, recv_completion, tag_of};
 use crate::outbound::{Cut, Sender};
 use crate::sq::SendQueue;
 use crate::state::QpAttr;
+use crate::time::Time;
 use crate::transport::{Broken, Transport, check_length};
 use crate::wqe::{MAX_MESSAGE, RecvWqe, SendWqe, UdDest};
 
@@ -29,13 +31,20 @@ const GRH_AREA: u32 = 40;
 pub(crate) struct Ud {
     sq: SendQueue,
     sender: Sender,
+    /// Datagrams go through memory, and have no static rate there.
+    is_near: bool,
     /// The receive taken and not completed.
     current: Option<RecvWqe>,
 }
 
 impl Ud {
     pub(crate) fn new(init: &QpInit) -> Self {
-        Self { sq: SendQueue::new(init.max_send_wr), sender: Sender::default(), current: None }
+        Self {
+            sq: SendQueue::new(init.max_send_wr),
+            sender: Sender::new(Controller::unpaced()),
+            is_near: false,
+            current: None,
+        }
     }
 }
 
@@ -50,7 +59,7 @@ impl Transport for Ud {
 
     fn reset(&mut self) {
         self.sq.reset(Psn::new(0));
-        self.sender = Sender::default();
+        self.sender.reset();
         self.current = None;
     }
 
@@ -76,8 +85,28 @@ impl Transport for Ud {
         host: &mut impl Host,
         buf: &mut [u8],
     ) -> Result<Option<Transmit>, Broken> {
-        let cut = Cut { service: Service::Ud, mtu: MAX_MESSAGE, peer: cx.attr.dest_qpn };
+        let (peer, is_near) = (cx.attr.dest_qpn, self.is_near);
+        let cut = Cut { service: Service::Ud, mtu: MAX_MESSAGE, peer, is_near };
         self.sender.poll(&mut self.sq, cut, cx, host, buf)
+    }
+
+    /// Datagrams are no messages, whichever way they go.
+    #[inline]
+    fn set_messages(&mut self, are_sent: bool) {
+        self.is_near = are_sent;
+    }
+
+    fn set_limit(&mut self, limit: Option<Limit>, now: Time) {
+        self.sender.set_limit(limit, now);
+    }
+
+    fn next_deadline(&self) -> Option<Time> {
+        self.sender.deadline()
+    }
+
+    fn handle_timeout(&mut self, cx: &mut Cx<'_>, _: &mut impl Host) -> Result<(), Broken> {
+        self.sender.handle_timeout(cx.now);
+        Ok(())
     }
 
     fn flush_send(&mut self, cx: &Cx<'_>, host: &mut impl Host) {

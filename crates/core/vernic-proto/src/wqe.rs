@@ -110,6 +110,8 @@ pub struct UdDest {
     pub qpn: Qpn,
     /// Queue key; with the top bit set the QP's own is sent instead (IBTA 10.2.5).
     pub qkey: Qkey,
+    /// Static rate in Mb/s that the datagram pays at, if it goes by the link; 0 for none.
+    pub rate_mbps: u32,
 }
 
 /// A send work request.

@@ -53,6 +53,7 @@ mod rmpp;
 mod roce_version;
 pub mod sa;
 pub mod smp;
+mod static_rate;
 pub mod vcrc;
 mod xrceth;
 
@@ -84,4 +85,5 @@ pub use rdeth::Rdeth;
 pub use reth::Reth;
 pub use rmpp::{Rmpp, RmppFlags, RmppStatus, RmppType};
 pub use roce_version::RoceVersion;
+pub use static_rate::StaticRate;
 pub use xrceth::Xrceth;

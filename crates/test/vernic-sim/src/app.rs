@@ -232,7 +232,7 @@ impl World {
         flow.next_seq += u64::from(msg.packets);
         let ud = conn.plan.service == Service::Ud;
         let qkey = if msg.bad == Bad::Qkey { Qkey(7) } else { peer_qkey };
-        let dest = ud.then_some(UdDest { ah: 1, qpn: side.st.peer_qpn, qkey });
+        let dest = ud.then_some(UdDest { ah: 1, qpn: side.st.peer_qpn, qkey, rate_mbps: 0 });
         let wqe = SendWqe {
             wr_id: side.st.wr_base | number as u64,
             op: msg.op,

@@ -18,7 +18,7 @@ use vernic_proto::cm::{CmPath, LidPath};
 use vernic_wire::cm::PortSpace;
 use vernic_wire::ipoib::{Scope, group_of};
 use vernic_wire::sa::{McMemberRecord, MemberComponents, PathRecord};
-use vernic_wire::{Gid, Lid, Qkey, Qpn, sa};
+use vernic_wire::{Gid, Lid, Qkey, Qpn, StaticRate, sa};
 
 use crate::device::Device;
 use crate::error::Error;
@@ -400,7 +400,7 @@ pub(crate) fn vector(device: &Device, path: &CmPath, lids: LidPath) -> AddressVe
         sl: lids.service_level,
         dlid: lids.remote,
         path_bits: lids.path_bits(),
-        static_rate: lids.rate,
+        static_rate: StaticRate(lids.rate).known_or_max(),
         port,
         ..AddressVector::default()
     };
@@ -423,7 +423,7 @@ fn group_vector(record: &McMemberRecord, port: PortNum) -> AddressVector {
         flow_label: record.flow_label,
         sl: record.service_level.value(),
         dlid: record.mlid,
-        static_rate: record.rate.value,
+        static_rate: StaticRate(record.rate.value).known_or_max(),
         port,
         ..AddressVector::default()
     }

@@ -154,6 +154,7 @@ impl DatagramPeer {
             traffic_class: info.av.traffic_class,
             flow_label: info.av.flow_label,
             pkey_index: 0,
+            static_rate: info.av.static_rate,
             subnet: info.av.dlid.is_unicast().then_some(SubnetPath {
                 dlid: info.av.dlid,
                 path_bits: info.av.path_bits,

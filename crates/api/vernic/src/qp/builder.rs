@@ -8,7 +8,7 @@ use vernic_engine::{self as engine, QpCap, QpInit, XrcIniInit, random};
 use super::{Qp, Shared};
 use crate::congestion::Algorithm;
 use crate::service::{Reset, Service, Transport, XrcIni, XrcTgt};
-use crate::{Cq, CreateError, Device, Pd, Psn, Srq};
+use crate::{Cq, CreateError, Device, Pd, Psn, RateLimit, Srq};
 
 /// Stands in [`QpBuilder`] for a completion queue that is not named yet.
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +49,7 @@ pub struct QpBuilder<'a, S: Transport, SendCq = Missing, RecvCq = Missing, Queue
     gid_index: Option<u8>,
     psn: Option<Psn>,
     congestion: Option<Algorithm>,
+    rate_limit: RateLimit,
     of_type: PhantomData<(S, Queue)>,
 }
 
@@ -75,6 +76,7 @@ impl<'a, S: Transport> QpBuilder<'a, S> {
             gid_index: None,
             psn: None,
             congestion: None,
+            rate_limit: RateLimit::NONE,
             of_type: PhantomData,
         }
     }
@@ -83,10 +85,22 @@ impl<'a, S: Transport> QpBuilder<'a, S> {
 impl<'a, S: Service, SendCq, RecvCq> QpBuilder<'a, S, SendCq, RecvCq, OwnQueue> {
     /// Receives come from this shared queue instead of an own one.
     pub fn srq(self, srq: &'a Srq) -> QpBuilder<'a, S, SendCq, RecvCq, SharedQueue> {
-        let Self { pd, send_cq, recv_cq, mut cap, gid_index, psn, congestion, .. } = self;
+        let Self { pd, send_cq, recv_cq, mut cap, gid_index, psn, congestion, rate_limit, .. } =
+            self;
         (cap.max_recv_wr, cap.max_recv_sge) = (0, 0);
         let (srq, of_type) = (Some(srq), PhantomData);
-        QpBuilder { pd, send_cq, recv_cq, srq, cap, gid_index, psn, congestion, of_type }
+        QpBuilder {
+            pd,
+            send_cq,
+            recv_cq,
+            srq,
+            cap,
+            gid_index,
+            psn,
+            congestion,
+            rate_limit,
+            of_type,
+        }
     }
 
     /// Receives that may be posted: 0 to 32,768, 64 if not said.
@@ -105,16 +119,40 @@ impl<'a, S: Service, SendCq, RecvCq> QpBuilder<'a, S, SendCq, RecvCq, OwnQueue> 
 impl<'a, S: Service, SendCq, RecvCq, Queue> QpBuilder<'a, S, SendCq, RecvCq, Queue> {
     /// Where receives complete.
     pub fn recv_cq(self, recv_cq: &'a Cq) -> QpBuilder<'a, S, SendCq, &'a Cq, Queue> {
-        let Self { pd, send_cq, srq, cap, gid_index, psn, congestion, of_type, .. } = self;
-        QpBuilder { pd, send_cq, recv_cq, srq, cap, gid_index, psn, congestion, of_type }
+        let Self { pd, send_cq, srq, cap, gid_index, psn, congestion, rate_limit, of_type, .. } =
+            self;
+        QpBuilder {
+            pd,
+            send_cq,
+            recv_cq,
+            srq,
+            cap,
+            gid_index,
+            psn,
+            congestion,
+            rate_limit,
+            of_type,
+        }
     }
 }
 
 impl<'a, S: Transport, SendCq, RecvCq, Queue> QpBuilder<'a, S, SendCq, RecvCq, Queue> {
     /// Where sends complete.
     pub fn send_cq(self, send_cq: &'a Cq) -> QpBuilder<'a, S, &'a Cq, RecvCq, Queue> {
-        let Self { pd, recv_cq, srq, cap, gid_index, psn, congestion, of_type, .. } = self;
-        QpBuilder { pd, send_cq, recv_cq, srq, cap, gid_index, psn, congestion, of_type }
+        let Self { pd, recv_cq, srq, cap, gid_index, psn, congestion, rate_limit, of_type, .. } =
+            self;
+        QpBuilder {
+            pd,
+            send_cq,
+            recv_cq,
+            srq,
+            cap,
+            gid_index,
+            psn,
+            congestion,
+            rate_limit,
+            of_type,
+        }
     }
 
     /// Send requests that may be outstanding: 0 to 32,768, 64 if not said.
@@ -156,15 +194,23 @@ impl<'a, S: Transport, SendCq, RecvCq, Queue> QpBuilder<'a, S, SendCq, RecvCq, Q
         self.congestion = Some(algorithm);
         self
     }
+
+    /// The largest rate at which it sends requests, 1 kb/s to 400 Gb/s; none if not said. It is in
+    /// force from RTR on. [`Qp::set_rate_limit`] changes it.
+    pub fn rate_limit(mut self, limit: RateLimit) -> Self {
+        self.rate_limit = limit;
+        self
+    }
 }
 
 impl<S: Service, Queue> QpBuilder<'_, S, &Cq, &Cq, Queue> {
     /// Makes the queue pair.
     ///
     /// # Errors
-    /// [`CreateError`]: a size beyond the device's limits, objects of another device, a GID index
-    /// that names no row, no number left.
+    /// [`CreateError`]: a size or rate beyond the device's limits, objects of another device, a GID
+    /// index that names no row, no number left.
     pub fn create(self) -> Result<Qp<S, Reset>, CreateError> {
+        check_rate(self.rate_limit)?;
         let inner = self.pd.inner().create_qp(QpInit {
             service: S::SERVICE,
             send_cq: self.send_cq.inner().clone(),
@@ -182,9 +228,10 @@ impl QpBuilder<'_, XrcIni, &Cq> {
     /// Makes the initiator.
     ///
     /// # Errors
-    /// [`CreateError`]: a size beyond the device's limits, a completion queue of another device, a
-    /// GID index that names no row, no number left.
+    /// [`CreateError`]: a size or rate beyond the device's limits, a completion queue of another
+    /// device, a GID index that names no row, no number left.
     pub fn create(self) -> Result<Qp<XrcIni, Reset>, CreateError> {
+        check_rate(self.rate_limit)?;
         let send_cq = self.send_cq.inner().clone();
         let init =
             XrcIniInit { send_cq, cap: self.cap, signal_all: false, congestion: self.congestion };
@@ -197,8 +244,22 @@ impl<S: Transport, SendCq, RecvCq, Queue> QpBuilder<'_, S, SendCq, RecvCq, Queue
     /// The queue pair with what only this crate knows of it.
     fn wrap(self, inner: Arc<engine::Qp>) -> Result<Qp<S, Reset>, CreateError> {
         let psn = self.psn.unwrap_or_else(random_psn);
-        wrap(inner, self.pd.context(), self.gid_index, psn)
+        let mut qp = wrap(inner, self.pd.context(), self.gid_index, psn)?;
+        qp.shared.rate_limit = self.rate_limit;
+        Ok(qp)
     }
+}
+
+/// Refuses a rate that no queue pair takes, before there is one.
+fn check_rate(limit: RateLimit) -> Result<(), CreateError> {
+    let (what, value, max) = match limit {
+        RateLimit { kbps: 0, burst_bytes } => ("burst of no rate limit", burst_bytes, 0),
+        RateLimit { kbps, .. } => ("rate limit in kb/s", kbps, RateLimit::MAX_KBPS),
+    };
+    if value <= max {
+        return Ok(());
+    }
+    Err(CreateError::Limit { what, value: value.into(), min: 0, max: max.into() })
 }
 
 /// A queue pair with what only this crate knows of it.

@@ -26,7 +26,7 @@ use vernic_engine::{AttrMask, QpAttr, QpCounters, QpState};
 
 use crate::error::{McastError, ModifyError};
 use crate::service::{Reset, Responds, Rts, State, Transport, Ud};
-use crate::{Access, Device, Endpoint, Gid, Lid, Psn, Qpn, Route};
+use crate::{Access, Device, Endpoint, Gid, Lid, Psn, Qpn, RateLimit, Route};
 
 pub use batch::{Kind, Message, OneSided, SendBatch, Wr};
 pub use bringup::{Connect, InitAttr, RcOptions, RcRtr, RcRts, UcOptions, UcRtr, UdInit};
@@ -111,13 +111,16 @@ struct Shared {
     gid_index: u8,
     pkey_index: u16,
     psn: Psn,
+    /// The rate to be limited to from RTR on.
+    rate_limit: RateLimit,
     /// Storage of batches, kept from one to the next.
     scratch: Mutex<Scratch>,
 }
 
 impl Shared {
     fn new(inner: Arc<engine::Qp>, device: Device, gid_index: u8, psn: Psn) -> Self {
-        Self { inner, device, gid_index, pkey_index: 0, psn, scratch: Mutex::default() }
+        let (rate_limit, scratch) = (RateLimit::NONE, Mutex::default());
+        Self { inner, device, gid_index, pkey_index: 0, psn, rate_limit, scratch }
     }
 
     fn take_scratch(&self) -> Scratch {
@@ -146,7 +149,13 @@ impl<S: Transport, St: State> Qp<S, St> {
         attr: &QpAttr,
         mask: AttrMask,
     ) -> Result<Qp<S, Next>, ModifyError> {
-        self.shared.inner.modify(attr, mask)?;
+        let rate_limit = self.shared.rate_limit;
+        if attr.state == QpState::Rtr && rate_limit != RateLimit::NONE {
+            let attr = QpAttr { rate_limit, ..*attr };
+            self.shared.inner.modify(&attr, mask | AttrMask::RATE_LIMIT)?;
+        } else {
+            self.shared.inner.modify(attr, mask)?;
+        }
         Ok(Qp::new(self.shared))
     }
 
@@ -156,7 +165,13 @@ impl<S: Transport, St: State> Qp<S, St> {
         take: impl FnOnce(&engine::Qp) -> Result<(), E>,
     ) -> Result<Qp<S, Rts>, E> {
         take(&self.shared.inner)?;
-        Ok(Qp::new(self.shared))
+        let qp = Qp::new(self.shared);
+        let limit = qp.shared.rate_limit;
+        if limit != RateLimit::NONE {
+            // The value was checked before. A connection that has ended meanwhile sends nothing.
+            let _ = qp.set_rate_limit(limit);
+        }
+        Ok(qp)
     }
 
     /// The engine's queue pair.
@@ -248,6 +263,28 @@ impl<S: Transport> Qp<S, Rts> {
     pub fn drain(&self) -> Result<(), ModifyError> {
         let attr = QpAttr { sqd_async_notify: true, ..to(QpState::Sqd) };
         self.inner().modify(&attr, AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY)
+    }
+
+    /// Limits the rate at which requests leave, or ends that ([`RateLimit::NONE`]). What has left
+    /// already is paid for at the new rate.
+    ///
+    /// It holds for packets to any peer, this host's processes included: with a limit nothing is
+    /// copied without packets. On an iWARP device the kernel's TCP keeps to it, with bursts of its
+    /// own choice, for everything that the connection carries.
+    ///
+    /// ```
+    /// # use vernic::{ModifyError, Qp, RateLimit, Rc, Rts};
+    /// fn share_the_line(qp: &Qp<Rc, Rts>) -> Result<(), ModifyError> {
+    ///     qp.set_rate_limit(RateLimit::kbps(100_000)) // 100 Mb/s
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// [`ModifyError`]: a rate above [`RateLimit::MAX_KBPS`], a burst without a rate, or a queue
+    /// pair that is neither in RTS nor in SQD any more.
+    pub fn set_rate_limit(&self, limit: RateLimit) -> Result<(), ModifyError> {
+        let attr = QpAttr { rate_limit: limit, ..QpAttr::default() };
+        self.inner().modify(&attr, AttrMask::RATE_LIMIT)
     }
 
     /// Whether requests are still under way after [`Qp::drain`].

@@ -3,7 +3,9 @@
 use std::ffi::c_int;
 use std::sync::Arc;
 
-use vernic_engine::{AddressVector, Ah, Gid, Grh, Lid, PortNum, RoceVersion, Transport};
+use vernic_engine::{
+    AddressVector, Ah, Gid, Grh, Lid, PortNum, RoceVersion, StaticRate, Transport,
+};
 
 use crate::boundary::{self, Failure};
 use crate::ibverbs::shared::Shared;
@@ -67,7 +69,7 @@ fn vector(attr: &ibv_ah_attr) -> AddressVector {
         port: PortNum(attr.port_num),
         dlid: Lid(attr.dlid),
         path_bits: attr.src_path_bits & 0x7F,
-        static_rate: attr.static_rate,
+        static_rate: StaticRate(attr.static_rate),
     }
 }
 
@@ -84,7 +86,7 @@ pub(crate) fn from_vector(av: &AddressVector) -> ibv_ah_attr {
         dlid: av.dlid.value(),
         sl: av.sl,
         src_path_bits: av.path_bits,
-        static_rate: av.static_rate,
+        static_rate: av.static_rate.0,
         is_global: u8::from(!av.dgid.is_zero()),
         port_num: av.port.0,
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, Weak};
 
 use vernic_engine::{Config, Context, OpenError};
 
-use super::{cq, cq_ex, dm, import, mw, pd, qp, query, recv, send, srq, xrc};
+use super::{cq, cq_ex, dm, import, mw, pd, qp, qp_attr, query, recv, send, srq, xrc};
 use crate::boundary::{self, Failure};
 use crate::ibverbs::shared::Shared;
 use crate::layout::context::{EXTENDED, ibv_context, ibv_context_ops, verbs_context};
@@ -140,7 +140,7 @@ fn verbs(device: Handle<ibv_device>, cmd_fd: c_int, async_fd: c_int) -> verbs_co
         modify_flow_action_esp: None,
         destroy_flow_action: None,
         create_flow_action_esp: None,
-        modify_qp_rate_limit: None,
+        modify_qp_rate_limit: Some(qp_attr::modify_qp_rate_limit),
         alloc_parent_domain: Some(pd::alloc_parent_domain),
         dealloc_td: Some(pd::dealloc_td),
         alloc_td: Some(pd::alloc_td),

@@ -5,15 +5,15 @@ use std::time::{Duration, Instant};
 
 use vernic_engine::{
     AckTimeout, AddressVector, AttrMask, Context, HopState, Mtu, PathMigState, PortNum, Psn, Qkey,
-    QpAttr, QpState, QpType, Qpn, RnrTimer, Transport,
+    QpAttr, QpState, QpType, Qpn, RateLimit, RnrTimer, Transport,
 };
 
 use super::ah;
 use crate::boundary::{self, Failure};
-use crate::layout::qp::{ibv_qp, ibv_qp_attr, ibv_qp_init_attr};
+use crate::layout::qp::{ibv_qp, ibv_qp_attr, ibv_qp_init_attr, ibv_qp_rate_limit_attr};
 use crate::pointer::{Handle, In, Out, plain};
 
-plain! { ibv_qp_attr }
+plain! { ibv_qp_attr, ibv_qp_rate_limit_attr }
 
 /// The state with this number.
 ///
@@ -95,6 +95,7 @@ fn to_engine(attr: &ibv_qp_attr, mask: AttrMask, transport: Transport) -> Result
     to.retry_cnt = attr.retry_cnt;
     to.rnr_retry = attr.rnr_retry;
     to.sqd_async_notify = attr.en_sqd_async_notify != 0;
+    to.rate_limit = RateLimit::kbps(attr.rate_limit);
     Ok(to)
 }
 
@@ -124,6 +125,7 @@ pub(crate) fn from_engine(attr: &QpAttr) -> ibv_qp_attr {
         timeout: attr.timeout.exponent(),
         retry_cnt: attr.retry_cnt,
         rnr_retry: attr.rnr_retry,
+        rate_limit: attr.rate_limit.kbps,
         ..ibv_qp_attr::default()
     }
 }
@@ -193,6 +195,30 @@ pub(crate) extern "C" fn ibv_modify_qp(
             object.set_state(object.engine.state());
         }
         Ok(())
+    })
+}
+
+/// `ibv_modify_qp_rate_limit`: in RTS and SQD. Every packet counts with the bytes that it has, so
+/// the typical size of packets, which adapters compute pauses from, changes nothing.
+pub(crate) extern "C" fn modify_qp_rate_limit(
+    qp: Handle<ibv_qp>,
+    attr: In<ibv_qp_rate_limit_attr>,
+) -> c_int {
+    boundary::errno("ibv_modify_qp_rate_limit", || {
+        let object = qp.get()?;
+        object.shared.check()?;
+        let attr = attr.require("the attributes")?;
+        if attr.comp_mask != 0 {
+            return Err(Failure::invalid(format!("comp_mask {:#x}", attr.comp_mask)));
+        }
+        let (kbps, burst_bytes) = (attr.rate_limit, attr.max_burst_sz);
+        if kbps == 0 && (burst_bytes != 0 || attr.typical_pkt_sz != 0) {
+            let why = "rate_limit is 0, so there is no limit that max_burst_sz and typical_pkt_sz could be of";
+            return Err(Failure::invalid(why));
+        }
+        let rate_limit = RateLimit { kbps, burst_bytes };
+        let wanted = QpAttr { rate_limit, ..QpAttr::default() };
+        Ok(object.engine.modify(&wanted, AttrMask::RATE_LIMIT)?)
     })
 }
 

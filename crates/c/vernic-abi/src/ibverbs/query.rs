@@ -2,7 +2,8 @@
 
 use std::ffi::c_int;
 
-use vernic_engine::{Context, LinkPort, PortAttr, PortNum, PortState, Transport};
+use vernic_engine::limits::PORT_MBPS;
+use vernic_engine::{Context, LinkPort, PortAttr, PortNum, PortState, RateLimit, Transport};
 
 use super::device::chars;
 use crate::boundary::{self, Failure};
@@ -15,17 +16,16 @@ use crate::layout::port::{
     LINK_LAYER_ETHERNET, LINK_LAYER_INFINIBAND, OLD_PORT_ATTR_BYTES, PORT_IP_BASED_GIDS,
     ibv_port_attr,
 };
+use crate::layout::qp::qpt;
 use crate::pointer::{Handle, In, Out, OutArray, plain};
 
 plain! { ibv_device_attr, ibv_device_attr_ex, ibv_query_device_ex_input, ibv_port_attr, ibv_values_ex }
 
-/// Port width 4X and speed of 10 Gb/s a lane, as their fields have them: 40 Gb/s, the nearest to
-/// what the device reaches between processes of a host (BENCHMARKS.md). Programs choose protocols
-/// by it.
+/// Port width 4X and speed of 10 Gb/s a lane, as their fields have them: [`PORT_MBPS`].
 const WIDTH_4X: u8 = 2;
 const SPEED_10_GBPS: u8 = 4;
 /// The same in units of 100 Mb/s.
-const SPEED_100_MBPS: u32 = 400;
+const SPEED_100_MBPS: u32 = PORT_MBPS / 100;
 /// Physical states of a port: link up, disabled.
 const LINK_UP: u8 = 5;
 const DISABLED: u8 = 3;
@@ -136,6 +136,15 @@ fn odp_caps(context: &Context) -> ibv_odp_caps {
     }
 }
 
+/// Rate limits of queue pairs: least and largest in kb/s, and the types that have them.
+fn packet_pacing_caps(context: &Context) -> [u32; 3] {
+    let types = match is_iwarp(context) {
+        true => 1 << qpt::RC,
+        false => 1 << qpt::RC | 1 << qpt::UC | 1 << qpt::UD | 1 << qpt::XRC_SEND,
+    };
+    [1, RateLimit::MAX_KBPS, types]
+}
+
 /// `ibv_query_device_ex`: fills as much as the program's struct has room for.
 pub(crate) extern "C" fn query_device_ex(
     context: Handle<ibv_context>,
@@ -163,7 +172,7 @@ pub(crate) extern "C" fn query_device_ex(
             tso_caps: [0; 2],
             rss_caps: ibv_rss_caps::default(),
             max_wq_type_rq: 0,
-            packet_pacing_caps: [0; 3],
+            packet_pacing_caps: packet_pacing_caps(&shared.engine),
             raw_packet_caps: 0,
             tm_caps: [0; 5],
             cq_mod_caps: [0; 2],

@@ -8,7 +8,7 @@ use super::memory::{ibv_alloc_dm_attr, ibv_dm, ibv_mr, ibv_mw, ibv_mw_bind};
 use super::pd::{
     ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr, ibv_xrcd, ibv_xrcd_init_attr,
 };
-use super::qp::{ibv_qp, ibv_qp_init_attr_ex, ibv_qp_open_attr};
+use super::qp::{ibv_qp, ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_qp_rate_limit_attr};
 use super::srq::{ibv_srq, ibv_srq_init_attr_ex};
 use super::wr::{ibv_recv_wr, ibv_send_wr, ibv_sge};
 use super::{Mutex, Unused, offsets, sizes};
@@ -88,7 +88,8 @@ pub(crate) struct verbs_context {
     pub(crate) modify_flow_action_esp: Unused,
     pub(crate) destroy_flow_action: Unused,
     pub(crate) create_flow_action_esp: Unused,
-    pub(crate) modify_qp_rate_limit: Unused,
+    pub(crate) modify_qp_rate_limit:
+        Option<extern "C" fn(Handle<ibv_qp>, In<ibv_qp_rate_limit_attr>) -> c_int>,
     pub(crate) alloc_parent_domain: Option<
         extern "C" fn(Handle<ibv_context>, In<ibv_parent_domain_init_attr>) -> Handle<ibv_pd>,
     >,

@@ -171,6 +171,17 @@ pub(crate) struct ibv_qp_attr {
     pub(crate) rate_limit: u32,
 }
 
+/// `struct ibv_qp_rate_limit_attr`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct ibv_qp_rate_limit_attr {
+    /// kb/s.
+    pub(crate) rate_limit: u32,
+    pub(crate) max_burst_sz: u32,
+    pub(crate) typical_pkt_sz: u16,
+    pub(crate) comp_mask: u32,
+}
+
 /// `struct ibv_ece`.
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
@@ -201,7 +212,7 @@ pub(crate) struct ibv_qp_open_attr {
 
 sizes! {
     ibv_qp = 160, ibv_qp_cap = 20, ibv_qp_init_attr = 64, ibv_qp_init_attr_ex = 136,
-    ibv_rx_hash_conf = 24, ibv_qp_attr = 144, ibv_ece = 12, ibv_qp_open_attr = 32,
+    ibv_rx_hash_conf = 24, ibv_qp_attr = 144, ibv_qp_rate_limit_attr = 16, ibv_ece = 12, ibv_qp_open_attr = 32,
 }
 offsets! {
     ibv_qp {
@@ -217,6 +228,7 @@ offsets! {
         qkey = 16, qp_access_flags = 32, cap = 36, ah_attr = 56, alt_ah_attr = 88, pkey_index = 120,
         max_rd_atomic = 126, rnr_retry = 132, rate_limit = 136,
     }
+    ibv_qp_rate_limit_attr { max_burst_sz = 4, typical_pkt_sz = 8, comp_mask = 12 }
 }
 
 one_field! {

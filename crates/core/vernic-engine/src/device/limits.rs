@@ -47,6 +47,9 @@ pub const MAX_PKEYS: u16 = 1;
 pub const MAX_INFINIBAND_PKEYS: u16 = 128;
 /// Rows of the GID table of a port of InfiniBand: a block of GUIDInfo (IBTA 14.2.5.5).
 pub const MAX_INFINIBAND_GIDS: usize = 8;
+/// Rate of a port that follows a netdev, in Mb/s: 4X lanes of 10 Gb/s each, the nearest to what the
+/// device reaches between processes of a host (BENCHMARKS.md). Programs choose protocols by it.
+pub const PORT_MBPS: u32 = 40_000;
 /// Most queue pairs: as many as all process slots of a host hold together.
 pub const MAX_QP: u32 = vernic_io::Slot::LAST.value() as u32 * vernic_io::Slot::QPNS;
 /// Multicast groups that a device can be in.

@@ -46,6 +46,9 @@ impl Device {
                 (row.gid, row.kind.roce_version())
             }
         };
+        if !av.static_rate.is_known() {
+            return Err(PathError::StaticRate { rate: av.static_rate });
+        }
         if has_lids {
             check_lid(port, av)?;
         } else if remote.is_zero() {

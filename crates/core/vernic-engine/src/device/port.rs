@@ -13,7 +13,7 @@ use vernic_io::{LinkPort, LocalAddr, NoPath, OpenPath, PathRequest, Paths, PortS
 use vernic_wire::{Gid, Lid, Mtu, Pkey, PortNum};
 
 use crate::device::gid::GidTable;
-use crate::device::limits::MAX_PKEYS;
+use crate::device::limits::{MAX_PKEYS, PORT_MBPS};
 use crate::device::listing::PortInfo;
 use crate::support::events::lock;
 
@@ -179,6 +179,11 @@ impl Port {
     /// Returns the largest path MTU that fits the netdev now.
     pub(crate) fn active_mtu(&self) -> Mtu {
         Mtu::from_code(self.active_mtu.load(Ordering::Relaxed)).unwrap_or(Mtu::B256)
+    }
+
+    /// Returns the rate of the port, in Mb/s: static rates that are not smaller are no limit.
+    pub(crate) fn mbps(&self) -> u32 {
+        self.link().map_or(PORT_MBPS, |link| link.mbps())
     }
 
     /// Returns the MTU of the netdev, in bytes.

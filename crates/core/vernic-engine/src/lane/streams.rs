@@ -6,7 +6,7 @@ use std::sync::{Arc, MutexGuard};
 use vernic_io::tcp::Connection;
 use vernic_proto::congestion::Algorithm;
 use vernic_proto::iwarp::{self, Agreed};
-use vernic_proto::{QpInit, Time};
+use vernic_proto::{QpInit, RateLimit, Time};
 use vernic_wire::Qpn;
 
 use crate::device::opened::Device;
@@ -107,6 +107,14 @@ impl Lane {
         let result = streams.bind(device, &mut state.sched, qp, connection, terms, rest);
         self.transmit(device, device.now());
         result
+    }
+
+    /// Limits the rate of a queue pair's connection, if it has one. Where there are packets, the
+    /// machine does that.
+    pub(crate) fn limit_stream(&mut self, qpn: Qpn, limit: RateLimit) {
+        if let Some(streams) = self.streams() {
+            streams.limit(qpn, limit);
+        }
     }
 
     /// Takes over a connection whose start-up is complete, but that no queue pair has taken.

@@ -213,6 +213,7 @@ fn datagrams_to_ring(
     now: Time,
 ) -> TurnResult {
     let mut did = TurnResult::Nothing;
+    machine.set_messages(true);
     loop {
         let is_lost = ring.is_given_up();
         let Some(room) = ring.room(is_lost) else { return backpressured(host) };

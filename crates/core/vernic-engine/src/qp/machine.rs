@@ -184,6 +184,12 @@ impl Machine {
             qp.leave_port(now, host);
         }
     }
+    /// Sets the rate of the port. What is a limit for streams is TCP's affair.
+    pub(crate) fn set_port_rate(&mut self, mbps: u32) {
+        if let Self::Packets(qp) = self {
+            qp.set_port_rate(mbps);
+        }
+    }
     /// Sets the partition. Streams have none.
     pub(crate) fn set_pkey(&mut self, pkey: Pkey) {
         if let Self::Packets(qp) = self {

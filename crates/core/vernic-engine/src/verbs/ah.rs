@@ -41,6 +41,8 @@ pub struct Ah {
     pd: Arc<Pd>,
     av: AddressVector,
     path: TxPath,
+    /// The static rate in Mb/s; 0 for none.
+    rate_mbps: u32,
     /// Whether the path is the same for all processes of its destination: a group's, or that of a
     /// link with LIDs, or one of RoCEv1.
     is_final: bool,
@@ -124,11 +126,13 @@ impl Ah {
             return Err(CreateError::NotOnIwarp { device, what });
         }
         let resolved = engine.resolve(&av, av.flow_label)?;
+        let port_mbps = engine.port(av.port)?.mbps();
+        let rate_mbps = av.static_rate.mbps().filter(|mbps| *mbps < port_mbps).unwrap_or(0);
         pd.hold();
         let by_v1 = matches!(resolved.peer, Address::RoceV1(_));
         let is_final = by_v1 || av.dgid.is_multicast() || engine.rules().has_lids();
-        let (pd, known) = (pd.clone(), AtomicU64::new(0));
-        Ok(Arc::new(Self { pd, av, path: resolved.path, is_final, known }))
+        let (pd, path, known) = (pd.clone(), resolved.path, AtomicU64::new(0));
+        Ok(Arc::new(Self { pd, av, path, rate_mbps, is_final, known }))
     }
 
     /// Returns the protection domain.
@@ -144,6 +148,12 @@ impl Ah {
     /// Returns the address vector from which the handle was created.
     pub fn av(&self) -> &AddressVector {
         &self.av
+    }
+
+    /// Returns the static rate in Mb/s; 0 for none, or one that the port does not exceed.
+    #[inline]
+    pub(crate) fn rate_mbps(&self) -> u32 {
+        self.rate_mbps
     }
 
     /// Returns the path of a datagram to `qpn`, with the private port of its process if that is

@@ -312,11 +312,14 @@ impl Qp {
             };
             // An address vector without a port leaves from the queue pair's own.
             let port = if attr.av.port == PortNum(0) { own_port } else { attr.av.port };
+            let mbps = engine.port(port).map_err(path_error)?.mbps();
             let av = AddressVector { port, ..attr.av };
-            Some(engine.resolve_peer(&av, qpn, peer).map_err(path_error)?)
+            Some((engine.resolve_peer(&av, qpn, peer).map_err(path_error)?, mbps))
         } else {
             None
         };
+        let port_mbps = resolved.as_ref().map(|(_, mbps)| *mbps);
+        let resolved = resolved.map(|(resolved, _)| resolved);
         let alternate = self.alternate(attr, mask)?;
         if mask.contains(AttrMask::STATE) && matches!(attr.state, QpState::Reset | QpState::Error) {
             // ACKs that are due are sent first: a message whose completion the application has seen
@@ -338,6 +341,9 @@ impl Qp {
         }
         let now = engine.now();
         let past = self.inner.explanation(engine, &core);
+        if let Some(mbps) = port_mbps {
+            core.machine.set_port_rate(mbps);
+        }
         self.inner
             .with_host(engine, now, &mut core, |machine, host| {
                 machine.modify(attr, mask, now, host)
@@ -373,6 +379,9 @@ impl Qp {
                 device = engine.info().name,
                 "in RTS without a connection: what is posted waits for one, which only rdma_cm makes for an iWARP device (perftest: -R)"
             );
+        }
+        if mask.contains(AttrMask::RATE_LIMIT) {
+            engine.with_lane(|lane| lane.limit_stream(qpn, attr.rate_limit));
         }
         engine.memory().wait_for_revocations();
         engine.kick(&self.inner);
@@ -631,7 +640,8 @@ impl Qp {
                 if let Ok(port) = self.engine().port(dest.ah.av().port) {
                     machine.set_port_mtu(port.active_mtu());
                 }
-                Some(UdDest { ah: slot, qpn: dest.qpn, qkey: dest.qkey })
+                let rate_mbps = dest.ah.rate_mbps();
+                Some(UdDest { ah: slot, qpn: dest.qpn, qkey: dest.qkey, rate_mbps })
             }
             _ => None,
         };

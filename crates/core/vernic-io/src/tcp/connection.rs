@@ -187,6 +187,17 @@ impl Connection {
         sys::set_option(fd, libc::SOL_SOCKET, libc::SO_KEEPALIVE, 1)
     }
 
+    /// Limits the rate at which the kernel sends, in bytes per second; `None` ends the limit. It
+    /// needs no queueing discipline: without one that paces (`fq`), TCP paces by itself.
+    ///
+    /// # Errors
+    /// The system's error: none is known.
+    pub fn limit_rate(&self, bytes_per_s: Option<u64>) -> io::Result<()> {
+        let value = bytes_per_s.unwrap_or(u64::MAX).to_ne_bytes();
+        let fd = self.fd.as_fd();
+        sys::set_option_bytes(fd, libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, &value)
+    }
+
     /// Returns whether the peer answers.
     ///
     /// # Errors

@@ -8,7 +8,7 @@
 use crate::time::Time;
 
 /// Bytes per second.
-pub(super) type Rate = u64;
+pub(crate) type Rate = u64;
 
 /// Bytes per second of 1 Mb/s.
 pub(super) const MEGABIT: Rate = 125_000;
@@ -21,6 +21,8 @@ const MADE_UP: u64 = 20;
 pub(super) struct Pacer {
     /// Nanoseconds that may leave together.
     quantum: u64,
+    /// Nanoseconds of lateness that are made up for.
+    made_up: u64,
     /// What left is paid for then.
     paid: Time,
     /// Nothing leaves before.
@@ -30,13 +32,18 @@ pub(super) struct Pacer {
 impl Pacer {
     /// A pacer that holds nothing back yet.
     pub(super) const fn new(quantum: u64) -> Self {
-        Self { quantum, paid: Time(0), hold: Time(0) }
+        Self::making_up(quantum, MADE_UP * quantum)
+    }
+
+    /// As [`new`](Self::new), with the lateness that is made up for.
+    pub(super) const fn making_up(quantum: u64, made_up: u64) -> Self {
+        Self { quantum, made_up, paid: Time(0), hold: Time(0) }
     }
 
     /// Bytes leave, and are paid for at a rate.
     #[inline]
     pub(super) fn on_sent(&mut self, now: Time, bytes: u64, rate: Rate) {
-        let earliest = Time(now.nanos().saturating_sub(MADE_UP * self.quantum));
+        let earliest = Time(now.nanos().saturating_sub(self.made_up));
         self.paid = self.paid.max(earliest) + nanos_of(bytes, rate);
         if self.paid.since(now) > self.quantum {
             self.hold = self.paid;
@@ -55,6 +62,18 @@ impl Pacer {
         self.hold
     }
 
+    /// The rate changes, and how much is made up for: what left and is not paid for is paid for at
+    /// the new rate.
+    pub(super) fn change(&mut self, now: Time, (from, to): (Rate, Rate), made_up: u64) {
+        self.made_up = made_up;
+        let owed = self.paid.since(now);
+        if owed > 0 {
+            let bytes = u128::from(owed) * u128::from(from) / 1_000_000_000;
+            self.paid = now + nanos_of(u64::try_from(bytes).unwrap_or(u64::MAX), to);
+        }
+        self.hold = if self.paid.since(now) > self.quantum { self.paid } else { Time(0) };
+    }
+
     /// Lets the next packet leave at once, and nothing be made up for that was before.
     pub(super) const fn start(&mut self, now: Time) {
         self.hold = Time(0);
@@ -64,7 +83,7 @@ impl Pacer {
 
 /// Nanoseconds that bytes take at a rate, which is not 0.
 #[inline]
-fn nanos_of(bytes: u64, rate: Rate) -> u64 {
+pub(super) fn nanos_of(bytes: u64, rate: Rate) -> u64 {
     // 2^34 bytes in one call are more than any queue pair has in flight.
     bytes.min(1 << 34) * 1_000_000_000 / rate
 }

@@ -28,7 +28,7 @@ impl Qp {
     #[inline]
     pub fn next_direct(&self) -> Option<Direct> {
         let sends = matches!(self.attr.state, QpState::Rts | QpState::Sqd);
-        if !sends || self.migration.needs_packets {
+        if !sends || self.needs.packets() {
             return None;
         }
         each!(&self.machine, m => m.next_direct())

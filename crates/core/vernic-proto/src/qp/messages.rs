@@ -20,12 +20,18 @@ use vernic_wire::AethCode;
 
 impl Qp {
     /// Says whether SENDs leave as parts of messages, until it is said anew. They do not at first,
-    /// and never on UD, or where an alternate path was armed. What is sent again leaves in packets
-    /// all the same.
+    /// and never on UD, or where an alternate path was armed, or the rate is limited. What is sent
+    /// again leaves in packets all the same.
+    ///
+    /// It also says which way requests go: through memory if messages may be sent, else by the
+    /// link, for which alone static rates are.
     #[inline]
     pub fn set_messages(&mut self, are_sent: bool) {
-        let are_sent = are_sent && !self.migration.needs_packets;
-        each!(&mut self.machine, m => m.set_messages(are_sent));
+        if self.needs.is_empty() {
+            each!(&mut self.machine, m => m.set_messages(are_sent));
+        } else {
+            self.set_messages_if_free(are_sent);
+        }
     }
 
     /// Says which payload of SENDs the peer copies out of this process's memory, until it is said
@@ -86,7 +92,7 @@ impl Qp {
     /// [`poll_response`](Self::poll_response). Only where answers take the way of the part.
     #[inline]
     pub fn take_ack(&mut self, now: Time, host: &mut impl Host) -> Option<PartAck> {
-        if self.migration.needs_packets {
+        if self.needs.packets() {
             return None;
         }
         let cx = cx!(self, now);

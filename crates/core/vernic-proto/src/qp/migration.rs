@@ -10,6 +10,7 @@
 //! arms nobody, and has no path to lose.
 
 use super::Qp;
+use super::limit::Needs;
 use super::machine::{Machine, each};
 use crate::cx::Cx;
 use crate::event::QpEvent;
@@ -92,8 +93,8 @@ impl Qp {
         }
         self.migration.has_failed = false;
         if to == PathMigState::Rearm {
-            self.migration.needs_packets = true;
-            self.set_messages(false);
+            // The bit MigReq of what leaves tells the peer of this end's state.
+            self.send_packets_alone(Needs::PACKETS_TO_MIGRATE);
         }
     }
 
@@ -106,6 +107,7 @@ impl Qp {
     fn migrate(&mut self, now: Time, host: &mut impl Host) {
         self.attr.take_alternate();
         self.pkey = self.migration.pkey;
+        self.apply_limit(now);
         host.change_path();
         let cx = cx!(self, now);
         each!(&mut self.machine, m => m.path_changed(cx));

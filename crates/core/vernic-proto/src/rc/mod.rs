@@ -17,7 +17,7 @@ mod send_tests;
 
 use vernic_wire::{Mtu, Packet};
 
-use crate::congestion::{Controller, Tally};
+use crate::congestion::{Controller, Limit, Tally};
 use crate::cx::{Cx, QpInit};
 use crate::direct::{self, Direct};
 use crate::disposition::{Disposition, DropReason};
@@ -245,6 +245,17 @@ impl Transport for Rc {
     fn handle_cnp(&mut self, now: Time) {
         self.window.on_cnp(now);
         self.requester.pace(&self.window, now);
+    }
+
+    #[cold]
+    fn set_limit(&mut self, limit: Option<Limit>, now: Time) {
+        self.window.set_limit(limit, now);
+        self.requester.pace_anew(&self.window, now);
+    }
+
+    #[cold]
+    fn set_exempt(&mut self, is_exempt: bool) {
+        self.window.set_exempt(is_exempt);
     }
 
     fn poll_request(

@@ -131,7 +131,15 @@ impl Requester {
     #[inline]
     pub(crate) fn pace(&mut self, window: &Window, now: Time) {
         // Also where a controller no longer paces: what it held back before may leave then.
-        if (window.may_pace() || self.hold.is_some()) && !self.is_rnr {
+        if window.may_pace() || self.hold.is_some() {
+            self.pace_anew(window, now);
+        }
+    }
+
+    /// Asks again, also where there may be nothing any more that paces.
+    #[inline]
+    pub(crate) fn pace_anew(&mut self, window: &Window, now: Time) {
+        if !self.is_rnr {
             self.hold = window.opens_at(now);
         }
     }

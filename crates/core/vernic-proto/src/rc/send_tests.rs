@@ -14,6 +14,7 @@ use crate::*;
 mod congestion;
 mod direct;
 mod gone;
+mod limit;
 mod messages;
 mod migration;
 mod patience;

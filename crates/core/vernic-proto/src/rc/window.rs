@@ -5,7 +5,7 @@
 
 use vernic_wire::Kind;
 
-use crate::congestion::{Acked, Congestion, Controller, Sent, Tally};
+use crate::congestion::{Acked, Congestion, Controller, Limit, Sent, Tally};
 use crate::time::Time;
 
 #[derive(Debug)]
@@ -49,6 +49,16 @@ impl Window {
     #[inline]
     pub(crate) fn size(&self) -> u32 {
         self.controller.window()
+    }
+
+    /// Sets the limit of the rate, or ends it.
+    pub(crate) fn set_limit(&mut self, limit: Option<Limit>, now: Time) {
+        self.controller.set_limit(limit, now);
+    }
+
+    /// Says whether what leaves from now on is not held against the limit.
+    pub(crate) fn set_exempt(&mut self, is_exempt: bool) {
+        self.controller.set_exempt(is_exempt);
     }
 
     /// Whether there is a controller of which [`opens_at`](Self::opens_at) may be a time.

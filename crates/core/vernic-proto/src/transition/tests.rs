@@ -23,6 +23,10 @@ fn valid() -> QpAttr {
     attr
 }
 
+/// What those that send requests take from RTR on, but on the way to SQD. The manual does not list
+/// it; Linux has it for RC and raw packets.
+const RATE: AttrMask = AttrMask::RATE_LIMIT;
+
 /// What connections take from RTR on, but on the way to SQD.
 const MIGRATION: AttrMask = AttrMask::ALT_PATH.union(AttrMask::PATH_MIG_STATE);
 
@@ -75,14 +79,15 @@ fn rc_attributes_are_those_of_the_manual() {
     check(Init, Init, none, at_init);
     let at_rtr =
         M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN | M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
-    check(Init, Rtr, at_rtr, MIGRATION | M::PKEY_INDEX | M::ACCESS_FLAGS);
+    check(Init, Rtr, at_rtr, MIGRATION | RATE | M::PKEY_INDEX | M::ACCESS_FLAGS);
     let at_rts = M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_RD_ATOMIC;
-    let running = MIGRATION | M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER;
+    let running = MIGRATION | RATE | M::CUR_STATE | M::ACCESS_FLAGS | M::MIN_RNR_TIMER;
     check(Rtr, Rts, at_rts, running);
     check(Rts, Rts, none, running);
     check(Rts, Sqd, none, M::EN_SQD_ASYNC_NOTIFY);
     check(Sqd, Rts, none, running);
     let drained = MIGRATION
+        | RATE
         | M::PORT
         | M::AV
         | M::TIMEOUT
@@ -103,17 +108,17 @@ fn uc_attributes_are_those_of_the_manual() {
     let check = |from, to, required, optional| needs(QpType::Uc, from, to, required, optional);
     let none = M::empty();
     let at_init = M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
-    let running = MIGRATION | M::CUR_STATE | M::ACCESS_FLAGS;
+    let running = MIGRATION | RATE | M::CUR_STATE | M::ACCESS_FLAGS;
     check(Reset, Init, at_init, none);
     check(Init, Init, none, at_init);
     let at_rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
-    check(Init, Rtr, at_rtr, MIGRATION | M::PKEY_INDEX | M::ACCESS_FLAGS);
+    check(Init, Rtr, at_rtr, MIGRATION | RATE | M::PKEY_INDEX | M::ACCESS_FLAGS);
     check(Rtr, Rts, M::SQ_PSN, running);
     check(Rts, Rts, none, running);
     check(Rts, Sqd, none, M::EN_SQD_ASYNC_NOTIFY);
     check(Sqd, Rts, none, running);
-    check(Sqd, Sqd, none, MIGRATION | M::AV | M::ACCESS_FLAGS | M::PKEY_INDEX);
-    check(Sqe, Rts, none, M::CUR_STATE | M::ACCESS_FLAGS);
+    check(Sqd, Sqd, none, MIGRATION | RATE | M::AV | M::ACCESS_FLAGS | M::PKEY_INDEX);
+    check(Sqe, Rts, none, RATE | M::CUR_STATE | M::ACCESS_FLAGS);
 }
 
 #[test]
@@ -123,18 +128,19 @@ fn xrc_initiators_take_what_belongs_to_the_requester() {
     let check = |from, to, required, optional| needs(QpType::XrcIni, from, to, required, optional);
     let none = M::empty();
     let at_init = M::PKEY_INDEX | M::PORT | M::ACCESS_FLAGS;
-    let running = MIGRATION | M::CUR_STATE | M::ACCESS_FLAGS;
+    let running = MIGRATION | RATE | M::CUR_STATE | M::ACCESS_FLAGS;
     check(Reset, Init, at_init, none);
     check(Init, Init, none, at_init);
     let at_rtr = M::AV | M::PATH_MTU | M::DEST_QPN | M::RQ_PSN;
     let responders = M::MAX_DEST_RD_ATOMIC | M::MIN_RNR_TIMER;
-    check(Init, Rtr, at_rtr, MIGRATION | M::PKEY_INDEX | M::ACCESS_FLAGS | responders);
+    check(Init, Rtr, at_rtr, MIGRATION | RATE | M::PKEY_INDEX | M::ACCESS_FLAGS | responders);
     let at_rts = M::SQ_PSN | M::TIMEOUT | M::RETRY_CNT | M::RNR_RETRY | M::MAX_RD_ATOMIC;
     check(Rtr, Rts, at_rts, running);
     check(Rts, Rts, none, running);
     check(Rts, Sqd, none, M::EN_SQD_ASYNC_NOTIFY);
     check(Sqd, Rts, none, running);
     let drained = MIGRATION
+        | RATE
         | M::PORT
         | M::AV
         | M::TIMEOUT
@@ -183,13 +189,13 @@ fn ud_attributes_are_those_of_the_manual() {
     let none = M::empty();
     check(Reset, Init, M::PKEY_INDEX | M::PORT | M::QKEY, none);
     check(Init, Init, none, M::PKEY_INDEX | M::PORT | M::QKEY);
-    check(Init, Rtr, none, M::PKEY_INDEX | M::QKEY);
-    check(Rtr, Rts, M::SQ_PSN, M::CUR_STATE | M::QKEY);
-    check(Rts, Rts, none, M::CUR_STATE | M::QKEY);
+    check(Init, Rtr, none, RATE | M::PKEY_INDEX | M::QKEY);
+    check(Rtr, Rts, M::SQ_PSN, RATE | M::CUR_STATE | M::QKEY);
+    check(Rts, Rts, none, RATE | M::CUR_STATE | M::QKEY);
     check(Rts, Sqd, none, M::EN_SQD_ASYNC_NOTIFY);
-    check(Sqd, Rts, none, M::CUR_STATE | M::QKEY);
-    check(Sqd, Sqd, none, M::PKEY_INDEX | M::QKEY);
-    check(Sqe, Rts, none, M::CUR_STATE | M::QKEY);
+    check(Sqd, Rts, none, RATE | M::CUR_STATE | M::QKEY);
+    check(Sqd, Sqd, none, RATE | M::PKEY_INDEX | M::QKEY);
+    check(Sqe, Rts, none, RATE | M::CUR_STATE | M::QKEY);
 }
 
 #[test]
@@ -270,12 +276,23 @@ fn values_out_of_range_name_their_field() {
     assert_eq!(field(M::ALT_PATH, |a| a.alt_av.flow_label = 1 << 20), "alt_av.flow_label");
     assert_eq!(field(M::AV, |a| a.av.sl = 16), "av.sl");
     assert_eq!(field(M::AV, |a| a.av.flow_label = 1 << 20), "av.flow_label");
+    assert_eq!(field(M::AV, |a| a.av.static_rate.0 = 1), "av.static_rate");
+    assert_eq!(field(M::ALT_PATH, |a| a.alt_av.static_rate.0 = 25), "alt_av.static_rate");
+    assert_eq!(
+        field(M::RATE_LIMIT, |a| a.rate_limit.kbps = RateLimit::MAX_KBPS + 1),
+        "rate_limit in kb/s"
+    );
+    assert_eq!(
+        field(M::RATE_LIMIT, |a| a.rate_limit.burst_bytes = 1),
+        "the burst of no rate_limit"
+    );
     assert_eq!(field(M::MAX_RD_ATOMIC, |a| a.max_rd_atomic = 129), "max_rd_atomic");
     assert_eq!(field(M::MAX_DEST_RD_ATOMIC, |a| a.max_dest_rd_atomic = 129), "max_dest_rd_atomic");
 }
 
 #[test]
 fn values_that_the_mask_does_not_name_are_not_looked_at() {
-    let attr = QpAttr { retry_cnt: 200, port: PortNum(0), ..QpAttr::default() };
+    let mut attr = QpAttr { retry_cnt: 200, port: PortNum(0), ..QpAttr::default() };
+    attr.av.static_rate.0 = 77;
     assert_eq!(check_values(&attr, AttrMask::MIN_RNR_TIMER), Ok(()));
 }

@@ -2,6 +2,7 @@
 //! Path MTU 256, first PSN 50 in both directions.
 
 mod migration;
+mod pace;
 mod parts;
 
 use vernic_wire::{Headers, Mtu, Opcode, PortNum, Qpn};
@@ -24,16 +25,17 @@ struct Rig {
 }
 
 impl Rig {
+    const INIT: QpInit = QpInit {
+        qpn: Qpn::new(0x11),
+        qp_type: QpType::Uc,
+        max_send_wr: 8,
+        max_window: 1024,
+        shared_rq: false,
+    };
+
     /// A queue pair in RTS that sends to itself, so to speak: both PSNs are 50.
     fn new() -> Self {
-        let init = QpInit {
-            qpn: Qpn::new(0x11),
-            qp_type: QpType::Uc,
-            max_send_wr: 8,
-            max_window: 1024,
-            shared_rq: false,
-        };
-        let mut t = Self { qp: Qp::new(init), host: TestHost::new() };
+        let mut t = Self { qp: Qp::new(Self::INIT), host: TestHost::new() };
         t.bring_up();
         t
     }

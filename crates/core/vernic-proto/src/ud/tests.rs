@@ -6,6 +6,7 @@ use super::*;
 use crate::completion::Tag;
 use crate::error::{PostError, WcStatus};
 use crate::qp::Qp;
+use crate::rate::RateLimit;
 use crate::state::{AttrMask, QpState, QpType};
 use crate::test_host::{TestHost, meta};
 use crate::time::Time;
@@ -44,7 +45,18 @@ impl Rig {
     }
 
     fn post(&mut self, op: SendOp, length: u32, qkey: Qkey) -> Result<u32, PostError> {
-        let dest = Some(UdDest { ah: 5, qpn: Qpn::new(0x33), qkey });
+        self.post_at(0, op, length, qkey)
+    }
+
+    /// Posts a datagram with a static rate in Mb/s.
+    fn post_at(
+        &mut self,
+        rate_mbps: u32,
+        op: SendOp,
+        length: u32,
+        qkey: Qkey,
+    ) -> Result<u32, PostError> {
+        let dest = Some(UdDest { ah: 5, qpn: Qpn::new(0x33), qkey, rate_mbps });
         let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
         self.qp.post_send(SendWqe { wr_id: 1, op, flags, length, dest, srqn: None })
     }
@@ -186,4 +198,75 @@ fn a_local_error_moves_to_sqe_where_datagrams_still_arrive() {
     t.post(SendOp::Send, 8, QKEY).unwrap();
     assert!(t.poll().is_none());
     assert_eq!(t.host.sent[1].status, WcStatus::Flushed);
+}
+
+impl Rig {
+    /// Datagrams of 1,000 bytes of payload that leave now at a static rate in Mb/s, of 300.
+    fn leave_at(&mut self, mbps: u32) -> usize {
+        (0..300)
+            .take_while(|_| {
+                self.post_at(mbps, SendOp::Send, 1000, QKEY).is_ok() && self.poll().is_some()
+            })
+            .count()
+    }
+}
+
+#[test]
+fn each_datagram_pays_at_the_static_rate_of_its_own_destination() {
+    let mut t = Rig::new();
+    assert_eq!(t.leave_at(0), 300);
+    assert_eq!(t.qp.next_deadline(), None);
+    t.qp.handle_timeout(Time(10_000_000_000), &mut t.host);
+    // 2.5 Gb/s: 1,020 bytes take 3.264 us, so 100 us are full with the 31st; 2 ms are made up for
+    // at the beginning of time, which is not yet.
+    let slow = t.leave_at(2_500);
+    assert_eq!(slow, 31);
+    let at = t.qp.next_deadline().unwrap();
+    assert_eq!(at, Time(31 * 3_264));
+    assert!(!t.qp.wants_requests());
+    t.qp.handle_timeout(at, &mut t.host);
+    assert!(t.qp.wants_requests() && t.qp.next_deadline().is_none());
+}
+
+#[test]
+fn a_datagram_through_memory_has_no_static_rate() {
+    let mut t = Rig::new();
+    t.qp.set_messages(true);
+    assert_eq!(t.leave_at(2_500), 300);
+    t.qp.set_messages(false);
+    assert_eq!(t.leave_at(2_500), 31);
+}
+
+#[test]
+fn the_limit_of_a_queue_pair_holds_for_datagrams_whichever_way_they_go() {
+    for is_near in [false, true] {
+        let mut t = Rig::new();
+        let attr = QpAttr { rate_limit: RateLimit::kbps(10_000), ..*t.qp.attr() };
+        t.qp.modify(&attr, AttrMask::RATE_LIMIT, NOW, &mut t.host).unwrap();
+        t.qp.set_messages(is_near);
+        let mut now = NOW;
+        let mut bytes = 0;
+        for _ in 0..1000 {
+            let _ = t.post(SendOp::Send, 1000, QKEY);
+            let mut buf = vec![0; Headers::MAX_LEN + 1024];
+            if let Some(sent) = t.qp.poll_request(now, &mut t.host, &mut buf) {
+                bytes += sent.len as u64;
+            }
+            now = t.qp.next_deadline().unwrap_or(now);
+            t.qp.handle_timeout(now, &mut t.host);
+        }
+        let expected = now.nanos() / 800;
+        assert!(bytes.abs_diff(expected) * 50 <= expected, "{bytes} bytes in {now:?}");
+    }
+}
+
+#[test]
+fn notifications_leave_datagrams_alone() {
+    let mut t = Rig::new();
+    let bth = vernic_wire::Bth::new(vernic_wire::Opcode::CNP, Qpn::new(0x11), Psn::new(0));
+    let mut buf = [0; 64];
+    let len = Headers::new(bth).emit(&mut buf);
+    t.take(&buf[..len + 16], None);
+    assert_eq!((t.qp.counters().cnps_received, t.qp.next_deadline()), (1, None));
+    assert_eq!(t.leave_at(0), 300);
 }

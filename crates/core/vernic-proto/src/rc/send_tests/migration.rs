@@ -260,3 +260,32 @@ fn a_queue_pair_that_was_asked_for_rearm_sends_packets_alone() {
     s.post(read_at(0), 1);
     assert!(s.qp.next_direct().is_none());
 }
+
+#[test]
+fn a_write_that_was_begun_without_packets_begins_anew_in_packets() {
+    let mut s = Sender::new();
+    s.post(SendOp::Write(Remote::default()), 2 * MTU);
+    s.qp.direct_progress(MTU);
+    set(&mut s, PathMigState::Rearm, ALT | STATE).unwrap();
+    check(&s.drain(), expect!["RC_WRITE_FIRST 0; RC_WRITE_LAST 1!;"]);
+}
+
+#[test]
+fn the_static_rate_of_the_alternate_path_holds_from_the_migration_on() {
+    let mut s = Sender::new();
+    let mut attr =
+        QpAttr { alt_port: PortNum(2), path_mig_state: PathMigState::Rearm, ..*s.qp.attr() };
+    attr.alt_av.static_rate = vernic_wire::StaticRate(2);
+    s.qp.modify(&attr, ALT | STATE, s.now, &mut s.host).unwrap();
+    let packets = |s: &mut Sender| {
+        (0..4).for_each(|_| s.post(SendOp::Send, 64 * MTU));
+        let sent = s.drain().matches(';').count();
+        ack(s, sent as u32 - 1, false);
+        sent
+    };
+    assert_eq!(packets(&mut s), 128, "the first window");
+    set(&mut s, PathMigState::Migrated, STATE).unwrap();
+    // 100 us of 2.5 Gb/s.
+    let sent = s.drain().matches(';').count();
+    assert!((110..=120).contains(&sent), "{sent}");
+}
