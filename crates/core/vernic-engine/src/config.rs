@@ -152,8 +152,8 @@ config! {
     /// 1024 bytes, one queue pair fills 800 Mb/s of a path with a round trip of 40 ms.
     max_window: u32 = 4096, "VERNIC_MAX_WINDOW", "1 to 65536 packets", window, show;
     /// Congestion control of RC queue pairs: by losses and round trips (`aimd`), by the marks of
-    /// routers (`dcqcn`), by delay (`swift`), or none. Parameters of `dcqcn` and `swift` may
-    /// follow: docs/congestion.md lists them.
+    /// routers (`dcqcn`, also of UC), by delay (`swift`), or none. Parameters of `dcqcn` and
+    /// `swift` may follow: docs/congestion.md lists them.
     congestion: Algorithm = Algorithm::Aimd, "VERNIC_CONGESTION", "aimd, dcqcn, swift or none; parameters as dcqcn,rpg_time_reset=55", congestion, show;
     /// Let packets of connected queue pairs say that routers may mark them (ECT(0) of RFC 3168).
     /// Otherwise routers drop them where they would mark. `auto` does so if `congestion` is

@@ -18,8 +18,9 @@
 //!
 //! What a controller does not govern: acknowledgements and READ responses; the two packets of a
 //! tail-loss probe, which repeat what is in flight after several round trips of silence; one-sided
-//! requests that the owner carries out without packets; UC and UD, which nothing acknowledges, and
-//! iWARP, where TCP has a control of its own.
+//! requests that the owner carries out without packets; UD, whose packets are of no flow, and
+//! iWARP, where TCP has a control of its own. Nothing acknowledges UC, so it heeds the times of
+//! `dcqcn`, which follow notifications, and no other controller.
 //!
 //! # Queue pairs that share a controller
 //!
@@ -216,6 +217,15 @@ impl Controller {
     /// One that lets everything leave at once, for what has no window.
     pub(crate) fn unpaced() -> Self {
         Self::None(Unlimited::new(1))
+    }
+
+    /// The part of a controller that is of use where nothing is acknowledged: one that paces by
+    /// notifications alone.
+    pub(crate) fn without_answers(self) -> Self {
+        match self {
+            Self::Dcqcn(_) => self,
+            _ => Self::unpaced(),
+        }
     }
 
     /// Sets the limit of the rate, or ends it. What left before is paid for at the new rate.

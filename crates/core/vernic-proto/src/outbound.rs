@@ -81,6 +81,12 @@ impl Sender {
         self.datagrams = DatagramPacer::new();
     }
 
+    /// The peer tells of congestion on the path to it.
+    pub(crate) fn handle_cnp(&mut self, now: Time) {
+        self.controller.on_cnp(now);
+        self.pace(now);
+    }
+
     /// Sets the limit of the rate, or ends it.
     pub(crate) fn set_limit(&mut self, limit: Option<Limit>, now: Time) {
         self.controller.set_limit(limit, now);

@@ -85,8 +85,8 @@ impl Qp {
         Self::with_algorithm(init, Algorithm::default())
     }
 
-    /// As [`new`](Self::new), with a congestion control of choice. Services other than RC and XRC
-    /// have no use for it.
+    /// As [`new`](Self::new), with a congestion control of choice. UC heeds the pace of
+    /// [`Algorithm::Dcqcn`] and nothing else; UD has no use for any.
     pub fn with_algorithm(init: QpInit, algorithm: Algorithm) -> Self {
         let mut qp = Self::with_controller(init, Controller::new(algorithm, init.max_window));
         if let Algorithm::Dcqcn(params) = algorithm {
@@ -95,8 +95,8 @@ impl Qp {
         qp
     }
 
-    /// As [`new`](Self::new), with a congestion controller of the owner's. Services other than RC
-    /// and XRC have no use for it.
+    /// As [`new`](Self::new), with a congestion controller of the owner's, for which services other
+    /// than RC and XRC have no use.
     pub fn with_congestion(init: QpInit, congestion: Box<dyn Congestion>) -> Self {
         Self::with_controller(init, Controller::owners(congestion, init.max_window))
     }

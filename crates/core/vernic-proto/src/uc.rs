@@ -10,6 +10,9 @@
 //! counters. All that holds for parts of messages ([`MessagePart`]), which count as the packets
 //! that they stand for.
 //!
+//! With the congestion control `dcqcn` requests leave at the rate that follows notifications of the
+//! peer (IBTA A17.9). There is no window: nothing tells what has arrived.
+//!
 //! Since nobody hears of a WRITE that is refused, keys could be tried at the rate of the link. So
 //! more than [`FORGIVEN_KEYS`] wrong ones within a second end the connection, as the first one does
 //! that of RC.
@@ -70,10 +73,10 @@ enum Refused {
 }
 
 impl Uc {
-    pub(crate) fn new(init: &QpInit) -> Self {
+    pub(crate) fn new(init: &QpInit, controller: Controller) -> Self {
         Self {
             sq: SendQueue::new(init.max_send_wr),
-            sender: Sender::new(Controller::unpaced()),
+            sender: Sender::new(controller.without_answers()),
             expected: Psn::new(0),
             message: Message::None,
             current: None,
@@ -157,6 +160,10 @@ impl Transport for Uc {
         let (mtu, peer) = (cx.attr.path_mtu.bytes(), cx.attr.dest_qpn);
         let cut = Cut { service: Service::Uc, mtu, peer, is_near: false };
         self.sender.poll(&mut self.sq, cut, cx, host, buf)
+    }
+
+    fn handle_cnp(&mut self, now: Time) {
+        self.sender.handle_cnp(now);
     }
 
     fn set_limit(&mut self, limit: Option<Limit>, now: Time) {

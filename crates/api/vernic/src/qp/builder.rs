@@ -187,7 +187,8 @@ impl<'a, S: Transport, SendCq, RecvCq, Queue> QpBuilder<'a, S, SendCq, RecvCq, Q
         self
     }
 
-    /// Congestion control of an RC queue pair. If not said, that of the setting `congestion`. That
+    /// Congestion control of an RC queue pair; a UC one heeds [`Algorithm::Dcqcn`] and no other. If
+    /// not said, that of the setting `congestion`. That
     /// routers may mark packets is said by the setting `ecn`, for all queue pairs of the device:
     /// with `on` for a queue pair that has [`Algorithm::Dcqcn`] on a device that has not.
     pub fn congestion(mut self, algorithm: Algorithm) -> Self {

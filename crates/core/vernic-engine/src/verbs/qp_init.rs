@@ -32,7 +32,8 @@ pub struct QpInit {
     pub cap: QpCap,
     /// Makes every send request signaled, whatever its flags.
     pub signal_all: bool,
-    /// The congestion control of an RC queue pair; `None` takes that of the device's settings.
+    /// The congestion control of an RC queue pair, of which UC heeds the notifications; `None`
+    /// takes that of the device's settings.
     pub congestion: Option<Algorithm>,
 }
 

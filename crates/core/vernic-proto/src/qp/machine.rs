@@ -21,7 +21,7 @@ impl Machine {
             QpType::Rc | QpType::XrcIni | QpType::XrcTgt => {
                 Self::Rc(Box::new(Rc::new(init, controller)))
             }
-            QpType::Uc => Self::Uc(Box::new(Uc::new(init))),
+            QpType::Uc => Self::Uc(Box::new(Uc::new(init, controller))),
             QpType::Ud => Self::Ud(Box::new(Ud::new(init))),
         }
     }

@@ -1,16 +1,31 @@
-//! Limits of the rate of UC.
+//! The rate of UC: limits of it, and notifications of congestion.
 
 use super::*;
+use crate::congestion::Algorithm;
 use crate::message::RendezvousLimits;
 use crate::rate::RateLimit;
-use vernic_wire::StaticRate;
+use vernic_wire::{Bth, StaticRate};
 
 const MS: u64 = 1_000_000;
 
 impl Rig {
+    fn of(algorithm: &str) -> Self {
+        let algorithm: Algorithm = algorithm.parse().unwrap();
+        let mut t = Self { qp: Qp::with_algorithm(Self::INIT, algorithm), host: TestHost::new() };
+        t.bring_up();
+        t
+    }
+
     fn limit(&mut self, now: Time, kbps: u32) {
         let attr = QpAttr { rate_limit: RateLimit::kbps(kbps), ..*self.qp.attr() };
         self.qp.modify(&attr, AttrMask::RATE_LIMIT, now, &mut self.host).unwrap();
+    }
+
+    fn notify(&mut self, now: Time) {
+        let mut buf = [0; 64];
+        let len = Headers::new(Bth::new(Opcode::CNP, Qpn::new(0x11), Psn::new(0))).emit(&mut buf);
+        let disposition = self.take_at(now, &buf[..len + 16]);
+        assert_eq!(disposition, Disposition::Drop(DropReason::Cnp));
     }
 
     /// Sends from one time to another, always with more to send, at most once in 10 us. Returns the
@@ -100,6 +115,42 @@ fn a_static_rate_holds_by_the_link_alone() {
     assert_eq!(left(true), 1000);
     // What leaves after 100 us are full, and the queue of eight.
     assert!((110..=120).contains(&left(false)));
+}
+
+#[test]
+fn notifications_slow_a_queue_pair_with_dcqcn_and_leave_others_alone() {
+    let dcqcn = "dcqcn,rate_to_set_on_first_cnp=80,rpg_min_dec_fac=50,rpg_time_reset=1000000";
+    for (algorithm, is_slowed) in
+        [(dcqcn, true), ("aimd", false), ("swift", false), ("none", false)]
+    {
+        let mut t = Rig::of(algorithm);
+        let (free, _) = t.run(NOW, 10 * MS);
+        t.notify(Time(10 * MS));
+        assert_eq!(t.qp.counters().cnps_received, 1);
+        let (bytes, wakes) = t.run(Time(10 * MS), 100 * MS);
+        if is_slowed {
+            // Half of 80 Mb/s.
+            assert!(within(bytes, 500_000, 3), "{bytes}");
+            assert!(wakes <= 1_000, "{wakes}");
+        } else {
+            assert_eq!(bytes, 10 * free, "{algorithm}");
+        }
+    }
+}
+
+#[test]
+fn the_rate_after_a_notification_grows_without_any_answer() {
+    let mut t = Rig::of("dcqcn,rpg_max_rate=1000");
+    t.run(NOW, 10 * MS);
+    for at in 0..50 {
+        t.notify(Time(10 * MS + at * 50_000));
+    }
+    let start = Time(10 * MS + 50 * 50_000);
+    let (slow, _) = t.run(start, 200_000);
+    t.run(start + 200_000, 2_000 * MS);
+    let (fast, _) = t.run(start + 2_001 * MS, 200_000);
+    assert!(4 * slow < fast, "{slow} and {fast}");
+    assert_eq!(t.qp.next_deadline(), None);
 }
 
 #[test]
