@@ -103,6 +103,7 @@ pub struct TxPath {
     traffic_class: u8,
     hop_limit: u8,
     lane: u8,
+    priority: u8,
 }
 
 impl TxPath {
@@ -110,7 +111,7 @@ impl TxPath {
     pub const DEFAULT_HOP_LIMIT: u8 = 64;
 
     /// For links: makes a path between two GIDs, to the receiver at `door` there. Flow 0, virtual
-    /// lane 0, traffic class 0.
+    /// lane 0, traffic class 0, priority 0.
     pub fn new(local: Gid, remote: Gid, id: PathId, door: u16) -> Self {
         Self {
             local: u128::from_be_bytes(local.0),
@@ -122,6 +123,7 @@ impl TxPath {
             traffic_class: 0,
             hop_limit: Self::DEFAULT_HOP_LIMIT,
             lane: 0,
+            priority: 0,
         }
     }
 
@@ -147,6 +149,14 @@ impl TxPath {
     #[must_use]
     pub fn with_hop_limit(mut self, hop_limit: u8) -> Self {
         self.hop_limit = hop_limit;
+        self
+    }
+
+    /// For links: returns the same path with another priority, for the queues of the system and the
+    /// network: the service level, 0 to 15.
+    #[must_use]
+    pub fn with_priority(mut self, priority: u8) -> Self {
+        self.priority = priority;
         self
     }
 
@@ -225,6 +235,11 @@ impl TxPath {
     #[inline]
     pub fn lane(&self) -> u8 {
         self.lane
+    }
+
+    /// Returns the priority.
+    pub fn priority(&self) -> u8 {
+        self.priority
     }
 
     /// Returns the traffic class (TOS byte).

@@ -24,9 +24,11 @@ mod gro;
 mod gso;
 mod holder;
 mod pmtu;
+mod priority;
 mod rx;
 mod socket;
 mod steer;
+mod trial;
 mod tx;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -252,7 +254,8 @@ impl RocePaths {
             return Err(NoPath::Family);
         }
         let dst = LocalAddr::new(remote, to.netdev_index).with_port(crate::ROCE_PORT);
-        let mut path = path(local, dst).with_traffic_class(to.traffic_class);
+        let mut path =
+            path(local, dst).with_traffic_class(to.traffic_class).with_priority(to.service_level);
         if to.hop_limit != 0 {
             path = path.with_hop_limit(to.hop_limit);
         }

@@ -7,9 +7,10 @@
 //! then the link gives segmentation up for that source address.
 
 use std::net::SocketAddr;
-use std::os::fd::AsFd;
 
 use vernic_sys as sys;
+
+use crate::udp::trial;
 
 /// Segment counts to try, best first.
 const CANDIDATES: [u16; 2] = [128, 64];
@@ -20,18 +21,9 @@ pub(crate) fn probe(loopback: SocketAddr) -> u16 {
 }
 
 fn try_send(loopback: SocketAddr, segments: u16) -> std::io::Result<()> {
-    let family = if loopback.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    let fd = sys::socket(family, libc::SOCK_DGRAM, 0)?;
-    // The socket sends to itself; the datagrams are dropped with it.
-    sys::bind(fd.as_fd(), &loopback)?;
-    let message = sys::Outgoing {
-        dst: sys::local_addr(fd.as_fd())?,
-        bytes: &[0; CANDIDATES[0] as usize][..usize::from(segments)],
-        segment: Some(1),
-        traffic_class: None,
-        hop_limit: None,
-    };
-    sys::send_many(fd.as_fd(), std::iter::once(message)).map(|_| ())
+    let bytes = &[0; CANDIDATES[0] as usize][..usize::from(segments)];
+    let message = sys::Outgoing { segment: Some(1), ..sys::Outgoing::new(loopback, bytes) };
+    trial::send(loopback, message)
 }
 
 /// Whether this refusal of a run may mean that segmentation is not possible on its route, so that

@@ -212,6 +212,48 @@ fn traffic_class_and_hop_limit_arrive_as_sent() {
 }
 
 #[test]
+fn packets_of_every_service_level_arrive_whatever_priority_the_system_lets_them_have() {
+    for ip in [home(), IpAddr::V6(Ipv6Addr::LOCALHOST)] {
+        let mut link = link(true);
+        if link.activate(ip.into()).is_err() {
+            println!("skipped: no IPv6 here");
+            continue;
+        }
+        let mut batch = TxBatch::new(&link.limits());
+        for level in 0..16 {
+            let path = endpoint::path(ip, to_private(&link, ip));
+            append(
+                &mut batch,
+                &path.with_priority(level).with_traffic_class(level << 4),
+                64,
+                level,
+            );
+        }
+        link.send(Nanos(0), &mut batch);
+        assert_eq!(receive(&mut link, 16).len(), 16);
+        assert_eq!((link.counters().tx_errors, link.counters().downgrades), (0, 0));
+    }
+}
+
+#[test]
+fn a_priority_that_the_system_refuses_by_now_is_given_up_and_the_packets_leave() {
+    if priority::probe((home(), 0).into()) != priority::WITHOUT_RIGHT {
+        println!("skipped: this process may have every priority, or none");
+        return;
+    }
+    let ip = home();
+    let mut link = open(ip, true);
+    // As if the process had had the right when it was tried.
+    link.tx.assume_priorities(15);
+    let mut batch = TxBatch::new(&link.limits());
+    let path = endpoint::path(ip, to_private(&link, ip)).with_priority(7);
+    (0..3).for_each(|id| append(&mut batch, &path, 64, id));
+    link.send(Nanos(0), &mut batch);
+    assert_eq!(receive(&mut link, 3).len(), 3);
+    assert_eq!((link.counters().tx_errors, link.counters().downgrades), (0, 1));
+}
+
+#[test]
 fn flows_leave_from_different_ports_and_one_flow_from_one() {
     let ip = home();
     let mut link = open(ip, true);

@@ -10,6 +10,7 @@
 //! first.
 
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 
 use vernic_sys as sys;
@@ -25,7 +26,7 @@ use crate::icrc;
 use crate::link::{Departure, LinkCounters, LinkError, SendReport};
 use crate::path::TxPath;
 use crate::udp::socket::Transmitter;
-use crate::udp::{MAX_FLOW_SOCKETS, SOURCE_PORTS, UdpConfig, ecn, gso, socket};
+use crate::udp::{MAX_FLOW_SOCKETS, SOURCE_PORTS, UdpConfig, ecn, gso, priority, socket};
 
 /// The sockets of one source address.
 #[derive(Debug)]
@@ -66,6 +67,8 @@ pub(crate) struct Transmit {
     /// The remembered paths by flow; a path with the same index replaces the one before.
     known: Vec<Option<KnownPath>>,
     segmented: bool,
+    /// The highest priority that packets may have; `None` until a path has one.
+    priorities: Option<u8>,
     seed: u32,
 }
 
@@ -82,7 +85,7 @@ enum Progress {
 impl Transmit {
     pub(crate) fn new(segmented: bool, seed: u32) -> Self {
         let known = (0..KNOWN_PATHS).map(|_| None).collect();
-        Self { sources: Vec::new(), known, segmented, seed }
+        Self { sources: Vec::new(), known, segmented, priorities: None, seed }
     }
 
     /// Forgets the remembered paths, whose facts may be wrong from now on.
@@ -109,6 +112,12 @@ impl Transmit {
     #[cfg(test)]
     pub(crate) fn sockets(&self) -> impl Iterator<Item = &OwnFd> {
         self.sources.iter().flat_map(|source| &source.ports).map(|port| &port.fd)
+    }
+
+    /// Assumes that packets may have priorities up to this one.
+    #[cfg(test)]
+    pub(crate) fn assume_priorities(&mut self, most: u8) {
+        self.priorities = Some(most);
     }
 
     fn index_of(&self, path: &TxPath) -> Option<usize> {
@@ -156,11 +165,34 @@ impl Transmit {
     /// Finds, or opens, the socket of a path.
     fn look_up(&mut self, path: &TxPath, config: &UdpConfig) -> Option<KnownPath> {
         let at = self.index_of(path)?;
+        if path.priority() != 0 && self.priorities.is_none() {
+            self.learn_priorities(path);
+        }
         self.assign(at, path.flow(), config);
         let source = &self.sources[at];
         let port = source.port(path.flow())?.port;
         let flow = icrc::flow_of(path, port);
         Some(KnownPath { path: *path, port, flow, segmented: source.segmented })
+    }
+
+    /// Finds out which priorities packets may have, for the first path that has one.
+    #[cold]
+    fn learn_priorities(&mut self, path: &TxPath) {
+        let home = match local_of(path).ip {
+            IpAddr::V4(_) => IpAddr::from(Ipv4Addr::LOCALHOST),
+            IpAddr::V6(_) => IpAddr::from(Ipv6Addr::LOCALHOST),
+        };
+        let most = priority::probe((home, 0).into());
+        self.priorities = Some(most);
+        match most {
+            0 => tracing::warn!(
+                "packets leave without the priority of their service level: Linux takes one for each packet from 6.14 on"
+            ),
+            priority::WITHOUT_RIGHT => tracing::info!(
+                "packets of service levels above {most} leave without its priority, which needs CAP_NET_ADMIN"
+            ),
+            _ => {}
+        }
     }
 
     /// Returns the index of the socket of a source that a flow leaves from. This is the flow's own
@@ -217,10 +249,11 @@ impl Transmit {
             };
             let source = &self.sources[at];
             let single = !source.segmented && first.count() > 1;
+            let most = self.priorities.unwrap_or(0);
             let progress = if single {
-                send_singly(source, batch, &mut report, counters)
+                send_singly(source, batch, most, &mut report, counters)
             } else {
-                send_runs(source, batch, &mut report, counters)
+                send_runs(source, batch, most, &mut report, counters)
             };
             match progress {
                 Progress::Sent(runs) => batch.retire(runs),
@@ -254,6 +287,17 @@ impl Transmit {
         counters: &mut LinkCounters,
     ) {
         let Some(run) = batch.first_run() else { return };
+        let (priority, most) = (run.path.priority(), self.priorities.unwrap_or(0));
+        if priority <= most && priority::is_refusal(error, priority) {
+            // The run is sent again, with what needs no right.
+            self.priorities = Some(priority::WITHOUT_RIGHT);
+            counters.downgrades += 1;
+            tracing::warn!(
+                priority,
+                "the system refuses this priority by now: packets of this service level leave without one"
+            );
+            return;
+        }
         let source = &mut self.sources[at];
         if !(source.segmented && run.count() > 1 && gso::is_refusal(error)) {
             fail(&run, error.raw_os_error().unwrap_or(0), report);
@@ -264,7 +308,7 @@ impl Transmit {
         // either way. If it goes out, segmentation was the reason.
         let first = TxRun { bytes: &run.bytes[..run.stride], ..run };
         let Some(port) = source.port(run.path.flow()) else { return };
-        match sys::send_many(port.fd.as_fd(), std::iter::once(outgoing(&first))) {
+        match sys::send_many(port.fd.as_fd(), std::iter::once(outgoing(&first, most))) {
             Ok(_) => {
                 count_sent(&first, report);
                 counters.tx_calls += 1;
@@ -304,8 +348,10 @@ fn count_sent(run: &TxRun<'_>, report: &mut SendReport) {
     report.bytes += run.bytes.len();
 }
 
-fn outgoing<'a>(run: &TxRun<'a>) -> sys::Outgoing<'a> {
+/// Returns what the system gets for a run, where packets may have priorities up to `most`.
+fn outgoing<'a>(run: &TxRun<'a>, most: u8) -> sys::Outgoing<'a> {
     let path = run.path;
+    let priority = path.priority();
     let class = path.traffic_class();
     let hops = path.hop_limit();
     sys::Outgoing {
@@ -314,6 +360,7 @@ fn outgoing<'a>(run: &TxRun<'a>) -> sys::Outgoing<'a> {
         segment: (run.count() > 1).then_some(run.stride as u16),
         traffic_class: (class != ecn::DEFAULT_TRAFFIC_CLASS).then_some(class),
         hop_limit: (hops != TxPath::DEFAULT_HOP_LIMIT).then_some(hops),
+        priority: (priority != 0 && priority <= most).then_some(priority),
     }
 }
 
@@ -332,6 +379,7 @@ fn progress_of(result: std::io::Result<usize>) -> Progress {
 fn send_runs(
     source: &Source,
     batch: &TxBatch,
+    most: u8,
     report: &mut SendReport,
     counters: &mut LinkCounters,
 ) -> Progress {
@@ -343,7 +391,7 @@ fn send_runs(
                 && source.port(run.path.flow()).is_some_and(|p| p.port == port.port))
             && (source.segmented || run.count() == 1)
     };
-    let messages = batch.runs().take_while(same_socket).map(|run| outgoing(&run));
+    let messages = batch.runs().take_while(same_socket).map(|run| outgoing(&run, most));
     counters.tx_calls += 1;
     let result = sys::send_many(port.fd.as_fd(), messages);
     if let Ok(sent) = result {
@@ -357,13 +405,14 @@ fn send_runs(
 fn send_singly(
     source: &Source,
     batch: &mut TxBatch,
+    most: u8,
     report: &mut SendReport,
     counters: &mut LinkCounters,
 ) -> Progress {
     let Some(run) = batch.first_run() else { return Progress::Sent(0) };
     let Some(port) = source.port(run.path.flow()) else { return Progress::Blocked };
     let count = run.count();
-    let messages = run.packets().map(|bytes| outgoing(&TxRun { bytes, ..run }));
+    let messages = run.packets().map(|bytes| outgoing(&TxRun { bytes, ..run }, most));
     counters.tx_calls += 1;
     let result = sys::send_many(port.fd.as_fd(), messages);
     let Ok(sent) = result else { return progress_of(result) };
@@ -374,4 +423,27 @@ fn send_singly(
     }
     batch.retire_part(sent);
     Progress::Sent(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::endpoint;
+
+    #[test]
+    fn a_run_has_the_priority_of_its_path_if_it_may() {
+        let ip = IpAddr::from(Ipv4Addr::LOCALHOST);
+        for (level, most, expected) in [
+            (0, 15, None),
+            (3, 6, Some(3)),
+            (6, 6, Some(6)),
+            (7, 6, None),
+            (15, 15, Some(15)),
+            (1, 0, None),
+        ] {
+            let path = endpoint::path(ip, (ip, 4791).into()).with_priority(level);
+            let run = TxRun { path: &path, bytes: &[0; 8], stride: 8 };
+            assert_eq!(outgoing(&run, most).priority, expected, "level {level}, up to {most}");
+        }
+    }
 }
