@@ -565,6 +565,13 @@ impl Completer {
             return Ok(());
         }
         let timeout = cx.ack_timeout().unwrap_or(0);
+        if let Some(hold) = parts.req.deadline().filter(|hold| *hold > cx.now)
+            && parts.sq.in_flight() == 0
+        {
+            // The peer was not asked again yet: pacing holds that back.
+            self.deadline = Some(hold + timeout);
+            return Ok(());
+        }
         let began = *self.trouble_since.get_or_insert(cx.now - timeout);
         let waited = cx.now.since(began);
         if waited < host.live_peer_patience(cx.attr) {

@@ -155,6 +155,38 @@ fn what_a_read_asks_for_counts() {
 }
 
 #[test]
+fn no_retries_are_used_up_while_what_was_lost_waits_for_its_time() {
+    for read in [false, true] {
+        let mut s = Sender::new();
+        // 1,000 bytes a second.
+        s.limit(RateLimit::kbps(8));
+        if read {
+            s.post(read_at(0), 4 * MTU);
+        } else {
+            s.post(SendOp::Send, MTU);
+        }
+        s.drain();
+        // It may leave again after 268 ms, or 1,064 ms: 60 timeouts and more, of which three would
+        // be the end.
+        for _ in 0..60 {
+            s.pass(AckTimeout::new(10).nanos().unwrap());
+            s.drain();
+        }
+        check(&s.log(), expect![""]);
+        assert_eq!((s.qp.state(), s.qp.counters().ack_timeouts), (QpState::Rts, 1));
+        if read {
+            s.read_response(0, Position::First, MTU as usize);
+            s.read_response(1, Position::Middle, MTU as usize);
+            s.read_response(2, Position::Middle, MTU as usize);
+            s.read_response(3, Position::Last, MTU as usize);
+        } else {
+            s.ack(0);
+        }
+        check(&s.log(), expect!["wc 1 Success;"]);
+    }
+}
+
+#[test]
 fn the_later_of_congestion_control_and_limit_holds() {
     let text = "dcqcn,rate_to_set_on_first_cnp=8,rpg_min_dec_fac=100,rpg_time_reset=1000000,pacing_quantum=0";
     for (kbps, expected) in [(80_000, 1_000_000), (800, 100_000)] {
