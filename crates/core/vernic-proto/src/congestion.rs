@@ -259,7 +259,7 @@ impl Controller {
         match self {
             Self::Aimd(aimd) => aimd.is_paced(),
             Self::None(_) => false,
-            Self::Dcqcn(_) | Self::Swift(_) | Self::Owners(..) => true,
+            Self::Dcqcn(_) | Self::Swift(_) | Self::Limited(_) | Self::Owners(..) => true,
         }
     }
 }

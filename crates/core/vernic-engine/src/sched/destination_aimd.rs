@@ -9,8 +9,8 @@ use vernic_proto::Time;
 use vernic_proto::congestion::{Acked, Congestion, Sent, Shortest};
 use vernic_wire::Kind;
 
-/// The first window in packets: the same as that of a queue pair that is alone.
-pub(super) const INITIAL: u32 = 128;
+/// The first window in packets: twice that of a queue pair that is alone.
+pub(super) const INITIAL: u32 = 64;
 /// The size below which loss does not press a window, in packets. Sixteen queue pairs over a link
 /// of 100 Mb/s with a queue of 100 kB lost a sixth of their packets with a least window of a full
 /// GSO run.
@@ -188,19 +188,19 @@ mod tests {
 
     #[test]
     fn window_follows_acknowledgements_and_losses_while_a_queue_pair_waits() {
-        // The first loss takes the window from 128 to 92 packets.
-        let eight = GROWTH_WINDOWS * 92;
+        // The first loss takes the window from 64 to 46 packets.
+        let eight = GROWTH_WINDOWS * 46;
         let table: &[(&str, &[Event], &[u32])] = &[
-            ("nobody waits", &[Ack(10 * INITIAL), Lost(5), Silent(2_000_000)], &[128; 3]),
+            ("nobody waits", &[Ack(10 * INITIAL), Lost(5), Silent(2_000_000)], &[64; 3]),
             (
                 "it doubles at first",
-                &[Contended(true), Ack(INITIAL - 1), Ack(1), Ack(256)],
-                &[128, 128, 256, 512],
+                &[Contended(true), Ack(INITIAL - 1), Ack(1), Ack(128)],
+                &[64, 64, 128, 256],
             ),
             (
                 "eight windows are acknowledged",
-                &[Contended(true), Lost(5), Ack(eight - 1), Ack(1), Ack(8 * 103)],
-                &[128, 92, 92, 103, 115],
+                &[Contended(true), Lost(5), Ack(eight - 1), Ack(1), Ack(8 * 51)],
+                &[64, 46, 46, 51, 57],
             ),
             (
                 "some of them while nobody waits",
@@ -213,17 +213,17 @@ mod tests {
                     Contended(true),
                     Ack(1),
                 ],
-                &[128, 92, 92, 92, 92, 92, 103],
+                &[64, 46, 46, 46, 46, 46, 51],
             ),
             (
                 "one overrun",
                 &[Contended(true), Lost(5), Lost(6), Silent(1_000_004), Silent(1_000_005)],
-                &[128, 92, 92, 92, 65],
+                &[64, 46, 46, 46, 34],
             ),
             (
                 "one overrun where a round trip is longer",
                 &[Contended(true), Took(1_500_000), Lost(5), Silent(1_500_004), Silent(1_500_005)],
-                &[128, 128, 92, 92, 65],
+                &[64, 64, 46, 46, 34],
             ),
             (
                 "loss forgets what was acknowledged",
@@ -232,15 +232,15 @@ mod tests {
                     Lost(0),
                     Ack(eight - 1),
                     Lost(1_000_000),
-                    Ack(8 * 65 - 1),
+                    Ack(8 * 34 - 1),
                     Ack(1),
                 ],
-                &[128, 92, 92, 65, 65, 73],
+                &[64, 46, 46, 34, 34, 38],
             ),
             (
                 "marks count as losses do",
                 &[Contended(true), Marked(5), Notified(6), Notified(1_000_005)],
-                &[128, 92, 92, 65],
+                &[64, 46, 46, 34],
             ),
             (
                 "a queue ends growth, and doubling for good",
@@ -253,7 +253,7 @@ mod tests {
                     Ack(INITIAL),
                     Ack(7 * INITIAL),
                 ],
-                &[128, 128, 128, 128, 128, 128, 144],
+                &[64, 64, 64, 64, 64, 64, 72],
             ),
         ];
         for (name, events, expected) in table {

@@ -12,9 +12,9 @@ use crate::testing::{post_writes, rc_pair, ud_qp, without_background};
 use crate::{AddressVector, Config, Context, Cq, Dest, EMPTY_WC, Payload, Qp, QpCap, SendWr};
 
 /// The number of connected pairs of queue pairs. `DEPTH` is the number of requests that each queue
-/// pair may have outstanding.
+/// pair may have outstanding: as many as one turn sends at first.
 const PAIRS: usize = 100;
-const DEPTH: u32 = 16;
+const DEPTH: u32 = 8;
 /// The packets that may be in flight to one destination at first.
 const INITIAL: u64 = destination_aimd::INITIAL as u64;
 

@@ -78,6 +78,9 @@ const ONE: u64 = 1 << 20;
 /// Nanoseconds over which the rate is measured that the first notification begins from.
 const MEASURED: u64 = 1_000_000;
 
+/// The round trip in nanoseconds that the paper's parameters are made for.
+const DATA_CENTRE: u64 = 55_000;
+
 /// Steps that are made up for at one call: more take any rate to the largest.
 const MOST_STEPS: u64 = 1000;
 
@@ -162,9 +165,23 @@ impl ReactionPoint {
         u64::from(self.params.rpg_min_rate) * MEGABIT
     }
 
+    /// Returns so many microseconds in nanoseconds, and more where round trips are longer than those
+    /// of data centres, which the parameters are made for: no change of the rate shows its effect
+    /// before a round trip has passed.
+    #[inline]
+    fn stretched(&self, micros: u32) -> u64 {
+        let round_trip = self.window.latest();
+        let nanos = u64::from(micros) * 1000;
+        if round_trip <= DATA_CENTRE {
+            nanos
+        } else {
+            nanos * (round_trip / 1000) / (DATA_CENTRE / 1000)
+        }
+    }
+
     /// Lowers alpha, by one interval's share for each that passed.
     fn age_alpha(&mut self, now: Time) {
-        let interval = u64::from(self.params.dce_tcp_rtt) * 1000;
+        let interval = self.stretched(self.params.dce_tcp_rtt);
         let Some(from) = self.alpha_at else { return };
         let mut intervals = now.since(from) / interval;
         // Bounded: alpha is 0 after some thousand intervals.
@@ -177,7 +194,7 @@ impl ReactionPoint {
     /// Lowers the rate: for a notification, or a marked answer.
     fn reduce(&mut self, now: Time) {
         let share = u64::from(self.params.dce_tcp_g);
-        let monitor = u64::from(self.params.rate_reduce_monitor_period) * 1000;
+        let monitor = self.stretched(self.params.rate_reduce_monitor_period);
         let (min, max) = (self.min_rate(), self.max_rate());
         if self.rates.as_ref().is_some_and(|rates| now.since(rates.reduced_at) < monitor) {
             return;
@@ -222,9 +239,8 @@ impl ReactionPoint {
     /// Takes the steps whose time has come.
     #[inline]
     fn grow(&mut self, now: Time, bytes: u64) {
-        let max = self.max_rate();
+        let (max, period) = (self.max_rate(), self.stretched(self.params.rpg_time_reset));
         let Some(rates) = &mut self.rates else { return };
-        let period = u64::from(self.params.rpg_time_reset) * 1000;
         let byte_period = u64::from(self.params.rpg_byte_reset);
         rates.bytes += bytes;
         let timer = now.since(rates.stepped_at) / period;
