@@ -156,7 +156,7 @@ pub trait Congestion: fmt::Debug + Send {
     fn window(&self) -> u32;
 
     /// Time before which no further request leaves: pacing. A time that has come holds nothing
-    /// back. A controller that paces returns a time from the beginning, and `None` never.
+    /// back. `None` while the controller does not pace.
     /// [`Qp::next_deadline`](crate::Qp::next_deadline) includes it, so the packet
     /// leaves then, as late as the owner's timers are coarse. A controller sees to it that the time
     /// comes: nothing else ends the wait.

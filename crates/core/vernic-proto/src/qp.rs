@@ -492,7 +492,7 @@ impl Qp {
     }
 
     /// Packets of RC that an acknowledgement or an answer is awaited for, those of READ responses
-    /// among them; none of other services.
+    /// among them, without what the peer keeps or has missed; none of other services.
     #[inline]
     pub fn packets_in_flight(&self) -> u64 {
         each!(&self.machine, m => m.packets_in_flight())

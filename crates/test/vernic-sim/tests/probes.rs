@@ -73,6 +73,7 @@ fn a_lost_tail_is_asked_for_by_the_oldest_and_the_newest_of_it() {
         A->B WRITE_MIDDLE psn=2
         A->B WRITE_MIDDLE psn=3
         A->B WRITE_MIDDLE psn=4
+        B->A ACK psn=4 credits=0
         A->B WRITE_LAST psn=5
         B->A ACK psn=5 credits=0
         A wc 1 Write Success"#]]);
@@ -176,11 +177,9 @@ fn a_repeated_packet_that_is_lost_again_is_found() {
         B->A NAK psn=2 seq
         A->B WRITE_MIDDLE psn=2 LOST
         A->B WRITE_MIDDLE psn=3
-        A->B WRITE_LAST psn=4
         A->B WRITE_MIDDLE psn=2
-        A->B WRITE_LAST psn=4
-        B->A NAK psn=3 seq
         A->B WRITE_MIDDLE psn=3
+        B->A ACK psn=3 credits=0
         A->B WRITE_LAST psn=4
         B->A ACK psn=4 credits=0
         A wc 1 Write Success"#]]);
@@ -208,6 +207,7 @@ fn a_lost_nak_is_asked_for_again() {
         B->A NAK psn=3 seq
         A->B WRITE_MIDDLE psn=3
         A->B WRITE_MIDDLE psn=4
+        B->A ACK psn=4 credits=0
         A->B WRITE_LAST psn=5
         B->A ACK psn=5 credits=0
         A wc 1 Write Success"#]]);
@@ -234,6 +234,7 @@ fn a_lost_nak_of_the_oldest_packet_takes_one_probe() {
         A->B WRITE_MIDDLE psn=2
         A->B WRITE_MIDDLE psn=3
         A->B WRITE_MIDDLE psn=4
+        B->A ACK psn=4 credits=0
         A->B WRITE_LAST psn=5
         B->A ACK psn=5 credits=0
         A wc 1 Write Success"#]]);

@@ -232,11 +232,12 @@ fn what_a_lost_ring_swallowed_is_missed_and_comes_in_packets() {
         B->A NAK psn=2 seq
         A->B SEND_FIRST psn=2
         A->B SEND_LAST psn=3
-        A->B SEND_ONLY psn=4
         B recv 1 Success 2048 bytes None
+        B->A ACK psn=3 credits=1
+        A wc 1 Send Success
+        A->B SEND_ONLY psn=4
         B recv 2 Success 8 bytes None
         B->A ACK psn=4 credits=0
-        A wc 1 Send Success
         A wc 2 Send Success"#]]);
     assert_eq!(t.counters_b().sequence_naks_sent, 1);
 }

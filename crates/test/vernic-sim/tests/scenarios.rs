@@ -17,6 +17,7 @@ fn lost_first_packet_of_a_send_is_nakked_and_resent() {
         B->A NAK psn=0 seq
         A->B SEND_FIRST psn=0
         A->B SEND_MIDDLE psn=1
+        B->A ACK psn=1 credits=0
         A->B SEND_LAST psn=2
         B recv 0 Success 3072 bytes None
         B->A ACK psn=2 credits=0
@@ -36,6 +37,7 @@ fn lost_middle_packet_of_a_write_is_nakked_once_and_resent() {
         B->A NAK psn=1 seq
         A->B WRITE_MIDDLE psn=1
         A->B WRITE_MIDDLE psn=2
+        B->A ACK psn=2 credits=0
         A->B WRITE_LAST psn=3
         B->A ACK psn=3 credits=0
         A wc 0 Write Success"#]]);

@@ -15,6 +15,11 @@ pub(super) const INITIAL: u32 = 64;
 /// of 100 Mb/s with a queue of 100 kB lost a sixth of their packets with a least window of a full
 /// GSO run.
 const MIN: u32 = 16;
+/// The size below which loss does not press a window on a path of [`LONG_NANOS`] or more that shows
+/// no queue. Loss may be random there, and would leave some packets for each long round trip.
+const MIN_WITHOUT_QUEUE: u32 = 64;
+/// A path whose shortest round trip is as long as this, in nanoseconds, is long.
+const LONG_NANOS: u64 = 2_000_000;
 /// A round trip that is so much longer than twice the shortest means that a queue builds up, where
 /// a larger window would only lengthen the queue. In nanoseconds: more than a thread of the peer
 /// takes to run.
@@ -38,6 +43,8 @@ pub(super) struct DestinationAimd {
     /// Packets acknowledged since the size last changed, while a queue pair waited.
     credit: u32,
     shrunk_at: Option<Time>,
+    /// The size before the last loss, or the first of several soon after each other.
+    before: Option<u32>,
     contended: bool,
     /// Whether the window doubles: nothing has shown yet that it is too large.
     starting: bool,
@@ -51,6 +58,7 @@ impl DestinationAimd {
             size: INITIAL,
             credit: 0,
             shrunk_at: None,
+            before: None,
             contended: false,
             starting: true,
             shortest: Shortest::new(),
@@ -82,10 +90,16 @@ impl DestinationAimd {
         if !self.contended || self.shrunk_at.is_some_and(|at| now.since(at) < period) {
             return;
         }
+        let recent = self.shrunk_at.is_some_and(|at| now.since(at) < 4 * period);
+        if !recent || self.before.is_none() {
+            self.before = Some(self.size);
+        }
         self.shrunk_at = Some(now);
         self.starting = false;
         self.credit = 0;
-        self.size = (self.size - self.size / 10 * 3).max(MIN);
+        let is_long = (LONG_NANOS..u64::MAX).contains(&self.shortest.nanos());
+        let least = if is_long && !self.has_queue() { MIN_WITHOUT_QUEUE } else { MIN };
+        self.size = (self.size - self.size / 10 * 3).max(self.size.min(least));
     }
 }
 
@@ -115,12 +129,20 @@ impl Congestion for DestinationAimd {
         self.shrink(now);
     }
 
+    fn on_needless(&mut self, _: Time) {
+        if let Some(before) = self.before.take() {
+            self.size = self.size.max(before);
+        }
+    }
+
     fn on_mark(&mut self, now: Time, _: Kind) {
-        self.shrink(now);
+        self.on_cnp(now);
     }
 
     fn on_cnp(&mut self, now: Time) {
         self.shrink(now);
+        // A mark is no packet that turns out to be late.
+        self.before = None;
     }
 
     fn on_silence(&mut self, now: Time) {
@@ -153,11 +175,12 @@ mod tests {
         Silent(u64),
         Marked(u64),
         Notified(u64),
+        Needless,
         Contended(bool),
         /// A round trip of so many nanoseconds is timed.
         Took(u64),
     }
-    use Event::{Acked as Ack, Contended, Lost, Marked, Notified, Silent, Took};
+    use Event::{Acked as Ack, Contended, Lost, Marked, Needless, Notified, Silent, Took};
 
     /// Returns the window after each of the events.
     fn windows(events: &[Event]) -> Vec<u32> {
@@ -172,6 +195,7 @@ mod tests {
                 Silent(at) => aimd.on_silence(Time(at)),
                 Marked(at) => aimd.on_mark(Time(at), Kind::ReadResponse),
                 Notified(at) => aimd.on_cnp(Time(at)),
+                Needless => aimd.on_needless(Time(0)),
                 Took(nanos) => {
                     let round_trip = Some(nanos);
                     aimd.on_ack(Time(0), Acked { packets: 1, limited: false, round_trip });
@@ -226,6 +250,16 @@ mod tests {
                 &[64, 64, 46, 46, 34],
             ),
             (
+                "loss without a queue on a long path",
+                &[Contended(true), Ack(INITIAL), Took(LONG_NANOS), Lost(5), Lost(2_000_005)],
+                &[64, 128, 128, 92, 65],
+            ),
+            (
+                "loss without a queue on a long path, again and again",
+                &[Contended(true), Took(LONG_NANOS), Lost(5), Took(7_000_000), Lost(7_000_005)],
+                &[64, 64, 64, 64, 46],
+            ),
+            (
                 "loss forgets what was acknowledged",
                 &[
                     Contended(true),
@@ -236,6 +270,16 @@ mod tests {
                     Ack(1),
                 ],
                 &[64, 46, 46, 34, 34, 38],
+            ),
+            (
+                "losses that prove to be changes of the order",
+                &[Contended(true), Lost(5), Lost(1_000_005), Needless, Needless],
+                &[64, 46, 34, 64, 64],
+            ),
+            (
+                "marks are no changes of the order",
+                &[Contended(true), Lost(5), Notified(1_000_005), Needless],
+                &[64, 46, 34, 34],
             ),
             (
                 "marks count as losses do",

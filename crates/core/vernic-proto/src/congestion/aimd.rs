@@ -25,8 +25,8 @@
 //!
 //! Where the path takes [`PACED_NANOS`] or more, a window of more than [`PACED_PACKETS`] is spread
 //! over the round trip. Otherwise an acknowledgement of many packets would let twice as many leave
-//! at once, and a socket of the usual size holds 180 of 1024 bytes. Shorter paths have shorter bursts anyway, and a wake-up for each would
-//! cost more than it saves.
+//! at once, and a socket of the usual size holds 180 of 1024 bytes. Shorter paths have shorter
+//! bursts anyway, and a wake-up for each would cost more than it saves.
 
 use vernic_wire::Kind;
 

@@ -165,9 +165,9 @@ impl ReactionPoint {
         u64::from(self.params.rpg_min_rate) * MEGABIT
     }
 
-    /// Returns so many microseconds in nanoseconds, and more where round trips are longer than those
-    /// of data centres, which the parameters are made for: no change of the rate shows its effect
-    /// before a round trip has passed.
+    /// Returns so many microseconds in nanoseconds, and more where round trips are longer than
+    /// those of data centres, for which the parameters are made: no change of the rate shows its
+    /// effect before a round trip has passed.
     #[inline]
     fn stretched(&self, micros: u32) -> u64 {
         let round_trip = self.window.latest();

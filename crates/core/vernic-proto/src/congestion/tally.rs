@@ -33,6 +33,7 @@ struct Signs {
     /// Responses to READs that came with a mark.
     marks: u64,
     losses: u64,
+    needless: u64,
     silences: u64,
     cnps: u64,
 }
@@ -74,6 +75,11 @@ impl Tally {
 
     pub(crate) fn lost(&mut self) {
         self.signs.losses += 1;
+        self.signs.changes += 1;
+    }
+
+    pub(crate) fn needless(&mut self) {
+        self.signs.needless += 1;
         self.signs.changes += 1;
     }
 
@@ -151,6 +157,7 @@ impl Tally {
         // Bounded: a queue pair's events are passed on one at a time, or a batch of packets.
         (old.marks..new.marks).for_each(|_| controller.on_mark(now, Kind::ReadResponse));
         (old.losses..new.losses).for_each(|_| controller.on_loss(now));
+        (old.needless..new.needless).for_each(|_| controller.on_needless(now));
         (old.silences..new.silences).for_each(|_| controller.on_silence(now));
         (old.cnps..new.cnps).for_each(|_| controller.on_cnp(now));
         told.signs = self.signs;

@@ -195,7 +195,7 @@ impl Completer {
     /// means that its response was lost: an implied NAK (IBTA 9.7.5.1.1).
     fn acknowledge(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>, limit: u64) -> Outcome {
         let before = parts.sq.una();
-        // It was asked for one packet, and has others that it was not sent again.
+        // It was not sent all of that again since it missed a packet, so it has kept the rest.
         if self.is_gap && parts.sq.next() < limit {
             parts.req.asks_kept = true;
         }
@@ -216,6 +216,7 @@ impl Completer {
         let packets = (una - parts.sq.una()) as u32;
         parts.sq.acknowledge(una);
         parts.req.reads.answered(una);
+        parts.req.acknowledged(una);
         if let Some(nanos) = parts.window.on_ack(packets, una, full, cx.now) {
             parts.probe.on_round_trip(nanos);
             parts.repair.on_round_trip(nanos);
@@ -293,6 +294,9 @@ impl Completer {
         }
         self.repeat(parts, cx, |tries| Cause::SequenceNak { tries })?;
         (self.is_gap, self.gone_back, self.is_open) = (true, Some((cx.now, seq)), true);
+        if cx.ack_timeout().is_some() {
+            parts.req.withhold_last(parts.sq);
+        }
         Ok(Disposition::Accepted)
     }
 

@@ -447,7 +447,7 @@ impl Transport for Rc {
 
     #[inline]
     fn packets_in_flight(&self) -> u64 {
-        self.sq.in_flight()
+        self.sq.in_flight().saturating_sub(self.requester.gone.into())
     }
 
     #[inline]

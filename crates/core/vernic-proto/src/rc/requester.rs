@@ -53,6 +53,11 @@ pub(crate) struct Requester {
     pub(super) rendezvous: Option<RendezvousLimits>,
     /// The peer keeps what comes ahead of a gap, and is asked to tell what.
     pub(super) asks_kept: bool,
+    /// From this number on nothing leaves until all before it is acknowledged; `u64::MAX` if
+    /// nothing is held back. See [`withhold_last`](Self::withhold_last).
+    withheld: u64,
+    /// How often that was done.
+    trials: u8,
     /// Sequence numbers that are not acknowledged and not in the network either.
     pub(super) gone: u32,
     /// Behind the last part of a message that was sent, since the cursor went back last.
@@ -64,6 +69,10 @@ pub(crate) struct Requester {
 /// Most sequence numbers of parts of messages in flight: well below half of all, so that of any two
 /// it is clear which is the later one. The peer's memory bounds them before that.
 const MOST_IN_FLIGHT: u64 = 1 << 22;
+
+/// How often the last packet is held back of a peer that may keep packets. Some of these may be
+/// lost themselves.
+const MOST_TRIALS: u8 = 3;
 
 /// Whether, and how, the request at the cursor may proceed.
 enum Turn {
@@ -88,6 +97,7 @@ impl Requester {
         self.sends_messages = false;
         self.rendezvous = None;
         (self.asks_kept, self.gone) = (false, 0);
+        (self.withheld, self.trials) = (u64::MAX, 0);
         (self.messages_end, self.rendezvous_end) = (0, 0);
     }
 
@@ -107,6 +117,30 @@ impl Requester {
         self.stuck = false;
         self.since_ack_req = 0;
         (self.messages_end, self.rendezvous_end) = (0, 0);
+        self.withheld = u64::MAX;
+    }
+
+    /// Holds the last packet that the cursor went back behind until all before it is acknowledged.
+    /// A peer that has kept it acknowledges it, too, which shows that the peer keeps packets.
+    /// Otherwise all would be sent again before the first answer comes, wherever few packets are in
+    /// flight. Not done to a peer that has not shown it in [`MOST_TRIALS`] times.
+    pub(super) fn withhold_last(&mut self, sq: &SendQueue) {
+        if self.asks_kept || self.trials >= MOST_TRIALS || self.sends_messages {
+            return;
+        }
+        let last = sq.high() - 1;
+        if last > sq.una() && self.reads.end_of(last).is_none() {
+            self.withheld = last;
+            self.trials += 1;
+        }
+    }
+
+    /// Everything before `una` is acknowledged.
+    #[inline]
+    pub(super) fn acknowledged(&mut self, una: u64) {
+        if una >= self.withheld {
+            self.withheld = u64::MAX;
+        }
     }
 
     /// Whether the peer misses `seq` because it may be unable to copy the payload of a rendezvous,
@@ -290,6 +324,9 @@ impl Requester {
         if self.sends_messages && entry.is_send() && sq.next() == sq.high() {
             let has_room = sq.in_flight() < MOST_IN_FLIGHT;
             return if has_room { Turn::Message } else { Turn::Wait };
+        }
+        if sq.next() >= self.withheld {
+            return Turn::Wait;
         }
         let mut room = u64::from(window).saturating_sub(sq.in_flight());
         if room == 0 {
@@ -605,6 +642,7 @@ impl Requester {
         let size = window.size_with(self.gone);
         self.since_ack_req + 1 >= ACK_EVERY.min(size / 4)
             || sq.in_flight() + 1 >= u64::from(size)
+            || sq.next() + 1 >= self.withheld
             || window.pauses_after(now, mtu + Headers::MAX_LEN as u32)
     }
 }

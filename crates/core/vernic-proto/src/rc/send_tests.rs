@@ -303,12 +303,30 @@ fn sequence_nak_goes_back_to_the_missing_packet_once() {
     s.post(SendOp::Send, 4 * MTU);
     s.drain();
     s.nak(0xFF_FFFF, NakCode::PSN_SEQUENCE);
-    check(&s.drain(), expect!["RC_SEND_MIDDLE 16777215; RC_SEND_MIDDLE 0; RC_SEND_LAST 1!;"]);
+    check(&s.drain(), expect!["RC_SEND_MIDDLE 16777215; RC_SEND_MIDDLE 0!;"]);
     s.nak(0xFF_FFFF, NakCode::PSN_SEQUENCE);
     check(&s.drain(), expect![""]);
     s.ack(1);
     check(&s.log(), expect!["wc 1 Success;"]);
-    assert_eq!(s.qp.counters().retransmitted_packets, 3);
+    assert_eq!(s.qp.counters().retransmitted_packets, 2);
+}
+
+#[test]
+fn the_last_packet_is_held_back_three_times_to_see_whether_the_peer_keeps_it() {
+    let mut s = Sender::new();
+    for first in [0, 3, 6] {
+        s.post(SendOp::Send, 3 * MTU);
+        s.drain();
+        s.nak(first, NakCode::PSN_SEQUENCE);
+        assert_eq!(s.drain(), format!("RC_SEND_FIRST {first}; RC_SEND_MIDDLE {}!; ", first + 1));
+        s.ack(first + 1);
+        assert_eq!(s.drain(), format!("RC_SEND_LAST {}!; ", first + 2));
+        s.ack(first + 2);
+    }
+    s.post(SendOp::Send, 3 * MTU);
+    s.drain();
+    s.nak(9, NakCode::PSN_SEQUENCE);
+    check(&s.drain(), expect!["RC_SEND_FIRST 9; RC_SEND_MIDDLE 10; RC_SEND_LAST 11!;"]);
 }
 
 #[test]

@@ -123,6 +123,7 @@ impl Window {
 
     /// All that was sent again since the last loss proves needless: nothing was lost.
     pub(crate) fn on_needless(&mut self, now: Time) {
+        self.tally.needless();
         self.controller.on_needless(now);
     }
 
