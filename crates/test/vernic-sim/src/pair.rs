@@ -13,6 +13,7 @@
 //!     A->B WRITE_LAST psn=2
 //!     B->A NAK psn=1 seq
 //!     A->B WRITE_MIDDLE psn=1
+//!     B->A ACK psn=1 credits=0
 //!     A->B WRITE_LAST psn=2
 //!     B->A ACK psn=2 credits=0
 //!     A wc 0 Write Success"#]]);

@@ -197,7 +197,7 @@ impl Completer {
         let before = parts.sq.una();
         // It was not sent all of that again since it missed a packet, so it has kept the rest.
         if self.is_gap && parts.sq.next() < limit {
-            parts.req.asks_kept = true;
+            parts.req.ask_from_now_on();
         }
         let reached = parts.sq.plain_until(limit);
         if reached > before {

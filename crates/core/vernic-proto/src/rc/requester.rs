@@ -135,6 +135,11 @@ impl Requester {
         }
     }
 
+    /// The peer has shown that it keeps packets: it is asked which, and nothing is held back.
+    pub(super) fn ask_from_now_on(&mut self) {
+        (self.asks_kept, self.withheld) = (true, u64::MAX);
+    }
+
     /// Everything before `una` is acknowledged.
     #[inline]
     pub(super) fn acknowledged(&mut self, una: u64) {

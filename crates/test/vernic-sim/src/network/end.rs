@@ -17,7 +17,7 @@ use crate::steps::to_rts;
 const FIRST_QPN: u32 = 0x100;
 /// Requests of a queue pair at a time.
 const SEND_REQUESTS: u32 = 16;
-/// Packets in flight of a queue pair: the engine's default (`VERNIC_MAX_WINDOW`).
+/// Packets in flight of a queue pair: enough for round trips of data centres.
 const MAX_WINDOW: u32 = 1024;
 /// ACK timeout: 67 ms, the default of the verbs' programs.
 const TIMEOUT: u8 = 14;
