@@ -56,6 +56,9 @@ const PACED_NANOS: u64 = 2_000_000;
 const PACED_PACKETS: u32 = 128;
 /// Nanoseconds' worth of packets that leave together.
 const QUANTUM: u64 = 200_000;
+/// On paths whose shortest round trip takes so many nanoseconds, the window may go on doubling when
+/// a loss proves to be a change of the order.
+const DOUBLING_NANOS: u64 = 9_500_000;
 /// What a packet counts for the pacer, whatever its length: the window counts packets, too.
 const PACKET: u64 = 1000;
 
@@ -233,7 +236,12 @@ impl Congestion for Aimd {
 
     fn on_needless(&mut self, _: Time) {
         if let Some((size, threshold)) = self.before.take() {
-            (self.size, self.threshold) = (self.size.max(size), self.threshold.max(threshold));
+            self.size = self.size.max(size);
+            // A full queue may look like a changed order, too: no doubling into it, but on paths
+            // where short queues do not matter.
+            let is_long = self.shortest.nanos() >= DOUBLING_NANOS;
+            let threshold = if is_long { threshold } else { self.size };
+            self.threshold = self.threshold.max(threshold);
             self.curve = None;
         }
     }
