@@ -101,6 +101,16 @@ impl Kept {
         self.keeping = keeping;
     }
 
+    /// Packets that are kept.
+    pub(crate) fn len(&self) -> u32 {
+        self.ring.len() as u32
+    }
+
+    /// Whether anything would be kept.
+    pub(crate) fn is_on(&self) -> bool {
+        self.keeping.is_some()
+    }
+
     /// Forgets what was kept.
     pub(crate) fn clear(&mut self) {
         self.ring.clear();

@@ -283,11 +283,12 @@ fn sequence_numbers_wrap() {
         B->A NAK psn=0 seq
         A->B WRITE_MIDDLE psn=0
         A->B WRITE_LAST psn=1
+        B->A ACK psn=1 credits=0
+        A wc 0 Write Success
         A->B READ_REQUEST psn=2
         B->A READ_RESPONSE_FIRST psn=2
         B->A READ_RESPONSE_MIDDLE psn=3
         B->A READ_RESPONSE_LAST psn=4
-        A wc 0 Write Success
         A wc 1 Read Success"#]]);
 }
 

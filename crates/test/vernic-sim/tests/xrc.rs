@@ -55,16 +55,14 @@ fn losses_are_repaired_as_on_rc() {
         B->A NAK psn=1 seq
         A->B SEND_MIDDLE psn=1 srqn=2
         A->B SEND_LAST psn=2 srqn=2
-        A->B READ_REQUEST psn=3 srqn=2
         B recv 0 Success 3072 bytes None
         B recv of queue 1
-        B->A READ_RESPONSE_ONLY psn=3 LOST
-        A->B SEND_MIDDLE psn=1 srqn=2
-        A->B SEND_LAST psn=2 srqn=2
-        A->B READ_REQUEST psn=3 srqn=2
-        B->A READ_RESPONSE_ONLY psn=3
         B->A ACK psn=2
         A wc 0 Send Success
+        A->B READ_REQUEST psn=3 srqn=2
+        B->A READ_RESPONSE_ONLY psn=3 LOST
+        A->B READ_REQUEST psn=3 srqn=2
+        B->A READ_RESPONSE_ONLY psn=3
         A wc 1 Read Success"#]]);
 }
 

@@ -61,6 +61,9 @@ pub(crate) struct Completer {
     echoes: u32,
     /// Responses ahead of a missing one.
     kept: Kept,
+    /// The peer has told that it has everything before this number. It may be past a response that
+    /// is missing.
+    told: u64,
     /// Something is missing or was repeated, at the peer or here: one look for the usual case.
     is_open: bool,
 }
@@ -129,12 +132,21 @@ impl Completer {
                 self.handle_ack(parts, cx, seq, aeth, packet.payload())
             }
             Kind::ReadResponse | Kind::AtomicAck => {
-                if is_peer && seq > parts.sq.una() && self.keep(parts, cx, seq, packet)? {
-                    return Ok(Disposition::Kept);
+                self.learn(parts, seq);
+                if is_peer
+                    && seq > parts.sq.una()
+                    && let Some(disposition) = self.keep(parts, cx, seq, packet)?
+                {
+                    return Ok(disposition);
                 }
                 let disposition = self.handle_data(parts, cx, seq, packet, host)?;
-                if disposition == Disposition::Accepted && !self.kept.is_empty() {
-                    self.handle_kept(parts, cx, host)?;
+                if disposition == Disposition::Accepted {
+                    if !self.kept.is_empty() {
+                        self.handle_kept(parts, cx, host)?;
+                    }
+                    if self.told > parts.sq.una() {
+                        self.acknowledge(parts, cx, self.told)?;
+                    }
                 }
                 Ok(disposition)
             }
@@ -175,13 +187,6 @@ impl Completer {
                     return Ok(Disposition::Duplicate);
                 }
                 take_credits(parts.req, aeth);
-                if self.is_open
-                    && parts.repair.misses(parts.sq.una())
-                    && parts.sq.plain_until(seq + 1) <= seq
-                {
-                    // The missing response is asked for.
-                    return Ok(Disposition::Drop(DropReason::ResponseAhead));
-                }
                 self.acknowledge(parts, cx, seq + 1)
             }
             AethCode::RnrNak(timer) => self.handle_rnr(parts, cx, seq, (aeth, timer)),
@@ -195,18 +200,26 @@ impl Completer {
     /// means that its response was lost: an implied NAK (IBTA 9.7.5.1.1).
     fn acknowledge(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>, limit: u64) -> Outcome {
         let before = parts.sq.una();
-        // It was not sent all of that again since it missed a packet, so it has kept the rest.
-        if self.is_gap && parts.sq.next() < limit {
-            parts.req.ask_from_now_on();
+        if limit > 0 {
+            self.learn(parts, limit - 1);
         }
         let reached = parts.sq.plain_until(limit);
         if reached > before {
             self.progress(parts, cx, reached);
         }
         if reached < limit {
-            return self.implied_nak(parts, cx);
+            return self.implied_nak(parts, cx, limit);
         }
         Ok(Disposition::Accepted)
+    }
+
+    /// The peer has `seq`. If that was not sent again since the peer missed a packet before it, the
+    /// peer has kept it.
+    #[inline]
+    fn learn(&self, parts: &mut Parts<'_>, seq: u64) {
+        if self.is_gap && parts.sq.next() <= seq {
+            parts.req.ask_from_now_on();
+        }
     }
 
     /// `una` moves: patience and timer start anew.
@@ -247,18 +260,26 @@ impl Completer {
         parts.probe.restart(cx.now, timeout.filter(|_| cx.attr.retry_cnt > 0));
     }
 
-    fn implied_nak(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>) -> Outcome {
-        if self.repairing == Some(parts.sq.una()) {
+    /// The peer has everything before `limit`, and a response of it is missing.
+    #[cold]
+    fn implied_nak(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>, limit: u64) -> Outcome {
+        if self.may_ask_alone(parts, cx, parts.sq.una()) {
+            self.told = self.told.max(limit);
+            self.miss_response(parts, cx, None)?;
             return Ok(Disposition::Drop(DropReason::ResponseAhead));
         }
-        if parts.repair.misses(parts.sq.una()) {
-            // It is asked for, and counted; now something behind it is missing too.
-            self.go_back(parts);
-            self.restart_timer(parts, cx);
+        if self.repairing == Some(parts.sq.una()) {
             return Ok(Disposition::Drop(DropReason::ResponseAhead));
         }
         cx.counters.implied_naks += 1;
         self.repeat(parts, cx, |tries| Cause::SequenceNak { tries })
+    }
+
+    /// Whether a missing response may be asked for alone: nothing of what follows it is lost for
+    /// that. Not while the requester waits, or went back and is to send all of it again.
+    fn may_ask_alone(&self, parts: &Parts<'_>, cx: &Cx<'_>, missing: u64) -> bool {
+        let is_next = parts.sq.next() <= missing;
+        self.kept.is_on() && !is_next && !parts.req.is_rnr_delayed() && cx.attr.retry_cnt > 0
     }
 
     /// NAK "PSN sequence error": the peer has everything before `seq` and misses `seq`.
@@ -274,14 +295,17 @@ impl Completer {
             return Ok(Disposition::Drop(DropReason::StaleResponse));
         }
         self.acknowledge(parts, cx, seq)?;
-        if parts.sq.una() < seq {
-            return Ok(Disposition::Accepted);
-        }
         let may_select = parts.req.asks_kept && cx.attr.retry_cnt > 0;
         if may_select && !kept.is_empty() && !parts.req.is_rnr_delayed() {
-            return self.handle_map(parts, cx, &KeptMap::parse(kept));
+            return self.handle_map(parts, cx, (seq, &KeptMap::parse(kept)));
         }
-        if self.repairing == Some(seq) {
+        if parts.sq.una() < seq && self.repairing != Some(parts.sq.una()) {
+            // The rest of a READ is asked for, and something behind it is missing too.
+            self.go_back(parts);
+            self.restart_timer(parts, cx);
+            return Ok(Disposition::Accepted);
+        }
+        if self.repairing == Some(parts.sq.una()) {
             return Ok(Disposition::Accepted);
         }
         if parts.req.was_rendezvous(seq) {
@@ -300,25 +324,36 @@ impl Completer {
         Ok(Disposition::Accepted)
     }
 
-    /// The peer misses the oldest packet, and tells what it keeps behind it. That is not sent
+    /// The peer misses a packet, and tells what it keeps behind that. What it has is not sent
     /// again, even if the requester had gone back.
-    fn handle_map(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>, map: &KeptMap) -> Outcome {
-        let una = parts.sq.una();
-        if !parts.repair.on_map(parts.sq, &parts.req.reads, map, cx.now) {
+    fn handle_map(
+        &mut self,
+        parts: &mut Parts<'_>,
+        cx: &mut Cx<'_>,
+        (missing, map): (u64, &KeptMap),
+    ) -> Outcome {
+        if !parts.repair.on_map(parts.sq, &parts.req.reads, (missing, map), cx.now) {
             return Ok(Disposition::Accepted);
         }
         if parts.sq.next() < parts.sq.high() {
             parts.sq.resume();
         }
-        let is_kept = |seq: u64| seq > una && map.has((seq - una).min(u64::from(u32::MAX)) as u32);
-        if let Some(nanos) = parts.window.on_kept(is_kept, cx.now) {
-            parts.probe.on_round_trip(nanos);
-            parts.repair.on_round_trip(nanos);
-        }
+        let is_kept =
+            |seq: u64| seq > missing && map.has((seq - missing).min(u64::from(u32::MAX)) as u32);
+        Self::on_kept(parts, cx, is_kept);
         // The peer is heard, and gets on.
         self.restart_timer(parts, cx);
         self.judge_holes(parts, cx)?;
         Ok(Disposition::Accepted)
+    }
+
+    /// A packet for which `is_kept` was answered, though one before it is missing: that may end the
+    /// round trip which is being timed.
+    fn on_kept(parts: &mut Parts<'_>, cx: &Cx<'_>, is_kept: impl Fn(u64) -> bool) {
+        if let Some(nanos) = parts.window.on_kept(is_kept, cx.now) {
+            parts.probe.on_round_trip(nanos);
+            parts.repair.on_round_trip(nanos);
+        }
     }
 
     /// Decides what of that which the peer misses is lost, or gives up.
@@ -328,7 +363,7 @@ impl Completer {
         if parts.repair.take_needless() {
             parts.window.on_needless(cx.now);
         }
-        parts.req.gone = parts.repair.gone();
+        parts.req.gone = parts.repair.gone() + self.kept.len();
         if verdict.lost {
             parts.window.on_loss(cx.now);
         }
@@ -354,7 +389,7 @@ impl Completer {
         if parts.repair.take_needless() {
             parts.window.on_needless(cx.now);
         }
-        parts.req.gone = parts.repair.gone();
+        parts.req.gone = parts.repair.gone() + self.kept.len();
         let is_repairing = parts.req.gone > 0 || parts.repair.due().is_some();
         self.is_open = is_repairing || self.gone_back.is_some();
     }
@@ -379,7 +414,7 @@ impl Completer {
 
     fn go_back(&mut self, parts: &mut Parts<'_>) {
         self.repairing = Some(parts.sq.una());
-        (self.is_gap, self.gone_back) = (false, None);
+        (self.is_gap, self.gone_back, self.told) = (false, None, 0);
         parts.repair.clear();
         parts.req.gone = 0;
         parts.sq.rewind();
@@ -437,8 +472,8 @@ impl Completer {
         Err(Fatal { status, cause: Cause::RemoteNak { class, asked } })
     }
 
-    /// Keeps a response if one before it is missing, and asks for that alone. Not while the
-    /// requester waits or goes back, which asks for all of it.
+    /// Keeps a response if one before it is missing, and asks for that alone. `None` if it is to be
+    /// handled as it comes.
     #[cold]
     fn keep(
         &mut self,
@@ -446,33 +481,45 @@ impl Completer {
         cx: &mut Cx<'_>,
         seq: u64,
         packet: &Packet<'_>,
-    ) -> Result<bool, Fatal> {
+    ) -> Result<Option<Disposition>, Fatal> {
         let reached = parts.sq.plain_until(seq);
-        let goes_on = parts.sq.next() > reached && !parts.req.is_rnr_delayed();
-        if reached >= seq || !goes_on || cx.attr.retry_cnt == 0 {
-            return Ok(false);
+        if reached >= seq || !self.may_ask_alone(parts, cx, reached) {
+            return Ok(None);
         }
-        let missing = parts.sq.psn(reached);
-        if self.kept.put(missing, packet.psn(), packet.as_bytes()) != Put::Kept {
-            return Ok(false);
-        }
-        cx.counters.packets_kept += 1;
+        let put = self.kept.put(parts.sq.psn(reached), packet.psn(), packet.as_bytes());
         if reached > parts.sq.una() {
             self.progress(parts, cx, reached);
         }
-        self.miss_response(parts, cx)?;
-        Ok(true)
+        let disposition = match put {
+            Put::Kept => {
+                cx.counters.packets_kept += 1;
+                Self::on_kept(parts, cx, |sent| sent == seq);
+                // The peer is heard, and gets on.
+                self.restart_timer(parts, cx);
+                Disposition::Kept
+            }
+            Put::Known => Disposition::Duplicate,
+            Put::NoRoom => Disposition::Drop(DropReason::NoKeepRoom),
+            Put::Off => Disposition::Drop(DropReason::ResponseAhead),
+        };
+        self.miss_response(parts, cx, Some(seq))?;
+        Ok(Some(disposition))
     }
 
     /// The oldest response is missing, and others came: the rest of its READ is asked for, unless
-    /// it comes by itself.
-    fn miss_response(&mut self, parts: &mut Parts<'_>, cx: &mut Cx<'_>) -> Result<(), Fatal> {
+    /// it comes by itself. `heard` is the response that shows it.
+    fn miss_response(
+        &mut self,
+        parts: &mut Parts<'_>,
+        cx: &mut Cx<'_>,
+        heard: Option<u64>,
+    ) -> Result<(), Fatal> {
         let una = parts.sq.una();
         if self.repairing == Some(una) {
             return Ok(());
         }
         let packets = parts.req.reads.end_of(una).map_or(1, |end| (end - una) as u32);
-        if !parts.repair.on_missing(una, packets, cx.now) {
+        if !parts.repair.on_missing((una, packets), heard, cx.now) {
             return Ok(());
         }
         cx.counters.implied_naks += 1;
@@ -496,7 +543,7 @@ impl Completer {
         let next = parts.sq.una();
         let is_sent = next < parts.sq.next() && parts.req.reads.end_of(next).is_some();
         if is_sent && !self.kept.is_empty() {
-            self.miss_response(parts, cx)?;
+            self.miss_response(parts, cx, None)?;
         }
         Ok(())
     }

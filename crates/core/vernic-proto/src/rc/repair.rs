@@ -14,6 +14,9 @@
 //! so the requester waits before it repeats and tells congestion control, for as long as holes took
 //! to close by themselves before: first not at all, a round trip at most.
 //!
+//! A READ response that is missing while later ones come is a hole too, with any peer: the rest of
+//! its READ is asked for again. The peer has the request, so maps say nothing of it.
+//!
 //! Owned by the completer, which tells it of maps and progress; the requester asks it what to
 //! repeat.
 //!
@@ -27,6 +30,8 @@ use crate::time::Time;
 
 /// Doublings of the wait for a repeated packet of which nothing was heard.
 const MOST_DOUBLINGS: u32 = 6;
+/// A peer may have no core for so many nanoseconds.
+const PEER_WAITS: u64 = 1_000_000;
 /// Before a round trip is measured, a repeated packet is waited for so many nanoseconds.
 const UNMEASURED: u64 = 1_000_000;
 
@@ -36,9 +41,20 @@ struct Hole {
     seq: u64,
     /// Sequence numbers that it takes.
     packets: u32,
-    /// When a map left it out first.
+    /// When it was missed first.
     seen: Time,
     state: State,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// The peer misses the packet.
+    Request,
+    /// A response of the peer is missing, and with it the rest of its READ.
+    Response,
+    /// What is left of a READ that was asked for again, and that has begun to come.
+    Rest,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,8 +63,32 @@ enum State {
     Seen,
     /// To be sent again, for the time after so many.
     Queued(u32),
-    /// Was sent again for the last of so many times, when `high` was one past the newest.
-    Sent { at: Time, high: u64, times: u32 },
+    /// Was sent again for the last of so many times, when `high` was one past the newest. A
+    /// response that was sent after the missing one came at `missed`.
+    Sent { at: Time, high: u64, times: u32, missed: Option<Time> },
+}
+
+impl Hole {
+    /// What is missing of it when everything before `una` is there. The rest of a READ that was not
+    /// sent again is on its way.
+    fn after(self, una: u64, now: Time) -> Option<Self> {
+        let packets =
+            (self.seq + u64::from(self.packets)).checked_sub(una).filter(|left| *left > 0)?;
+        let state = match self.state {
+            State::Seen | State::Queued(0) => return None,
+            State::Sent { at, high, times, .. } => State::Sent { at, high, times, missed: None },
+            State::Queued(times) => State::Sent { at: now, high: u64::MAX, times, missed: None },
+        };
+        Some(Self { seq: una, packets: packets as u32, seen: now, state, kind: Kind::Rest })
+    }
+}
+
+/// Nanoseconds that a packet which was sent again so many times is waited for, if nothing is heard
+/// that was sent later: three halves of a round trip, then three, and so on. A short round trip is
+/// no measure of what a peer without a core takes: up to four of it then.
+fn silence(round_trip: u64, times: u32) -> u64 {
+    let first = (round_trip / 2 * 3).max(PEER_WAITS.min(round_trip * 4));
+    first << (times - 1).min(MOST_DOUBLINGS)
 }
 
 /// What is to follow from the time that has passed, and from a map.
@@ -56,7 +96,7 @@ enum State {
 pub(crate) struct Verdict {
     /// A packet counts as lost.
     pub(crate) lost: bool,
-    /// The oldest one does.
+    /// The oldest one does, and to send it again is a retry.
     pub(crate) oldest: bool,
 }
 
@@ -121,37 +161,46 @@ impl Repair {
         matches!(self.holes.first(), Some(Hole { state: State::Queued(_), .. }))
     }
 
-    /// Sequence numbers before the newest that are not in the network: the peer has them, or they
-    /// are lost and not yet sent again.
+    /// Sequence numbers before the newest that are not in the network: the peer has kept them, or
+    /// they are lost and not yet sent again.
     pub(crate) fn gone(&self) -> u32 {
-        let span = self.top.saturating_sub(self.una) as u32;
-        let holes: u32 = self.holes.iter().map(|hole| hole.packets).sum();
+        let requests = || self.holes.iter().filter(|hole| hole.kind == Kind::Request);
+        let span = requests().next().map_or(0, |oldest| self.top.saturating_sub(oldest.seq) as u32);
+        let missed: u32 = requests().map(|hole| hole.packets).sum();
         let lost = self.holes.iter().filter(|hole| matches!(hole.state, State::Queued(_)));
-        span.saturating_sub(holes) + lost.map(|hole| hole.packets).sum::<u32>()
+        span.saturating_sub(missed) + lost.map(|hole| hole.packets).sum::<u32>()
     }
 
-    /// The peer misses `una`, and keeps what the map says. Returns whether that is news: maps may
-    /// come in another order than they were sent.
+    /// The peer misses `missing`, and keeps what the map says. Returns whether that is news: maps
+    /// may come in another order than they were sent. Responses before it may be on their way.
     pub(crate) fn on_map(
         &mut self,
         sq: &SendQueue,
         reads: &Reads,
-        map: &KeptMap,
+        (missing, map): (u64, &KeptMap),
         now: Time,
     ) -> bool {
-        let (una, count) = (sq.una(), map.count());
-        if self.told.0 == una && count <= self.told.1 {
+        let count = map.count();
+        let is_answered = |hole: &&Hole| {
+            hole.kind != Kind::Request && hole.seq + u64::from(hole.packets) > missing
+        };
+        let is_old =
+            (missing, count) <= self.told || self.holes.iter().any(|hole| is_answered(&hole));
+        if is_old {
             return false;
         }
-        self.told = (una, count);
-        self.una = una;
-        self.top = (una + u64::from(map.newest()) + 1).min(sq.high());
+        self.told = (missing, count);
+        self.una = sq.una();
+        self.top = (missing + u64::from(map.newest()) + 1).min(sq.high());
         let old = std::mem::replace(&mut self.holes, std::mem::take(&mut self.spare));
         let mut known = old.iter().peekable();
-        let mut seq = una;
+        while let Some(hole) = known.next_if(|hole| hole.kind != Kind::Request) {
+            self.holes.push(*hole);
+        }
+        let mut seq = missing;
         // Bounded: a map has so many bits.
         while seq < self.top {
-            if map.has((seq - una) as u32) {
+            if map.has((seq - missing) as u32) {
                 seq += 1;
                 continue;
             }
@@ -167,7 +216,8 @@ impl Repair {
             let before = known.next_if(|hole| hole.seq == seq);
             if is_request {
                 let packets = (end - seq) as u32;
-                let new = Hole { seq, packets, seen: now, state: State::Seen };
+                let (state, kind) = (State::Seen, Kind::Request);
+                let new = Hole { seq, packets, seen: now, state, kind };
                 self.holes.push(before.copied().unwrap_or(new));
             }
             seq = end;
@@ -179,31 +229,46 @@ impl Repair {
         true
     }
 
-    /// The response with the number `una` is missing, and the rest of its READ takes so many
-    /// numbers. Returns whether that is news.
-    pub(crate) fn on_missing(&mut self, una: u64, packets: u32, now: Time) -> bool {
-        let known = self.misses(una);
-        if !known {
-            self.una = una;
-            self.holes.insert(0, Hole { seq: una, packets, seen: now, state: State::Seen });
+    /// The response with the number `una` is missing, the rest of its READ takes so many numbers,
+    /// and the response `heard` came, if it was one that showed it. Returns whether that is news.
+    pub(crate) fn on_missing(
+        &mut self,
+        (una, packets): (u64, u32),
+        heard: Option<u64>,
+        now: Time,
+    ) -> bool {
+        self.una = una;
+        // Nothing is known of when it may be answered before a round trip is measured.
+        let soonest = if self.shortest == 0 { u64::MAX } else { self.shortest / 4 * 3 };
+        match self.holes.first_mut() {
+            Some(hole) if hole.seq == una => {
+                let State::Sent { at, high, missed, .. } = &mut hole.state else { return false };
+                // Sent after the missing one: by the same repetition, or asked for later.
+                let end = una + u64::from(hole.packets);
+                let is_later = heard.is_some_and(|seq| seq < end || seq >= *high);
+                let is_sign = is_later && missed.is_none() && now.since(*at) >= soonest;
+                if is_sign {
+                    *missed = Some(now);
+                }
+                is_sign
+            }
+            _ => {
+                let (state, kind) = (State::Seen, Kind::Response);
+                self.holes.insert(0, Hole { seq: una, packets, seen: now, state, kind });
+                true
+            }
         }
-        !known
-    }
-
-    /// Whether the oldest of all, `una`, is known to be missing.
-    #[inline]
-    pub(crate) fn misses(&self, una: u64) -> bool {
-        self.holes.first().is_some_and(|hole| hole.seq == una)
     }
 
     /// Everything before `una` is acknowledged.
     pub(crate) fn on_progress(&mut self, una: u64, now: Time) {
         self.una = una;
         let left = self.holes.partition_point(|hole| hole.seq < una);
+        let rest = left.checked_sub(1).and_then(|last| self.holes[last].after(una, now));
         for index in 0..left {
             self.closed(self.holes[index], now);
         }
-        self.holes.drain(..left);
+        self.holes.splice(..left, rest);
         self.count_queued();
         if self.holes.is_empty() {
             self.due = None;
@@ -213,9 +278,8 @@ impl Repair {
 
     /// The requester went back at `at` to a packet that is acknowledged now.
     pub(crate) fn on_gone_back(&mut self, at: Time, now: Time) {
-        let packets = 1;
-        let state = State::Sent { at, high: 0, times: 1 };
-        self.closed(Hole { seq: 0, packets, seen: at, state }, now);
+        let state = State::Sent { at, high: 0, times: 1, missed: None };
+        self.closed(Hole { seq: 0, packets: 1, seen: at, state, kind: Kind::Request }, now);
         self.conclude();
     }
 
@@ -235,6 +299,9 @@ impl Repair {
 
     /// A hole has closed. If that was the first copy, the next ones are given as long.
     fn closed(&mut self, hole: Hole, now: Time) {
+        if hole.kind == Kind::Rest {
+            return;
+        }
         let by_itself = match hole.state {
             State::Seen | State::Queued(0) => true,
             State::Sent { at, times: 1, .. } => now.since(at) < self.shortest / 4 * 3,
@@ -256,20 +323,23 @@ impl Repair {
     }
 
     /// Decides which holes are losses by now. A packet that was sent again is lost again if the
-    /// peer has one that was sent later, or has said nothing for long.
+    /// peer has one that was sent later, or has said nothing for long. Where a later response came
+    /// that may have been asked for before, this is no retry: the peer may be slow.
     pub(crate) fn judge(&mut self, now: Time) -> Verdict {
         let round_trip = if self.smoothed == 0 { UNMEASURED } else { self.smoothed };
         let (mut verdict, mut due) = (Verdict::default(), None::<Time>);
         for hole in &mut self.holes {
-            let (at, times, is_sign) = match hole.state {
+            let (at, times, is_loss, is_retry) = match hole.state {
                 State::Queued(_) => continue,
-                State::Seen => (hole.seen + self.tolerance, 0, true),
-                State::Sent { at, high, times } if self.top > high => {
-                    (at + (round_trip + self.tolerance), times, true)
+                State::Seen => (hole.seen + self.tolerance, 0, true, true),
+                State::Sent { at, times, missed: Some(missed), .. } => {
+                    ((missed + self.tolerance).max(at + round_trip), times, true, false)
+                }
+                State::Sent { at, high, times, .. } if self.top > high => {
+                    (at + (round_trip + self.tolerance), times, true, true)
                 }
                 State::Sent { at, times, .. } => {
-                    let silence = round_trip * 2 + self.tolerance;
-                    (at + (silence << times.min(MOST_DOUBLINGS)), times, false)
+                    (at + (silence(round_trip, times) + self.tolerance), times, false, false)
                 }
             };
             if now < at {
@@ -277,8 +347,8 @@ impl Repair {
                 continue;
             }
             hole.state = State::Queued(times);
-            verdict.lost |= is_sign;
-            verdict.oldest |= is_sign && hole.seq == self.una;
+            verdict.lost |= is_loss;
+            verdict.oldest |= is_retry && hole.seq == self.una;
         }
         self.due = due;
         self.count_queued();
@@ -290,12 +360,12 @@ impl Repair {
         let queued = |hole: &&mut Hole| matches!(hole.state, State::Queued(_));
         let hole = self.holes.iter_mut().find(queued)?;
         let State::Queued(times) = hole.state else { return None };
-        hole.state = State::Sent { at: now, high, times: times + 1 };
+        hole.state = State::Sent { at: now, high, times: times + 1, missed: None };
         let taken = (hole.seq, hole.packets);
         self.queued -= 1;
         // No later than the wait for silence; a map may make it sooner.
         let round_trip = if self.smoothed == 0 { UNMEASURED } else { self.smoothed };
-        let at = now + ((round_trip * 2 + self.tolerance) << (times + 1).min(MOST_DOUBLINGS));
+        let at = now + (silence(round_trip, times + 1) + self.tolerance);
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
         Some(taken)
     }
@@ -343,15 +413,15 @@ mod tests {
         let (sq, _) = sent();
         let (mut repair, reads) = (Repair::default(), Reads::default());
         repair.on_round_trip(10 * MS);
-        assert!(repair.on_map(&sq, &reads, &map([1, 2, 4]), Time(0)));
+        assert!(repair.on_map(&sq, &reads, (sq.una(), &map([1, 2, 4])), Time(0)));
         assert_eq!(repair.judge(Time(0)), Verdict { lost: true, oldest: true });
         // Three are kept, and two lost.
         assert_eq!(repair.gone(), 5);
         assert_eq!(taken(&mut repair, &sq, Time(0)), [0, 3]);
         assert_eq!(repair.gone(), 3);
         // A map that says less is older.
-        assert!(!repair.on_map(&sq, &reads, &map([1, 2]), Time(MS)));
-        assert!(repair.on_map(&sq, &reads, &map([1, 2, 4, 6]), Time(MS)));
+        assert!(!repair.on_map(&sq, &reads, (sq.una(), &map([1, 2])), Time(MS)));
+        assert!(repair.on_map(&sq, &reads, (sq.una(), &map([1, 2, 4, 6])), Time(MS)));
         assert_eq!(taken(&mut repair, &sq, Time(MS)), [5]);
     }
 
@@ -360,14 +430,14 @@ mod tests {
         let (mut sq, _) = sent();
         let (mut repair, reads) = (Repair::default(), Reads::default());
         repair.on_round_trip(10 * MS);
-        repair.on_map(&sq, &reads, &map(1..100), Time(0));
+        repair.on_map(&sq, &reads, (sq.una(), &map(1..100)), Time(0));
         assert_eq!(taken(&mut repair, &sq, Time(0)), [0]);
         send(&mut sq, 1);
-        assert!(repair.on_map(&sq, &reads, &map(1..101), Time(12 * MS)));
+        assert!(repair.on_map(&sq, &reads, (sq.una(), &map(1..101)), Time(12 * MS)));
         assert_eq!(taken(&mut repair, &sq, Time(12 * MS)), [0]);
-        // Nothing was sent behind that: four round trips, then eight.
+        // Nothing was sent behind that: three round trips, since it was the second time.
         let due = repair.due().unwrap();
-        assert_eq!(due, Time(12 * MS) + 80 * MS);
+        assert_eq!(due, Time(12 * MS) + 30 * MS);
         assert_eq!(repair.judge(due), Verdict::default());
         assert!(repair.is_oldest_queued());
     }
@@ -377,13 +447,13 @@ mod tests {
         let (mut sq, una) = sent();
         let (mut repair, reads) = (Repair::default(), Reads::default());
         repair.on_round_trip(40 * MS);
-        repair.on_map(&sq, &reads, &map([1]), Time(0));
+        repair.on_map(&sq, &reads, (sq.una(), &map([1])), Time(0));
         assert_eq!(taken(&mut repair, &sq, Time(0)), [0]);
         // Too soon for the second copy.
         sq.acknowledge(una + 2);
         repair.on_progress(una + 2, Time(8 * MS));
         assert!(repair.take_needless() && !repair.take_needless());
-        repair.on_map(&sq, &reads, &map([1]), Time(10 * MS));
+        repair.on_map(&sq, &reads, (sq.una(), &map([1])), Time(10 * MS));
         assert_eq!(repair.judge(Time(10 * MS)), Verdict::default());
         assert_eq!(repair.due(), Some(Time(20 * MS)));
         assert_eq!(repair.gone(), 1);
@@ -393,5 +463,39 @@ mod tests {
         repair.on_progress(una + 4, Time(61 * MS));
         assert!(!repair.take_needless());
         assert_eq!(repair.due(), None);
+    }
+
+    #[test]
+    fn the_rest_of_a_read_is_awaited_while_it_comes_and_asked_for_if_it_has_a_gap() {
+        let (mut sq, una) = sent();
+        let mut repair = Repair::default();
+        repair.on_round_trip(10 * MS);
+        assert!(repair.on_missing((una, 8), Some(una + 8), Time(0)));
+        assert_eq!(repair.judge(Time(0)), Verdict { lost: true, oldest: true });
+        assert_eq!(repair.take(sq.high(), Time(0)), Some((una, 8)));
+        // What was asked for at first still comes.
+        assert!(!repair.on_missing((una, 8), Some(una + 9), Time(MS)));
+        sq.acknowledge(una + 3);
+        repair.on_progress(una + 3, Time(10 * MS));
+        assert!(!repair.on_missing((una + 3, 5), None, Time(10 * MS)));
+        assert_eq!(repair.judge(Time(10 * MS)), Verdict::default());
+        assert!(repair.on_missing((una + 3, 5), Some(una + 4), Time(10 * MS)));
+        assert_eq!(repair.judge(Time(10 * MS)), Verdict { lost: true, oldest: false });
+        assert_eq!(repair.take(sq.high(), Time(10 * MS)), Some((una + 3, 5)));
+        sq.acknowledge(una + 8);
+        repair.on_progress(una + 8, Time(20 * MS));
+        assert_eq!((repair.due(), repair.gone()), (None, 0));
+    }
+
+    #[test]
+    fn before_a_round_trip_is_known_no_response_shows_that_a_repetition_was_lost() {
+        let mut repair = Repair::default();
+        let (sq, una) = sent();
+        assert!(repair.on_missing((una, 8), Some(una + 8), Time(0)));
+        repair.judge(Time(0));
+        assert_eq!(repair.take(sq.high(), Time(0)), Some((una, 8)));
+        for seq in 1..20 {
+            assert!(!repair.on_missing((una, 8), Some(una + seq), Time(MS * seq)));
+        }
     }
 }

@@ -129,7 +129,8 @@ impl Requester {
             return;
         }
         let last = sq.high() - 1;
-        if last > sq.una() && self.reads.end_of(last).is_none() {
+        let last = self.reads.piece_of(last).map_or(last, |piece| piece.start);
+        if last > sq.una() {
             self.withheld = last;
             self.trials += 1;
         }
