@@ -431,6 +431,13 @@ impl Qp {
         }
     }
 
+    /// Makes the next packet of [`poll_request`](Self::poll_request) ask for an acknowledgement: what
+    /// is in flight is to be known soon, though the queue pair may have to wait before it sends
+    /// more.
+    pub fn ask_ack(&mut self) {
+        each!(&mut self.machine, m => m.ask_ack());
+    }
+
     /// As [`poll_request`](Self::poll_request), of the packets that repeat what was sent since the
     /// peer has been silent: what was not sent before stays where it is.
     pub fn poll_probe(

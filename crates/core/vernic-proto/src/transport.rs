@@ -228,6 +228,9 @@ pub(crate) trait Transport: fmt::Debug {
     /// Says whether what leaves from now on is not held against that limit.
     fn set_exempt(&mut self, _is_exempt: bool) {}
 
+    /// The next packet of requests asks for an acknowledgement, where there are any.
+    fn ask_ack(&mut self) {}
+
     /// Whether a packet of which nothing says that the peer has sent it may be handled.
     fn is_credible(&self, _packet: &Packet<'_>) -> bool {
         true

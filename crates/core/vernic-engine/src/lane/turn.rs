@@ -111,7 +111,7 @@ fn write(
     now: Time,
 ) -> TurnResult {
     let (mut written, mut bytes) = (false, 0);
-    for _ in 0..most.min(TURN_PACKETS) {
+    for packet in 1..=most.min(TURN_PACKETS) {
         // A probe has two packets, and is over with the second.
         if bytes >= TURN_BYTES || part == TurnPart::Probe && !machine.is_probing() {
             break;
@@ -122,6 +122,10 @@ fn write(
             Room::Receiver if is_wanted(part, machine) => return backpressured(host),
             Room::Receiver => break,
         };
+        if part == TurnPart::Requests && packet == most {
+            // The others that wait for the destination's window need the room again.
+            machine.ask_ack();
+        }
         let sent = match part {
             TurnPart::Requests => machine.poll_request(now, host, room),
             TurnPart::Probe => machine.poll_probe(now, host, room),

@@ -20,6 +20,10 @@ const MIN: u32 = 16;
 const MIN_WITHOUT_QUEUE: u32 = 64;
 /// A path whose shortest round trip is as long as this, in nanoseconds, is long.
 const LONG_NANOS: u64 = 2_000_000;
+/// On paths whose shortest round trip is as long as this, in nanoseconds, the window may go on
+/// doubling when a loss proves to be a change of the order. A queue of an ordinary link that is
+/// full may look like that, too, and is shorter.
+const DOUBLING_NANOS: u64 = 9_500_000;
 /// A round trip that is so much longer than twice the shortest means that a queue builds up, where
 /// a larger window would only lengthen the queue. In nanoseconds: more than a thread of the peer
 /// takes to run.
@@ -32,6 +36,9 @@ const SHRINK_NANOS: u64 = 1_000_000;
 /// How many windows must be acknowledged before the window grows: so many that the queue pairs
 /// which wait have had turns with the last size.
 const GROWTH_WINDOWS: u32 = 8;
+/// The same on a path of [`LONG_NANOS`] or more that shows no queue: some packets per round trip
+/// for each of the queue pairs that share the window.
+const GROWTH_WINDOWS_WITHOUT_QUEUE: u32 = 2;
 /// The part of the window by which it grows: less than half of what one loss takes off.
 const GROWTH_PART: u32 = 8;
 
@@ -43,8 +50,9 @@ pub(super) struct DestinationAimd {
     /// Packets acknowledged since the size last changed, while a queue pair waited.
     credit: u32,
     shrunk_at: Option<Time>,
-    /// The size before the last loss, or the first of several soon after each other.
-    before: Option<u32>,
+    /// The size before the last loss, or the first of several soon after each other, and whether it
+    /// doubled.
+    before: Option<(u32, bool)>,
     contended: bool,
     /// Whether the window doubles: nothing has shown yet that it is too large.
     starting: bool,
@@ -75,9 +83,17 @@ impl DestinationAimd {
         self.latest > self.shortest.nanos().saturating_mul(2).saturating_add(QUEUE_NANOS)
     }
 
+    fn is_long(&self) -> bool {
+        (LONG_NANOS..u64::MAX).contains(&self.shortest.nanos())
+    }
+
     fn grow(&mut self, packets: u32) {
         self.credit = self.credit.saturating_add(packets);
-        let (windows, part) = if self.starting { (1, 1) } else { (GROWTH_WINDOWS, GROWTH_PART) };
+        let (windows, part) = match self.starting {
+            true => (1, 1),
+            false if self.is_long() => (GROWTH_WINDOWS_WITHOUT_QUEUE, GROWTH_PART),
+            false => (GROWTH_WINDOWS, GROWTH_PART),
+        };
         if self.credit >= windows * self.size {
             self.credit = 0;
             self.size = (self.size + self.size / part).min(MAX);
@@ -92,13 +108,12 @@ impl DestinationAimd {
         }
         let recent = self.shrunk_at.is_some_and(|at| now.since(at) < 4 * period);
         if !recent || self.before.is_none() {
-            self.before = Some(self.size);
+            self.before = Some((self.size, self.starting));
         }
         self.shrunk_at = Some(now);
         self.starting = false;
         self.credit = 0;
-        let is_long = (LONG_NANOS..u64::MAX).contains(&self.shortest.nanos());
-        let least = if is_long && !self.has_queue() { MIN_WITHOUT_QUEUE } else { MIN };
+        let least = if self.is_long() && !self.has_queue() { MIN_WITHOUT_QUEUE } else { MIN };
         self.size = (self.size - self.size / 10 * 3).max(self.size.min(least));
     }
 }
@@ -130,8 +145,10 @@ impl Congestion for DestinationAimd {
     }
 
     fn on_needless(&mut self, _: Time) {
-        if let Some(before) = self.before.take() {
-            self.size = self.size.max(before);
+        if let Some((size, starting)) = self.before.take() {
+            self.size = self.size.max(size);
+            self.starting |=
+                starting && (DOUBLING_NANOS..u64::MAX).contains(&self.shortest.nanos());
         }
     }
 

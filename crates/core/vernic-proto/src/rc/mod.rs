@@ -258,6 +258,10 @@ impl Transport for Rc {
         self.window.set_exempt(is_exempt);
     }
 
+    fn ask_ack(&mut self) {
+        self.requester.ask_ack();
+    }
+
     fn poll_request(
         &mut self,
         cx: &mut Cx<'_>,

@@ -166,6 +166,11 @@ impl Requester {
         self.is_rnr = false;
     }
 
+    /// The next packet asks for an acknowledgement.
+    pub(super) fn ask_ack(&mut self) {
+        self.since_ack_req = ACK_EVERY;
+    }
+
     /// Asks congestion control again when the next packet may leave. An RNR delay comes first;
     /// the calls that end it ask again.
     #[inline]
