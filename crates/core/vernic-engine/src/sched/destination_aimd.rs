@@ -79,6 +79,15 @@ impl DestinationAimd {
         self.shortest.on_round_trip(nanos, now);
     }
 
+    /// Whether doubling is to end: earlier than a queue ends growth, since what leaves meanwhile
+    /// lengthens the queue twice as much. Where the order of packets may change, round trips
+    /// differ, and that is no queue.
+    fn has_begun_queue(&self) -> bool {
+        let shortest = self.shortest.nanos();
+        let limit = shortest.saturating_add(shortest / 2).saturating_add(QUEUE_NANOS / 2);
+        self.latest > limit && shortest < DOUBLING_NANOS
+    }
+
     fn has_queue(&self) -> bool {
         self.latest > self.shortest.nanos().saturating_mul(2).saturating_add(QUEUE_NANOS)
     }
@@ -132,9 +141,11 @@ impl Congestion for DestinationAimd {
             self.on_round_trip(now, nanos);
         }
         if acked.limited {
-            if self.has_queue() {
+            let has_queue = self.has_queue();
+            if has_queue || self.has_begun_queue() {
                 self.starting = false;
-            } else {
+            }
+            if !has_queue {
                 self.grow(acked.packets);
             }
         }
@@ -292,6 +303,16 @@ mod tests {
                 "losses that prove to be changes of the order",
                 &[Contended(true), Lost(5), Lost(1_000_005), Needless, Needless],
                 &[64, 46, 34, 64, 64],
+            ),
+            (
+                "the same on a long path: it goes on doubling",
+                &[Contended(true), Took(DOUBLING_NANOS), Ack(INITIAL), Lost(5), Needless, Ack(128)],
+                &[64, 64, 128, 92, 128, 256],
+            ),
+            (
+                "growth after a loss on a long path",
+                &[Contended(true), Took(LONG_NANOS), Lost(5), Ack(127), Ack(1), Ack(2 * 72)],
+                &[64, 64, 64, 64, 72, 81],
             ),
             (
                 "marks are no changes of the order",

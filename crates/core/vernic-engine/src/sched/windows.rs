@@ -44,6 +44,10 @@ use crate::qp::state::QpCore;
 const DESTINATIONS: usize = 256;
 /// Turns that fill a window which queue pairs share.
 const TURNS: u64 = 8;
+/// The packets of a turn that a queue pair has though the window has no room, since it has waited
+/// or lost packets: as many as an ordinary turn of the smallest windows. Sixteen queue pairs with
+/// turns of 32 would hold 512 packets in flight, whatever the window.
+const LATE_PACKETS: u64 = 8;
 /// How long a queue pair waits for room at most, in nanoseconds. This is some of the round trips of
 /// a thousand that take turns, and a fraction of an ACK timeout.
 pub(super) const PATIENCE_NANOS: u64 = 20_000_000;
@@ -199,13 +203,15 @@ impl Window {
 
     /// Returns the packets that a queue pair with `counted` packets in flight sends in a turn: any
     /// number while it is alone. Else it is a part of the window, so that the window is not overrun
-    /// by more than that, and the others need not wait for a whole window's time.
+    /// by more than that, and the others need not wait for a whole window's time. A turn without
+    /// room has [`LATE_PACKETS`] at most.
     #[inline]
     pub(super) fn share(&self, counted: u64) -> u32 {
         if self.is_alone(counted) && self.waiting.is_empty() {
             return u32::MAX;
         }
-        (self.control.window() / TURNS).clamp(1, u64::from(u32::MAX)) as u32
+        let most = if self.has_room() { u64::from(u32::MAX) } else { LATE_PACKETS };
+        (self.control.window() / TURNS).clamp(1, most) as u32
     }
 
     /// Whether no queue pair may send, whatever it has waited or lost.

@@ -94,6 +94,20 @@ fn cnp(s: &mut Sender) -> Disposition {
 }
 
 #[test]
+fn the_next_packet_asks_for_an_acknowledgement_where_the_owner_wants_it() {
+    let mut s = start(&Scripted::with(64));
+    s.post(SendOp::Send, 6 * MTU);
+    let mut buf = [0; 4500];
+    let mut poll = |s: &mut Sender| {
+        let sent = s.qp.poll_request(s.now, &mut s.host, &mut buf).unwrap();
+        Packet::parse(&buf[..sent.len]).unwrap().ack_req()
+    };
+    assert!(!poll(&mut s));
+    s.qp.ask_ack();
+    assert_eq!([poll(&mut s), poll(&mut s), poll(&mut s)], [true, false, false]);
+}
+
+#[test]
 fn a_controller_is_told_of_packets_answers_losses_and_silence() {
     let c = Scripted::with(4);
     let mut s = start(&c);
