@@ -493,6 +493,8 @@ impl Completer {
         let disposition = match put {
             Put::Kept => {
                 cx.counters.packets_kept += 1;
+                // It is no longer in the network; the next progress counts anew.
+                (parts.req.gone, self.is_open) = (parts.req.gone + 1, true);
                 Self::on_kept(parts, cx, |sent| sent == seq);
                 // The peer is heard, and gets on.
                 self.restart_timer(parts, cx);
