@@ -431,9 +431,9 @@ impl Qp {
         }
     }
 
-    /// Makes the next packet of [`poll_request`](Self::poll_request) ask for an acknowledgement: what
-    /// is in flight is to be known soon, though the queue pair may have to wait before it sends
-    /// more.
+    /// Makes the next packet of [`poll_request`](Self::poll_request) ask for an acknowledgement:
+    /// what is in flight is to be known soon, though the queue pair may have to wait before it
+    /// sends more.
     pub fn ask_ack(&mut self) {
         each!(&mut self.machine, m => m.ask_ack());
     }

@@ -20,9 +20,9 @@ const MIN: u32 = 16;
 const MIN_WITHOUT_QUEUE: u32 = 64;
 /// A path whose shortest round trip is as long as this, in nanoseconds, is long.
 const LONG_NANOS: u64 = 2_000_000;
-/// On paths whose shortest round trip is as long as this, in nanoseconds, the window may go on
-/// doubling when a loss proves to be a change of the order. A queue of an ordinary link that is
-/// full may look like that, too, and is shorter.
+/// The shortest round trip, in nanoseconds, from which on the window may go on doubling when a loss
+/// proves to be a change of the order. A queue of an ordinary link that is full may look like that,
+/// too, and is shorter.
 const DOUBLING_NANOS: u64 = 9_500_000;
 /// A round trip that is so much longer than twice the shortest means that a queue builds up, where
 /// a larger window would only lengthen the queue. In nanoseconds: more than a thread of the peer
@@ -36,8 +36,9 @@ const SHRINK_NANOS: u64 = 1_000_000;
 /// How many windows must be acknowledged before the window grows: so many that the queue pairs
 /// which wait have had turns with the last size.
 const GROWTH_WINDOWS: u32 = 8;
-/// The same on a path of [`LONG_NANOS`] or more that shows no queue: some packets per round trip
-/// for each of the queue pairs that share the window.
+/// How many windows must be acknowledged before the window grows on a path of [`LONG_NANOS`] or
+/// more that shows no queue: it grows by some packets per round trip for each of the queue pairs
+/// that share it.
 const GROWTH_WINDOWS_WITHOUT_QUEUE: u32 = 2;
 /// The part of the window by which it grows: less than half of what one loss takes off.
 const GROWTH_PART: u32 = 8;

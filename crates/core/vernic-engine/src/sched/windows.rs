@@ -44,8 +44,8 @@ use crate::qp::state::QpCore;
 const DESTINATIONS: usize = 256;
 /// Turns that fill a window which queue pairs share.
 const TURNS: u64 = 8;
-/// The packets of a turn that a queue pair has though the window has no room, since it has waited
-/// or lost packets: as many as an ordinary turn of the smallest windows. Sixteen queue pairs with
+/// Packets of a turn that a queue pair has though the window has no room, since it has waited or
+/// lost packets: as many as an ordinary turn of the smallest windows. Sixteen queue pairs with
 /// turns of 32 would hold 512 packets in flight, whatever the window.
 const LATE_PACKETS: u64 = 8;
 /// How long a queue pair waits for room at most, in nanoseconds. This is some of the round trips of
