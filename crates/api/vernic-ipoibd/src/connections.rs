@@ -550,12 +550,8 @@ fn path_of(record: &PathRecord, lmc: u8) -> CmPath {
 /// The path of a queue pair.
 fn subnet_path(path: &CmPath) -> Path {
     let lids = path.lids.unwrap_or_default();
-    let subnet = SubnetPath {
-        dlid: lids.remote,
-        path_bits: lids.path_bits(),
-        service_level: lids.service_level,
-        is_global: lids.is_global,
-    };
+    let subnet =
+        SubnetPath { dlid: lids.remote, path_bits: lids.path_bits(), is_global: lids.is_global };
     Path {
         gid_index: None,
         hop_limit: path.hop_limit,
@@ -563,6 +559,7 @@ fn subnet_path(path: &CmPath) -> Path {
         flow_label: path.flow_label,
         pkey_index: 0,
         static_rate: StaticRate(lids.rate).known_or_max(),
+        service_level: lids.service_level,
         subnet: Some(subnet),
     }
 }

@@ -266,7 +266,6 @@ impl Device {
         let subnet = SubnetPath {
             dlid: record.dlid,
             path_bits: record.slid.value() as u8 & ((1 << lmc) - 1),
-            service_level: record.service_level.value(),
             is_global: record.hop_limit > 1,
         };
         Ok(Path {
@@ -276,6 +275,7 @@ impl Device {
             flow_label: record.flow_label,
             pkey_index,
             static_rate: StaticRate(record.rate.value).known_or_max(),
+            service_level: record.service_level.value(),
             subnet: Some(subnet),
         })
     }
@@ -285,7 +285,7 @@ impl Device {
         let mut path = *path;
         if self.info().transport == Transport::InfiniBand && path.subnet.is_none() {
             let found = self.complete(dgid, &path)?;
-            path.subnet = found.subnet;
+            (path.subnet, path.service_level) = (found.subnet, found.service_level);
             if path.static_rate == StaticRate::MAX {
                 path.static_rate = found.static_rate;
             }
@@ -297,11 +297,12 @@ impl Device {
             traffic_class: path.traffic_class,
             flow_label: path.flow_label,
             static_rate: path.static_rate,
+            sl: path.service_level,
             port: self.port,
             ..AddressVector::default()
         };
         if let Some(subnet) = path.subnet {
-            (av.dlid, av.path_bits, av.sl) = (subnet.dlid, subnet.path_bits, subnet.service_level);
+            (av.dlid, av.path_bits) = (subnet.dlid, subnet.path_bits);
             if !subnet.is_global {
                 av.dgid = Gid::default();
             }

@@ -50,6 +50,10 @@ pub struct Path {
     /// The rate that packets by the link keep to; none by default. Codes that are no rate are
     /// refused.
     pub static_rate: StaticRate,
+    /// Service level, 0 to 15: the priority of the packets (`SO_PRIORITY`) on RoCEv2, where the
+    /// system allows it. On InfiniBand it is of the way that [`subnet`](Self::subnet) names;
+    /// subnet administration tells it.
+    pub service_level: u8,
     /// The way within an InfiniBand subnet. `None`: subnet administration is asked, as by
     /// [`Device::path_to`](crate::Device::path_to). Nothing else has one.
     pub subnet: Option<SubnetPath>,
@@ -62,8 +66,6 @@ pub struct SubnetPath {
     pub dlid: Lid,
     /// Low bits of the own LID, which choose among the ways to the own port.
     pub path_bits: u8,
-    /// Service level, 0 to 15.
-    pub service_level: u8,
     /// Whether packets have a GRH: they leave the subnet, or the peer is to learn this port's GID.
     pub is_global: bool,
 }

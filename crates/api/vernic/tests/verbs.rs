@@ -321,11 +321,14 @@ fn a_rate_limit_of_the_builder_holds_from_the_start_and_can_be_changed_and_ended
 }
 
 #[test]
-fn a_static_rate_is_part_of_a_path_and_an_unknown_one_is_refused() {
+fn static_rate_and_service_level_are_part_of_a_path_and_unknown_ones_are_refused() {
     let pair = Pair::new();
     let gid = pair.b.endpoint().gid;
-    let path = Path { static_rate: StaticRate(2), ..Path::default() };
+    let path = Path { static_rate: StaticRate(2), service_level: 15, ..Path::default() };
     pair.pd.create_ah_with(gid, &path).unwrap();
+    let odd = Path { service_level: 16, ..path };
+    let error = pair.pd.create_ah_with(gid, &odd).unwrap_err();
+    assert!(error.to_string().contains("service level 16 is none"), "{error}");
     let odd = Path { static_rate: StaticRate(25), ..path };
     let error = pair.pd.create_ah_with(gid, &odd).unwrap_err();
     assert!(error.to_string().contains("static rate 25 is none"), "{error}");

@@ -300,6 +300,12 @@ pub enum PathError {
         /// The code.
         rate: StaticRate,
     },
+    /// The service level does not fit its four bits.
+    #[error("service level {level} is none: 0 to 15 are allowed")]
+    ServiceLevel {
+        /// The level.
+        level: u8,
+    },
     /// The destination GID is zero.
     #[error("the destination GID is zero: a RoCE address vector needs the peer's GID")]
     NoDestination,

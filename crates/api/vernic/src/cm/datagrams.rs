@@ -155,10 +155,10 @@ impl DatagramPeer {
             flow_label: info.av.flow_label,
             pkey_index: 0,
             static_rate: info.av.static_rate,
+            service_level: info.av.sl,
             subnet: info.av.dlid.is_unicast().then_some(SubnetPath {
                 dlid: info.av.dlid,
                 path_bits: info.av.path_bits,
-                service_level: info.av.sl,
                 is_global: !info.av.dgid.is_zero(),
             }),
         };

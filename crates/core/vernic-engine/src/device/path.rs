@@ -21,6 +21,8 @@ use crate::local::watch::{HostProcess, PeerLocation};
 
 /// The ECN field of packets that routers may mark: ECT(0) of RFC 3168.
 const ECT_0: u8 = 2;
+/// The largest service level (IBTA 7.6.5).
+const MOST_SERVICE_LEVEL: u8 = 15;
 
 /// A usable path with the addresses that packets coming back must have.
 #[derive(Debug)]
@@ -48,6 +50,9 @@ impl Device {
         };
         if !av.static_rate.is_known() {
             return Err(PathError::StaticRate { rate: av.static_rate });
+        }
+        if av.sl > MOST_SERVICE_LEVEL {
+            return Err(PathError::ServiceLevel { level: av.sl });
         }
         if has_lids {
             check_lid(port, av)?;
