@@ -9,8 +9,9 @@
 //! The target is what the path takes without queues, and `base_target`, `per_hop` for each of
 //! `hops`, and up to `fs_range` more for small windows, which many flows on one link have. The
 //! paper's targets include the path, for it knows its network; here the shortest round trip of the
-//! last seconds stands for it. The paper also splits the delay into that of the network and that of
-//! the peer's host. No field of RoCE tells these apart, so a slow peer counts as a long queue.
+//! last seconds stands for it, unless `base_rtt` tells. The paper also splits the delay into that
+//! of the network and that of the peer's host. No field of RoCE tells these apart, so a slow peer
+//! counts as a long queue.
 
 use vernic_wire::Kind;
 
@@ -25,6 +26,9 @@ params! {
     /// Delay above that of the path that is aimed at. The paper's hosts time packets in hardware;
     /// here a thread's turn is part of each round trip.
     base_target: 1000, 1..=1_000_000, "us";
+    /// Round trip of the empty path; 0 for the shortest one measured. Flows that begin when a queue
+    /// stands measure different ones, and those with a longer one take more of the link.
+    base_rtt: 0, 0..=1_000_000, "us";
     /// What each hop adds to the target.
     per_hop: 1, 0..=100_000, "us";
     /// Switches between the peers.
@@ -93,7 +97,11 @@ impl DelayWindow {
     fn target(&self) -> u64 {
         let p = &self.params;
         let fixed = u64::from(p.base_target) + u64::from(p.per_hop) * u64::from(p.hops);
-        self.shortest.nanos().saturating_add(fixed * 1000 + self.scaled_by_flows())
+        let path = match p.base_rtt {
+            0 => self.shortest.nanos(),
+            micros => u64::from(micros) * 1000,
+        };
+        path.saturating_add(fixed * 1000 + self.scaled_by_flows())
     }
 
     /// What the window adds to the target: `fs_range` at `fs_min_cwnd`, nothing at `fs_max_cwnd`,
@@ -289,6 +297,14 @@ mod tests {
         let (large, few, one) = (target(&mut w, 100), target(&mut w, 4), target(&mut w, 1));
         assert_eq!(large, 20 + 50 + 1);
         assert!(large < few && few < one && one <= large + 50);
+    }
+
+    #[test]
+    fn a_path_that_is_known_is_not_taken_from_what_was_measured() {
+        let params = Swift { base_target: 50, base_rtt: 8, fs_range: 0, ..Swift::default() };
+        let mut w = DelayWindow::new(params, 4096);
+        w.shortest.on_round_trip(70 * US, Time(0));
+        assert_eq!(w.target(), (8 + 50 + 1) * US);
     }
 
     #[test]
