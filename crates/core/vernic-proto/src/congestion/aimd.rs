@@ -66,6 +66,8 @@ const PACKET: u64 = 1000;
 pub(crate) struct Aimd {
     /// Packets that may be in flight.
     size: u32,
+    /// The first size.
+    initial: u32,
     limit: u32,
     /// Below it the window doubles per round trip.
     threshold: u32,
@@ -87,9 +89,15 @@ pub(crate) struct Aimd {
 
 impl Aimd {
     pub(crate) fn new(limit: u32) -> Self {
+        Self::starting_with(INITIAL, limit)
+    }
+
+    /// A window of so many packets at first.
+    pub(super) fn starting_with(initial: u32, limit: u32) -> Self {
         let limit = limit.max(1);
         Self {
-            size: INITIAL.min(limit),
+            size: initial.min(limit),
+            initial,
             limit,
             threshold: limit,
             increase: 1,
@@ -206,7 +214,7 @@ impl Aimd {
 
 impl Congestion for Aimd {
     fn reset(&mut self) {
-        *self = Self::new(self.limit);
+        *self = Self::starting_with(self.initial, self.limit);
     }
 
     #[inline]

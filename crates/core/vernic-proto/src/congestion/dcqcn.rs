@@ -81,6 +81,10 @@ const MEASURED: u64 = 1_000_000;
 /// The round trip in nanoseconds that the paper's parameters are made for.
 const DATA_CENTRE: u64 = 55_000;
 
+/// First window in packets. Switches that mark begin with it long before their queue is full, and
+/// nothing is to be lost until the first notification has come.
+const INITIAL: u32 = 32;
+
 /// Steps that are made up for at one call: more take any rate to the largest.
 const MOST_STEPS: u64 = 1000;
 
@@ -145,7 +149,7 @@ impl ReactionPoint {
     pub(super) fn new(params: Dcqcn, limit: u32) -> Self {
         Self {
             params,
-            window: Aimd::new(limit),
+            window: Aimd::starting_with(INITIAL, limit),
             pacer: Pacer::new(u64::from(params.pacing_quantum) * 1000),
             meter: Meter { since: Time(0), bytes: 0, rate: 0 },
             alpha: u64::from(params.initial_alpha_value) * (ONE / 1024),
