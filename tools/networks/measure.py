@@ -88,8 +88,7 @@ def ended(process, patience):
         return process.communicate()[0]
 
 
-def lay_cables():
-    a, b = Host(), Host()
+def lay_cables(a, b):
     for host, relay, name, ip in ((a, "ra", "a0", "10.9.0.1"), (b, "rb", "b0", PEER)):
         host.wait()
         run = lambda line: subprocess.run(line.split(), check=True, stdout=subprocess.DEVNULL)
@@ -103,7 +102,6 @@ def lay_cables():
         host.run(f"ethtool -K {name} {offloads}", stdout=subprocess.DEVNULL)
         host.run(f"ip link set {name} up")
         host.run("ip link set lo up")
-    return a, b
 
 
 class Tcp:
@@ -178,11 +176,23 @@ def main():
     parser.add_argument("--program", default="", help="programs whose names contain this")
     parser.add_argument("--congestion", default="aimd", help="the setting of this name")
     arguments = parser.parse_args()
-    a, b = lay_cables()
+    if not os.access(VERNIC, os.X_OK):
+        parser.error(f"{VERNIC} is missing: run `cargo build --release` first")
+    paths = [path for path in PATHS if arguments.only in path[0]]
+    if not paths:
+        parser.error(f"no path has {arguments.only!r} in its name: " + "; ".join(n for n, _ in PATHS))
+    a, b = Host(), Host()
+    try:
+        lay_cables(a, b)
+        measure(a, b, arguments, paths)
+    finally:
+        for host in (a, b):
+            host.holder.kill()
+
+
+def measure(a, b, arguments, paths):
     print("| path | program | Mb/s | of TCP's | frames dropped |\n|---|---|---|---|---|", flush=True)
-    for name, words in PATHS:
-        if arguments.only not in name:
-            continue
+    for name, words in paths:
         baseline = None
         for program, lines in PROGRAMS + (SHARED if "rate=" in words else []):
             if arguments.program not in program:
@@ -203,8 +213,6 @@ def main():
             dropped = f"{100 * (came - left) / came:.2f} %" if came else "?"
             part = compared(found, baseline)
             print(f"| {name} | {program} | {shown} | {part} | {dropped} |", flush=True)
-    for host in (a, b):
-        host.holder.kill()
 
 
 main()

@@ -21,6 +21,9 @@ use crate::local::watch::{HostProcess, PeerLocation};
 
 /// The ECN field of packets that routers may mark: ECT(0) of RFC 3168.
 const ECT_0: u8 = 2;
+/// The bits of the ECN field in a traffic class. They are the device's, not the application's: a
+/// packet that leaves with CE would slow its own sender down.
+const ECN: u8 = 3;
 /// The largest service level (IBTA 7.6.5).
 const MOST_SERVICE_LEVEL: u8 = 15;
 
@@ -81,7 +84,10 @@ impl Device {
     /// [`Slot::flow`] turns the number into the flow of a slot.
     pub(crate) fn resolve(&self, av: &AddressVector, entropy: u32) -> Result<Resolved, PathError> {
         let to = self.path_request(av)?;
-        let OpenPath { path, remote: peer, local } = self.open_path(av, &to)?;
+        let OpenPath { mut path, remote: peer, local } = self.open_path(av, &to)?;
+        if self.carries_marks(&peer) {
+            path = path.with_traffic_class(path.traffic_class() & !ECN);
+        }
         if self.rules().has_lids() {
             return Ok(Resolved { path, peer, local, location: PeerLocation::NotHere });
         }
@@ -138,8 +144,8 @@ impl Device {
         if !self.carries_marks(&resolved.peer) {
             return Ok(resolved);
         }
-        let class = resolved.path.traffic_class();
-        if class & 3 == 0 && self.packets_may_be_marked() {
+        if self.packets_may_be_marked(av) {
+            let class = resolved.path.traffic_class();
             resolved.path = resolved.path.with_traffic_class(class | ECT_0);
         }
         let flow = Slot::of(peer).flow(resolved.path.flow());
@@ -167,10 +173,13 @@ impl Device {
         !self.rules().has_lids() && matches!(address, Address::Gid(_))
     }
 
-    /// Whether packets of connected queue pairs say that routers may mark them.
-    fn packets_may_be_marked(&self) -> bool {
+    /// Whether packets of a connected queue pair say that routers may mark them. With `auto` the
+    /// traffic class may ask for it: recipes for RoCE name 106, which is DSCP 26 and ECT(0).
+    fn packets_may_be_marked(&self, av: &AddressVector) -> bool {
         match self.config().ecn {
-            EcnChoice::Auto => self.config().congestion.needs_marks(),
+            EcnChoice::Auto => {
+                self.config().congestion.needs_marks() || av.traffic_class & ECN != 0
+            }
             EcnChoice::On => true,
             EcnChoice::Off => false,
         }

@@ -54,9 +54,15 @@ impl FromStr for Algorithm {
             "none" => Self::None,
             _ => return Err(ParamError::Algorithm(name.to_owned())),
         };
+        let mut names = Vec::new();
         for word in words {
             let (name, value) = word.split_once('=').unwrap_or((word, ""));
-            algorithm.set(name.trim(), value.trim())?;
+            let name = name.trim();
+            algorithm.set(name, value.trim())?;
+            if names.contains(&name) {
+                return Err(ParamError::Twice { name: name.to_owned() });
+            }
+            names.push(name);
         }
         Ok(algorithm)
     }
@@ -97,6 +103,7 @@ mod tests {
             refused("dcqcn,rpg_threshold=0"),
             "rpg_threshold of dcqcn is \"0\", and must be 1 to 31 steps"
         );
+        assert_eq!(refused("dcqcn,rpg_gd=11,rpg_gd=12"), "rpg_gd is given twice");
         assert!(refused("swift,beta").starts_with("beta of swift is \"\", and must be"));
     }
 

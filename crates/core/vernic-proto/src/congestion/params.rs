@@ -18,6 +18,12 @@ pub enum ParamError {
         /// The parameters that there are.
         known: String,
     },
+    /// A parameter has two values.
+    #[error("{name} is given twice")]
+    Twice {
+        /// The parameter.
+        name: String,
+    },
     /// The value is no number, or out of range.
     #[error("{name} of {algorithm} is {value:?}, and must be {min} to {max} {unit}")]
     Value {

@@ -53,8 +53,9 @@ params! {
 
 /// The window is counted in these parts of a packet.
 const PACKET: u64 = 1000;
-/// First window in packets, doubled each round trip until the target is met.
-const INITIAL: u32 = 128;
+/// First window in packets, doubled each round trip until the target is met. A short queue holds
+/// it.
+const INITIAL: u32 = 32;
 /// Longest pause between two packets, in nanoseconds: a round trip that took long, since its packet
 /// was lost, says little of the next.
 const LONGEST_PAUSE: u64 = 100_000_000;
@@ -239,10 +240,10 @@ mod tests {
         let (mut w, mut now) = (window(), Time(0));
         round_trip(&mut w, &mut now, 20 * US);
         round_trip(&mut w, &mut now, 20 * US);
-        assert_eq!(w.window(), 512);
+        assert_eq!(w.window(), 128);
         round_trip(&mut w, &mut now, 100 * US);
         let lowered = w.window();
-        assert!(lowered < 512);
+        assert!(lowered < 128);
         round_trip(&mut w, &mut now, 20 * US);
         assert_eq!(w.window(), lowered + 1);
     }
@@ -256,7 +257,7 @@ mod tests {
             w.window()
         };
         assert!(after(60 * US) > after(90 * US) && after(90 * US) > after(150 * US));
-        assert_eq!(after(100_000 * US), 128);
+        assert_eq!(after(100_000 * US), 32);
     }
 
     #[test]
