@@ -213,7 +213,8 @@ impl ReactionPoint {
             None => {
                 let first = match self.params.rate_to_set_on_first_cnp {
                     0 => self.meter.rate(now).clamp(min, max.max(min)),
-                    megabits => u64::from(megabits) * MEGABIT,
+                    // A target below the smallest rate would let steps lower the rate.
+                    megabits => (u64::from(megabits) * MEGABIT).max(min),
                 };
                 self.rates = Some(Rates {
                     current: reduced(first, self.alpha),
@@ -422,6 +423,20 @@ mod tests {
         let rate = flow.megabits();
         assert!((490..=512).contains(&rate), "{rate} Mb/s");
         assert!(flow.point.pauses_after(flow.now, 100 * PACKET));
+    }
+
+    #[test]
+    fn steps_never_lower_the_rate_though_the_first_is_below_the_smallest() {
+        let params =
+            Dcqcn { rate_to_set_on_first_cnp: 10, rpg_min_rate: 100, rpg_max_rate: 200, ..exact() };
+        let mut flow = Flow::new(params);
+        flow.point.on_cnp(flow.now);
+        let mut rates = vec![flow.megabits()];
+        for _ in 0..20 {
+            flow.send(MS);
+            rates.push(flow.megabits());
+        }
+        assert!(rates.is_sorted() && rates[0] == 100, "{rates:?}");
     }
 
     #[test]
