@@ -271,6 +271,12 @@ impl Completer {
         if self.repairing == Some(parts.sq.una()) {
             return Ok(Disposition::Drop(DropReason::ResponseAhead));
         }
+        if parts.repair.misses(parts.sq.una()) {
+            // It is asked for, and counted; now something behind it is missing too.
+            self.go_back(parts);
+            self.restart_timer(parts, cx);
+            return Ok(Disposition::Drop(DropReason::ResponseAhead));
+        }
         cx.counters.implied_naks += 1;
         self.repeat(parts, cx, |tries| Cause::SequenceNak { tries })
     }

@@ -260,6 +260,11 @@ impl Repair {
         }
     }
 
+    /// Whether the oldest of all, `una`, is known to be missing.
+    pub(crate) fn misses(&self, una: u64) -> bool {
+        self.holes.first().is_some_and(|hole| hole.seq == una)
+    }
+
     /// Everything before `una` is acknowledged.
     pub(crate) fn on_progress(&mut self, una: u64, now: Time) {
         self.una = una;
