@@ -245,6 +245,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use vernic_io::Peer;
+    use vernic_wire::PortNum;
 
     use super::*;
     use crate::{Config, Context, QpCap, QpInit};
@@ -272,5 +273,36 @@ mod tests {
         assert_ne!(id.door, vernic_io::ROCE_PORT);
         assert_eq!(private, shared.to_process(id));
         assert!(engine.local_path(&private, peer.qpn()).is_none());
+    }
+
+    #[test]
+    fn the_ecn_bits_of_a_traffic_class_are_the_settings() {
+        let classes = |settings: [(&str, &str); 2], class: u8| {
+            let mut config = Config::default();
+            for (name, value) in settings {
+                config.set(name, value).unwrap();
+            }
+            let context = Context::open(Some("lo"), config).unwrap();
+            let dgid = context.gid_table()[0].gid;
+            let av = AddressVector {
+                dgid,
+                traffic_class: class,
+                port: PortNum(1),
+                ..AddressVector::default()
+            };
+            let engine = context.engine();
+            let connected = engine.resolve_peer(&av, Qpn::new(17), Qpn::new(18)).unwrap();
+            let datagrams = engine.resolve(&av, 0).unwrap();
+            (connected.path.traffic_class(), datagrams.path.traffic_class())
+        };
+        let aimd = ("congestion", "aimd");
+        assert_eq!(classes([aimd, ("ecn", "auto")], 104), (104, 104));
+        assert_eq!(classes([aimd, ("ecn", "auto")], 106), (106, 104));
+        // No packet leaves with CE.
+        assert_eq!(classes([aimd, ("ecn", "auto")], 107), (106, 104));
+        assert_eq!(classes([aimd, ("ecn", "off")], 107), (104, 104));
+        assert_eq!(classes([("congestion", "dcqcn"), ("ecn", "off")], 106), (104, 104));
+        assert_eq!(classes([("congestion", "dcqcn"), ("ecn", "auto")], 0), (2, 0));
+        assert_eq!(classes([aimd, ("ecn", "on")], 0), (2, 0));
     }
 }
