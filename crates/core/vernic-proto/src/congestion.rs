@@ -59,6 +59,7 @@ mod dcqcn;
 mod limit;
 mod pacer;
 mod params;
+mod queue;
 mod shortest;
 mod swift;
 mod tally;

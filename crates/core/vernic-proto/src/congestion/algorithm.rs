@@ -30,6 +30,18 @@ impl Algorithm {
         matches!(self, Self::Dcqcn(_))
     }
 
+    /// Checks the parameters, which a program may have set to anything.
+    ///
+    /// # Errors
+    /// A value out of range, or two that contradict each other.
+    pub fn check(&self) -> Result<(), ParamError> {
+        match self {
+            Self::Dcqcn(params) => params.check(),
+            Self::Swift(params) => params.check(),
+            Self::Aimd | Self::None => Ok(()),
+        }
+    }
+
     fn set(&mut self, name: &str, value: &str) -> Result<(), ParamError> {
         let algorithm = match self {
             Self::Dcqcn(params) => return params.set(name, value),
@@ -64,6 +76,7 @@ impl FromStr for Algorithm {
             }
             names.push(name);
         }
+        algorithm.check()?;
         Ok(algorithm)
     }
 }
@@ -108,9 +121,51 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_within_their_ranges() {
-        for param in Dcqcn::TABLE.iter().chain(Swift::TABLE) {
-            assert!((param.min..=param.max).contains(&param.default), "{}", param.name);
+    fn parameters_that_contradict_each_other_are_refused_with_both_values() {
+        for (text, said) in [
+            (
+                "dcqcn,rpg_max_rate=1,rpg_min_rate=10",
+                "rpg_min_rate of dcqcn is 10 Mb/s, above rpg_max_rate, which is 1 Mb/s: lower \
+                 rpg_min_rate or raise rpg_max_rate",
+            ),
+            (
+                "dcqcn,rpg_min_rate=400001",
+                "rpg_min_rate of dcqcn is 400001 Mb/s, above rpg_max_rate, which is 400000 Mb/s: \
+                 lower rpg_min_rate or raise rpg_max_rate",
+            ),
+            (
+                "dcqcn,rpg_min_rate=9,rate_to_set_on_first_cnp=8",
+                "rpg_min_rate of dcqcn is 9 Mb/s, above rate_to_set_on_first_cnp, which is 8 Mb/s: \
+                 lower rpg_min_rate or raise rate_to_set_on_first_cnp",
+            ),
+            (
+                "dcqcn,rate_to_set_on_first_cnp=8,rpg_max_rate=7",
+                "rate_to_set_on_first_cnp of dcqcn is 8 Mb/s, above rpg_max_rate, which is 7 Mb/s: \
+                 lower rate_to_set_on_first_cnp or raise rpg_max_rate",
+            ),
+            (
+                "swift,fs_min_cwnd=5000,fs_max_cwnd=4000",
+                "fs_min_cwnd of swift is 5000 1/1000 packets, above fs_max_cwnd, which is 4000 \
+                 1/1000 packets: lower fs_min_cwnd or raise fs_max_cwnd",
+            ),
+        ] {
+            assert_eq!(text.parse::<Algorithm>().expect_err(text).to_string(), said);
+        }
+        for text in ["dcqcn,rpg_max_rate=9,rpg_min_rate=9,rate_to_set_on_first_cnp=9", "dcqcn"] {
+            text.parse::<Algorithm>().expect(text);
+        }
+    }
+
+    #[test]
+    fn parameters_that_a_program_set_are_checked_too() {
+        let no_time = Algorithm::Dcqcn(Dcqcn { rpg_time_reset: 0, ..Dcqcn::default() });
+        let error = no_time.check().expect_err("a step needs time").to_string();
+        assert_eq!(error, "rpg_time_reset of dcqcn is \"0\", and must be 1 to 1000000 us");
+        let crossed =
+            Algorithm::Swift(Swift { fs_min_cwnd: 9, fs_max_cwnd: 8, ..Swift::default() });
+        assert!(matches!(crossed.check(), Err(ParamError::Contradiction { .. })));
+        for algorithm in [Algorithm::Dcqcn(Dcqcn::default()), Algorithm::Swift(Swift::default())] {
+            assert_eq!(algorithm.check(), Ok(()), "defaults are within their ranges");
         }
     }
 }

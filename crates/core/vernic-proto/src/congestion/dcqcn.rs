@@ -24,7 +24,7 @@ use vernic_wire::Kind;
 
 use super::aimd::Aimd;
 use super::pacer::{MEGABIT, Pacer, Rate};
-use super::params::params;
+use super::params::{ParamError, check_order, params};
 use super::{Acked, Congestion, Sent};
 use crate::time::Time;
 
@@ -69,8 +69,29 @@ params! {
     min_time_between_cnps: 50, 0..=1_000_000, "us";
 }
 
-/// The largest rate where no parameter says one: 400 Gb/s.
-const FASTEST: Rate = 400_000 * MEGABIT;
+/// The largest rate in Mb/s where no parameter says one: 400 Gb/s.
+const FASTEST: u32 = 400_000;
+
+impl Dcqcn {
+    /// The largest rate in Mb/s.
+    fn fastest(&self) -> u32 {
+        if self.rpg_max_rate == 0 { FASTEST } else { self.rpg_max_rate }
+    }
+
+    /// Refuses a smallest rate above the largest, and a first one that is not between them.
+    fn check_orders(&self) -> Result<(), ParamError> {
+        let of = ("dcqcn", "Mb/s");
+        let min = ("rpg_min_rate", self.rpg_min_rate);
+        let max = ("rpg_max_rate", self.fastest());
+        check_order(of, min, max)?;
+        if self.rate_to_set_on_first_cnp == 0 {
+            return Ok(());
+        }
+        let first = ("rate_to_set_on_first_cnp", self.rate_to_set_on_first_cnp);
+        check_order(of, min, first)?;
+        check_order(of, first, max)
+    }
+}
 
 /// Alpha is a fraction of this.
 const ONE: u64 = 1 << 20;
@@ -80,10 +101,6 @@ const MEASURED: u64 = 1_000_000;
 
 /// The round trip in nanoseconds that the paper's parameters are made for.
 const DATA_CENTRE: u64 = 55_000;
-
-/// First window in packets. Switches that mark begin with it long before their queue is full, and
-/// nothing is to be lost until the first notification has come.
-const INITIAL: u32 = 32;
 
 /// Steps that are made up for at one call: more take any rate to the largest.
 const MOST_STEPS: u64 = 1000;
@@ -149,7 +166,7 @@ impl ReactionPoint {
     pub(super) fn new(params: Dcqcn, limit: u32) -> Self {
         Self {
             params,
-            window: Aimd::starting_with(INITIAL, limit),
+            window: Aimd::new(limit),
             pacer: Pacer::new(u64::from(params.pacing_quantum) * 1000),
             meter: Meter { since: Time(0), bytes: 0, rate: 0 },
             alpha: u64::from(params.initial_alpha_value) * (ONE / 1024),
@@ -159,10 +176,7 @@ impl ReactionPoint {
     }
 
     fn max_rate(&self) -> Rate {
-        match self.params.rpg_max_rate {
-            0 => FASTEST,
-            megabits => u64::from(megabits) * MEGABIT,
-        }
+        u64::from(self.params.fastest()) * MEGABIT
     }
 
     fn min_rate(&self) -> Rate {

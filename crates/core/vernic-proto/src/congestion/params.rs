@@ -40,6 +40,37 @@ pub enum ParamError {
         /// Unit of the value.
         unit: &'static str,
     },
+    /// One value is above another that bounds it.
+    #[error(
+        "{lower} of {algorithm} is {lower_value} {unit}, above {upper}, which is {upper_value} {unit}: \
+         lower {lower} or raise {upper}"
+    )]
+    Contradiction {
+        /// The algorithm.
+        algorithm: &'static str,
+        /// The parameter that must be the smaller one.
+        lower: &'static str,
+        /// The value of that one.
+        lower_value: u32,
+        /// The parameter that bounds it.
+        upper: &'static str,
+        /// The bound: what the parameter says, or what its 0 stands for.
+        upper_value: u32,
+        /// Unit of both values.
+        unit: &'static str,
+    },
+}
+
+/// Refuses a parameter above one that bounds it, of an algorithm and a unit.
+pub(super) fn check_order(
+    (algorithm, unit): (&'static str, &'static str),
+    (lower, lower_value): (&'static str, u32),
+    (upper, upper_value): (&'static str, u32),
+) -> Result<(), ParamError> {
+    if lower_value <= upper_value {
+        return Ok(());
+    }
+    Err(ParamError::Contradiction { algorithm, lower, lower_value, upper, upper_value, unit })
 }
 
 /// One parameter of an algorithm.
@@ -113,6 +144,24 @@ macro_rules! params {
                         known: [$(stringify!($field)),+].join(", "),
                     }),
                 }
+            }
+
+            /// Checks each value against its range, and against the values that bound it.
+            ///
+            /// # Errors
+            /// The first value that is out of range, or else the first that contradicts another.
+            pub fn check(&self) -> Result<(), $crate::congestion::ParamError> {
+                $(if !($min..=$max).contains(&self.$field) {
+                    return Err($crate::congestion::ParamError::Value {
+                        algorithm: $algorithm,
+                        name: stringify!($field),
+                        value: self.$field.to_string(),
+                        min: $min,
+                        max: $max,
+                        unit: $unit,
+                    });
+                })+
+                self.check_orders()
             }
 
             /// The parameters that differ from their defaults, as a text sets them.

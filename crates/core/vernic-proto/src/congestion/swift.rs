@@ -9,13 +9,14 @@
 //! The target is what the path takes without queues, and `base_target`, `per_hop` for each of
 //! `hops`, and up to `fs_range` more for small windows, which many flows on one link have. The
 //! paper's targets include the path, for it knows its network; here the shortest round trip of the
-//! last seconds stands for it, unless `base_rtt` tells. The paper also splits the delay into that
-//! of the network and that of the peer's host. No field of RoCE tells these apart, so a slow peer
-//! counts as a long queue.
+//! last seconds stands for it, unless `base_rtt` tells. On a long path the target leaves half as
+//! much again, since its round trips vary without a queue. The paper also splits the delay into
+//! that of the network and that of the peer's host. No field of RoCE tells these apart, so a slow
+//! peer counts as a long queue.
 
 use vernic_wire::Kind;
 
-use super::params::params;
+use super::params::{ParamError, check_order, params};
 use super::shortest::Shortest;
 use super::{Acked, Congestion, Sent};
 use crate::time::Time;
@@ -49,6 +50,14 @@ params! {
     min_cwnd: 100, 1..=1_000_000, "1/1000 packets";
     /// Silences one after the other that lower the window to the smallest.
     retx_reset_threshold: 3, 1..=16, "timeouts";
+}
+
+impl Swift {
+    /// Refuses bounds of the target's growth that are the wrong way round.
+    fn check_orders(&self) -> Result<(), ParamError> {
+        let smallest = ("fs_min_cwnd", self.fs_min_cwnd);
+        check_order(("swift", "1/1000 packets"), smallest, ("fs_max_cwnd", self.fs_max_cwnd))
+    }
 }
 
 /// The window is counted in these parts of a packet.
@@ -102,7 +111,8 @@ impl DelayWindow {
             0 => self.shortest.nanos(),
             micros => u64::from(micros) * 1000,
         };
-        path.saturating_add(fixed * 1000 + self.scaled_by_flows())
+        let above = (fixed * 1000).max(path / 2);
+        path.saturating_add(above).saturating_add(self.scaled_by_flows())
     }
 
     /// What the window adds to the target: `fs_range` at `fs_min_cwnd`, nothing at `fs_max_cwnd`,
@@ -306,6 +316,15 @@ mod tests {
         let mut w = DelayWindow::new(params, 4096);
         w.shortest.on_round_trip(70 * US, Time(0));
         assert_eq!(w.target(), (8 + 50 + 1) * US);
+    }
+
+    #[test]
+    fn round_trips_of_a_long_path_may_vary() {
+        let mut w = DelayWindow::new(Swift { fs_range: 0, ..Swift::default() }, 4096);
+        w.shortest.on_round_trip(30_000 * US, Time(0));
+        assert_eq!(w.target(), 45_000 * US);
+        w.shortest.on_round_trip(1_000 * US, Time(1));
+        assert_eq!(w.target(), (1_000 + 1_000 + 1) * US);
     }
 
     #[test]
