@@ -162,6 +162,9 @@ pub trait Host {
     /// Delivers a completion of the receive queue.
     fn complete_recv(&mut self, completion: Completion);
 
+    /// A congestion notification packet leaves. By default nothing has to be done.
+    fn notification_sent(&mut self) {}
+
     /// Raises an asynchronous event of this queue pair.
     fn event(&mut self, event: QpEvent);
 

@@ -438,6 +438,25 @@ impl Qp {
         each!(&mut self.machine, m => m.ask_ack());
     }
 
+    /// Whether the peer has told which packets it keeps that came ahead of a gap. Only a peer that
+    /// keeps packets can do so.
+    #[inline]
+    pub fn peer_keeps(&self) -> bool {
+        each!(&self.machine, m => m.peer_keeps())
+    }
+
+    /// Whether requests ask the peer which packets it keeps.
+    #[inline]
+    pub fn asks_kept(&self) -> bool {
+        each!(&self.machine, m => m.asks_kept())
+    }
+
+    /// The peer keeps packets that come ahead of a gap: another queue pair of the same peer device
+    /// has shown it. Without this each queue pair finds out for itself, after losses.
+    pub fn assume_peer_keeps(&mut self) {
+        each!(&mut self.machine, m => m.assume_peer_keeps());
+    }
+
     /// As [`poll_request`](Self::poll_request), of the packets that repeat what was sent since the
     /// peer has been silent: what was not sent before stays where it is.
     pub fn poll_probe(
@@ -484,6 +503,7 @@ impl Qp {
     ) -> Option<Transmit> {
         let cx = cx!(self, now);
         let (len, failed) = if self.notification.is_due() {
+            host.notification_sent();
             (self.notification.poll(cx, buf), false)
         } else {
             each!(&mut self.machine, m => {

@@ -208,6 +208,14 @@ impl SendQueue {
     pub(crate) fn cursor_is_started(&self) -> bool {
         self.cursor < self.started
     }
+    /// Whether the number sent next is neither the first nor the last of the request at the cursor.
+    #[inline]
+    pub(crate) fn is_in_middle(&self) -> bool {
+        self.cursor < self.started && {
+            let entry = self.entry(self.cursor);
+            self.next > entry.first && self.next + 1 < entry.end()
+        }
+    }
     /// Whether the request at the cursor is the oldest one outstanding.
     pub(crate) fn cursor_is_head(&self) -> bool {
         self.cursor == self.head

@@ -231,6 +231,19 @@ pub(crate) trait Transport: fmt::Debug {
     /// The next packet of requests asks for an acknowledgement, where there are any.
     fn ask_ack(&mut self) {}
 
+    /// Whether the peer has told in a map what it keeps of that which comes ahead of a gap.
+    fn peer_keeps(&self) -> bool {
+        false
+    }
+
+    /// Whether requests ask the peer to tell what it keeps.
+    fn asks_kept(&self) -> bool {
+        false
+    }
+
+    /// The peer keeps what comes ahead of a gap, as is known from elsewhere.
+    fn assume_peer_keeps(&mut self) {}
+
     /// Whether a packet of which nothing says that the peer has sent it may be handled.
     fn is_credible(&self, _packet: &Packet<'_>) -> bool {
         true

@@ -262,6 +262,20 @@ impl Transport for Rc {
         self.requester.ask_ack();
     }
 
+    #[inline]
+    fn peer_keeps(&self) -> bool {
+        self.requester.was_told
+    }
+
+    #[inline]
+    fn asks_kept(&self) -> bool {
+        self.requester.asks_kept
+    }
+
+    fn assume_peer_keeps(&mut self) {
+        self.requester.ask_from_now_on();
+    }
+
     fn poll_request(
         &mut self,
         cx: &mut Cx<'_>,
@@ -273,6 +287,12 @@ impl Transport for Rc {
         }
         if let Some(len) = self.poll_repair(cx, host, buf) {
             return Ok(Some(Transmit { len, ah: None }));
+        }
+        let middle = self.requester.poll_middle(&mut self.sq, &mut self.window, cx, host, buf);
+        if middle.is_some() {
+            self.completer.on_sent(&mut parts!(self), cx);
+            self.requester.pace(&self.window, cx.now);
+            return Ok(middle);
         }
         let mut polled = self.requester.poll(&mut self.sq, &mut self.window, cx, host, buf);
         if polled.is_ok() {

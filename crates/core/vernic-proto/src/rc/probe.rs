@@ -97,6 +97,12 @@ impl Probe {
         self.needless = 0;
     }
 
+    /// Two round trips, in nanoseconds; 0 before the first.
+    #[inline]
+    pub(crate) fn two_round_trips(&self) -> u64 {
+        self.round_trip.map_or(0, |r| r.smoothed.max(r.latest).saturating_mul(2))
+    }
+
     /// The peer has answered a copy of what it had answered before. If that was a probe, answers
     /// take longer than the silence. They are not measured while probes are sent, for it is not
     /// known which copy they answer; so without this every packet would be probed from then on.

@@ -6,7 +6,8 @@
 //! ```
 //! A peer that keeps what comes ahead of a gap shows it when the requester goes back: it
 //! acknowledges what was not sent again. From then on requests ask for a [`KeptMap`] with each NAK
-//! ([`Bth::asks_kept`]). What a map leaves out before the newest kept packet is a *hole*: that
+//! ([`Bth::asks_kept`]), and so do those of other queue pairs to the same device once it has sent a
+//! map. What a map leaves out before the newest kept packet is a *hole*: that
 //! alone is sent again, while new packets go on. Peers that have not shown it, hardware and rxe
 //! among them, never see the question, and the requester goes back.
 //!
@@ -135,12 +136,14 @@ impl Repair {
         (self.needless, self.needed, self.is_needless) = (false, false, false);
     }
 
-    /// A packet that was sent once was answered after so many nanoseconds.
-    pub(crate) fn on_round_trip(&mut self, nanos: u64) {
+    /// A packet was answered after so many nanoseconds. If it was sent twice, the answer may be to
+    /// the second copy, for which half of that is left.
+    pub(crate) fn on_round_trip(&mut self, nanos: u64, is_doubtful: bool) {
+        let least = if is_doubtful { nanos / 2 } else { nanos };
         if self.smoothed == 0 {
-            (self.shortest, self.smoothed) = (nanos, nanos);
+            (self.shortest, self.smoothed) = (least, nanos);
         }
-        self.shortest = nanos.min(self.shortest + self.shortest / 32);
+        self.shortest = least.min(self.shortest + self.shortest / 32);
         self.smoothed = self.smoothed - self.smoothed / 8 + nanos / 8;
     }
 
@@ -414,10 +417,21 @@ mod tests {
     }
 
     #[test]
+    fn a_first_round_trip_that_may_be_of_a_second_copy_makes_no_loss_needless() {
+        for (is_doubtful, needless) in [(true, false), (false, true)] {
+            let mut repair = Repair::default();
+            // Lost, told after 10 ms, repeated then, and answered 10 ms later.
+            repair.on_round_trip(20 * MS, is_doubtful);
+            repair.on_gone_back(Time(10 * MS), Time(20 * MS));
+            assert_eq!((repair.take_needless(), repair.tolerance > 0), (needless, needless));
+        }
+    }
+
+    #[test]
     fn what_a_map_leaves_out_is_sent_again_once_and_does_not_fill_the_window() {
         let (sq, _) = sent();
         let (mut repair, reads) = (Repair::default(), Reads::default());
-        repair.on_round_trip(10 * MS);
+        repair.on_round_trip(10 * MS, false);
         assert!(repair.on_map(&sq, &reads, (sq.una(), &map([1, 2, 4])), Time(0)));
         assert_eq!(repair.judge(Time(0)), Verdict { lost: true, oldest: true });
         // Three are kept, and two lost.
@@ -434,7 +448,7 @@ mod tests {
     fn a_repeated_packet_is_lost_again_if_a_later_one_is_there_or_after_long_silence() {
         let (mut sq, _) = sent();
         let (mut repair, reads) = (Repair::default(), Reads::default());
-        repair.on_round_trip(10 * MS);
+        repair.on_round_trip(10 * MS, false);
         repair.on_map(&sq, &reads, (sq.una(), &map(1..100)), Time(0));
         assert_eq!(taken(&mut repair, &sq, Time(0)), [0]);
         send(&mut sq, 1);
@@ -451,7 +465,7 @@ mod tests {
     fn holes_that_close_by_themselves_are_given_the_time_that_they_took() {
         let (mut sq, una) = sent();
         let (mut repair, reads) = (Repair::default(), Reads::default());
-        repair.on_round_trip(40 * MS);
+        repair.on_round_trip(40 * MS, false);
         repair.on_map(&sq, &reads, (sq.una(), &map([1])), Time(0));
         assert_eq!(taken(&mut repair, &sq, Time(0)), [0]);
         // Too soon for the second copy.
@@ -474,7 +488,7 @@ mod tests {
     fn the_rest_of_a_read_is_awaited_while_it_comes_and_asked_for_if_it_has_a_gap() {
         let (mut sq, una) = sent();
         let mut repair = Repair::default();
-        repair.on_round_trip(10 * MS);
+        repair.on_round_trip(10 * MS, false);
         assert!(repair.on_missing((una, 8), Some(una + 8), Time(0)));
         assert_eq!(repair.judge(Time(0)), Verdict { lost: true, oldest: true });
         assert_eq!(repair.take(sq.high(), Time(0)), Some((una, 8)));

@@ -17,6 +17,7 @@ mod gone;
 mod limit;
 mod messages;
 mod migration;
+mod overtaken;
 mod patience;
 
 /// A device whose memory yields a counter and swallows responses.
@@ -312,21 +313,50 @@ fn sequence_nak_goes_back_to_the_missing_packet_once() {
 }
 
 #[test]
-fn the_last_packet_is_held_back_three_times_to_see_whether_the_peer_keeps_it() {
+fn some_packets_are_held_back_eight_times_to_see_whether_the_peer_keeps_them() {
     let mut s = Sender::new();
-    for first in [0, 3, 6] {
-        s.post(SendOp::Send, 3 * MTU);
+    // The last one, half of them, all but the missing one, and so on.
+    for (trial, sent) in [3, 2, 1, 3, 2, 1, 3, 2].into_iter().enumerate() {
+        let first = trial as u32 * 4;
+        s.post(SendOp::Send, 4 * MTU);
         s.drain();
         s.nak(first, NakCode::PSN_SEQUENCE);
-        assert_eq!(s.drain(), format!("RC_SEND_FIRST {first}; RC_SEND_MIDDLE {}!; ", first + 1));
-        s.ack(first + 1);
-        assert_eq!(s.drain(), format!("RC_SEND_LAST {}!; ", first + 2));
-        s.ack(first + 2);
+        let before = s.drain();
+        assert_eq!(before.matches(';').count(), sent, "{before}");
+        assert!(before.ends_with("!; "), "the last of them asks for an ACK: {before}");
+        s.ack(first + sent as u32 - 1);
+        assert_eq!(s.drain().matches(';').count(), 4 - sent);
+        s.ack(first + 3);
     }
-    s.post(SendOp::Send, 3 * MTU);
+    s.post(SendOp::Send, 4 * MTU);
     s.drain();
-    s.nak(9, NakCode::PSN_SEQUENCE);
-    check(&s.drain(), expect!["RC_SEND_FIRST 9; RC_SEND_MIDDLE 10; RC_SEND_LAST 11!;"]);
+    s.nak(32, NakCode::PSN_SEQUENCE);
+    assert_eq!(s.drain().matches(';').count(), 4);
+}
+
+#[test]
+fn a_trial_that_another_loss_ends_shows_nothing() {
+    let mut s = Sender::new();
+    s.post(SendOp::Send, 64 * MTU);
+    for missing in 0..16 {
+        s.drain();
+        s.nak(missing, NakCode::PSN_SEQUENCE);
+    }
+    let all = s.drain();
+    s.nak(16, NakCode::PSN_SEQUENCE);
+    assert!(all.matches(';').count() < s.drain().matches(';').count(), "sixteen times at most");
+}
+
+#[test]
+fn what_another_queue_pair_has_learnt_of_a_peer_need_not_be_learnt_again() {
+    let mut s = Sender::new();
+    assert!(!s.qp.asks_kept());
+    s.qp.assume_peer_keeps();
+    s.post(SendOp::Send, 4 * MTU);
+    s.drain();
+    s.nak(0, NakCode::PSN_SEQUENCE);
+    assert_eq!(s.drain().matches(';').count(), 4, "nothing is held back");
+    assert!(s.qp.asks_kept() && !s.qp.peer_keeps(), "an assumption is not passed on");
 }
 
 #[test]
@@ -408,9 +438,9 @@ fn lost_read_response_is_asked_for_from_where_it_is_missing() {
 fn long_read_is_asked_for_in_pieces_within_depth_and_window() {
     let mut s = Sender::new();
     s.post(read_at(0), 200 * MTU);
-    check(&s.drain(), expect!["RC_READ_REQUEST 0 [0x0+16384]; RC_READ_REQUEST 64 [0x4000+16384];"]);
-    for psn in 0..64 {
-        let position = Position::of(psn, 64);
+    check(&s.drain(), expect!["RC_READ_REQUEST 0 [0x0+4096]; RC_READ_REQUEST 16 [0x1000+4096];"]);
+    for psn in 0..16 {
+        let position = Position::of(psn, 16);
         assert_eq!(s.read_response(psn, position, 256), Disposition::Accepted);
     }
     assert!(!s.drain().is_empty());
@@ -419,16 +449,16 @@ fn long_read_is_asked_for_in_pieces_within_depth_and_window() {
 #[test]
 fn repeated_read_keeps_the_borders_of_its_pieces() {
     let mut s = Sender::new();
-    s.post(read_at(0), 128 * MTU);
+    s.post(read_at(0), 32 * MTU);
     s.drain();
     s.read_response(0, Position::First, 256);
     s.pass(AckTimeout::new(10).nanos().unwrap());
-    check(&s.drain(), expect!["RC_READ_REQUEST 1 [0x100+16128];"]);
-    for psn in 1..63 {
+    check(&s.drain(), expect!["RC_READ_REQUEST 1 [0x100+3840];"]);
+    for psn in 1..15 {
         s.read_response(psn, Position::Middle, 256);
     }
-    s.read_response(63, Position::Last, 256);
-    check(&s.drain(), expect!["RC_READ_REQUEST 64 [0x4000+16384];"]);
+    s.read_response(15, Position::Last, 256);
+    check(&s.drain(), expect!["RC_READ_REQUEST 16 [0x1000+4096];"]);
 }
 
 #[test]
@@ -520,7 +550,7 @@ fn credits_hold_sends_back_and_one_alone_probes() {
 #[test]
 fn pieces_of_a_read_count_as_messages_for_the_credits() {
     let mut s = Sender::new();
-    s.post(read_at(0), 128 * MTU);
+    s.post(read_at(0), 32 * MTU);
     s.post(SendOp::Send, 1);
     s.post(SendOp::Send, 1);
     let mut buf = [0; 4500];
@@ -528,14 +558,14 @@ fn pieces_of_a_read_count_as_messages_for_the_credits() {
         s.qp.poll_request(s.now, &mut s.host, &mut buf).unwrap();
     }
     let credits = Syndrome::ack(CreditCode::at_most(1));
-    for psn in 0..128 {
-        let opcode = response(Service::Rc, Kind::ReadResponse, Position::of(psn % 64, 64)).unwrap();
+    for psn in 0..32 {
+        let opcode = response(Service::Rc, Kind::ReadResponse, Position::of(psn % 16, 16)).unwrap();
         let mut headers = Headers::new(Bth::new(opcode, Qpn::new(0x11), Psn::new(psn)));
-        headers.aeth = Some(Aeth { syndrome: credits, msn: 1 + psn / 64 });
+        headers.aeth = Some(Aeth { syndrome: credits, msn: 1 + psn / 16 });
         s.answer(headers, &[7; 256]);
     }
     // Two messages received, one receive there: the first SEND is message 3, the second must wait.
-    check(&s.drain(), expect!["RC_SEND_ONLY 128!;"]);
+    check(&s.drain(), expect!["RC_SEND_ONLY 32!;"]);
 }
 
 #[test]
@@ -655,9 +685,9 @@ fn window_bounds_what_is_in_flight() {
     let mut s = Sender::new();
     s.post(SendOp::Send, 1000 * MTU);
     let sent = s.drain().matches(';').count();
-    assert_eq!(sent, 128);
+    assert_eq!(sent, 32);
     assert!(!s.qp.wants_transmit());
-    s.ack(63);
+    s.ack(15);
     assert!(s.qp.wants_transmit());
 }
 

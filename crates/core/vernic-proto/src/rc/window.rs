@@ -17,18 +17,32 @@ pub(crate) struct Window {
     timed: Option<u64>,
     /// Packets that may be in flight at most.
     limit: u32,
+    /// A round trip was timed.
+    has_timed: bool,
+    /// What is being timed was repeated: the answer may be to the second copy. So was what was
+    /// timed last.
+    is_doubtful: bool,
     /// What the controller was told.
     tally: Tally,
 }
 
 impl Window {
     pub(crate) fn new(controller: Controller, limit: u32) -> Self {
-        Self { controller, sample: None, timed: None, limit, tally: Tally::default() }
+        Self {
+            controller,
+            sample: None,
+            timed: None,
+            limit,
+            has_timed: false,
+            is_doubtful: false,
+            tally: Tally::default(),
+        }
     }
 
     pub(crate) fn reset(&mut self) {
         self.controller.reset();
         (self.sample, self.timed) = (None, None);
+        (self.has_timed, self.is_doubtful) = (false, false);
     }
 
     /// What the controller was told since the queue pair was created.
@@ -83,7 +97,7 @@ impl Window {
     #[inline]
     pub(crate) fn on_sent(&mut self, seq: u64, now: Time, sent: Sent) {
         if !sent.again && self.sample.is_none() {
-            self.sample = Some((seq, now));
+            (self.sample, self.is_doubtful) = (Some((seq, now)), false);
         }
         self.tally.sent(sent);
         self.controller.on_sent(now, sent);
@@ -103,6 +117,7 @@ impl Window {
         let timed = self.sample.filter(|(seq, _)| una > *seq).map(|(_, sent)| now.since(sent));
         if timed.is_some() {
             self.sample = None;
+            self.has_timed = true;
         }
         let mut acked = Acked { packets, limited, round_trip: timed };
         if timed.is_none() && self.timed.is_some() {
@@ -117,6 +132,7 @@ impl Window {
     /// this ends one that was timed.
     pub(crate) fn on_kept(&mut self, is_kept: impl Fn(u64) -> bool, now: Time) -> Option<u64> {
         let (_, sent) = self.sample.take_if(|(seq, _)| is_kept(*seq))?;
+        self.has_timed = true;
         self.timed = Some(now.since(sent));
         self.timed
     }
@@ -135,6 +151,7 @@ impl Window {
 
     /// Nothing got through for a whole timeout.
     pub(crate) fn on_silence(&mut self, now: Time) {
+        self.sample = None;
         self.tally.silent();
         self.controller.on_silence(now);
     }
@@ -155,11 +172,67 @@ impl Window {
 
     /// Packet `seq` alone is repeated.
     pub(crate) fn on_repeat_of(&mut self, seq: u64) {
-        self.sample.take_if(|(sample, _)| *sample == seq);
+        if self.has_timed {
+            self.sample.take_if(|(sample, _)| *sample == seq);
+        } else if self.sample.is_some_and(|(sample, _)| sample == seq) {
+            self.is_doubtful = true;
+        }
     }
 
-    /// A packet is repeated: its acknowledgement may belong to its first copy (Karn).
+    /// Packets are repeated: their acknowledgements may belong to their first copies (Karn). Before
+    /// a round trip was timed, even one that may be too long is better than none: without any, all
+    /// that is merely late is repeated, and nothing is ever timed.
     pub(crate) fn on_repeat(&mut self) {
+        if self.has_timed {
+            self.sample = None;
+        }
+        self.is_doubtful = true;
+    }
+
+    /// What is awaited may take long for other reasons than the path.
+    pub(crate) fn end_timing(&mut self) {
         self.sample = None;
+    }
+
+    /// Whether the round trip that was timed last may be of a second copy, and too long for that.
+    #[inline]
+    pub(crate) fn is_doubtful(&self) -> bool {
+        self.is_doubtful
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::congestion::Algorithm;
+
+    fn window() -> Window {
+        Window::new(Controller::new(Algorithm::Aimd, 4096), 4096)
+    }
+
+    fn send(window: &mut Window, seq: u64, at: u64) {
+        window.on_sent(seq, Time(at), Sent { packets: 1, bytes: 1024, again: false });
+    }
+
+    #[test]
+    fn repetitions_end_the_timing_of_a_round_trip_unless_it_is_the_first() {
+        let mut w = window();
+        send(&mut w, 0, 0);
+        w.on_repeat();
+        w.on_repeat_of(0);
+        assert_eq!(w.on_ack(1, 1, true, Time(3_000)), Some(3_000));
+        for repeat in [Window::on_repeat, |w: &mut Window| w.on_repeat_of(1)] {
+            send(&mut w, 1, 4_000);
+            repeat(&mut w);
+            assert_eq!(w.on_ack(1, 2, true, Time(5_000)), None);
+        }
+    }
+
+    #[test]
+    fn a_silence_before_the_first_round_trip_is_no_part_of_it() {
+        let mut w = window();
+        send(&mut w, 0, 0);
+        w.on_silence(Time(67_000_000));
+        assert_eq!(w.on_ack(1, 1, true, Time(68_000_000)), None);
     }
 }
