@@ -18,7 +18,8 @@ pub(crate) struct Arguments {
     #[arg(value_name = "NETDEV")]
     other: String,
     /// What the network does in each direction: loss=1% dup=0.1% corrupt=1e-6 reorder=1% delay=5ms
-    /// jitter=1ms rate=100m queue=100k ecn=50k seed=7
+    /// jitter=1ms rate=100m queue=100k ecn=50k seed=7 (rate in bits per second, queue and ecn in
+    /// bytes; k, m and g stand for 1000, 1000000 and 1000000000)
     #[arg(value_name = "NAME=VALUE")]
     words: Vec<String>,
 }
@@ -32,6 +33,12 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<()> {
     let stop = vernic_sys::termination().map_err(|error| Failure::new(error.to_string()))?;
     let mut relay = Relay::new([one, other], impairment).map_err(failed)?;
     complain(format_args!("{one} and {other} are connected; Ctrl-C ends it"));
+    for netdev in relay.without_carrier() {
+        complain(format_args!(
+            "{netdev} has no carrier: nothing passes until the other end of its cable is up (of veth: \
+             `ip link set PEER up`)"
+        ));
+    }
     let ended = relay.run(stop.as_fd()).map_err(failed);
     print(&text([one, other], &relay.report()))?;
     ended
@@ -47,6 +54,11 @@ fn text(names: [&str; 2], report: &Report) -> String {
         let problems = [
             (report.missed[at], "found the ring full: they came faster than they were taken"),
             (report.refused[at], "were dropped by the queue of the other netdev"),
+            (
+                report.without_checksums[at],
+                "came without their checksums, so that hosts drop them: switch off what leaves these to a network \
+                 card (`ethtool -K NETDEV tx off` at both hosts)",
+            ),
             (
                 report.too_long[at],
                 "were longer than the MTU: switch off what cuts frames behind the host \
@@ -91,6 +103,7 @@ mod tests {
         let report = Report {
             directions: [counts, Counts::default()],
             too_long: [0, 3],
+            without_checksums: [0, 19],
             missed: [42, 0],
             ..Report::default()
         };
@@ -104,6 +117,7 @@ mod tests {
                 "b to a: 0 frames came, 0 left"
             ]
         );
-        assert!(lines[3].starts_with("  3 frames were longer") && lines.len() == 4, "{text}");
+        assert!(lines[3].starts_with("  19 frames came without their checksums"), "{text}");
+        assert!(lines[4].starts_with("  3 frames were longer") && lines.len() == 5, "{text}");
     }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use vernic_io::fault::share;
+
 /// Longest delay and jitter.
 const MAX_DELAY: Duration = Duration::from_secs(10);
 /// Most bits per second: those of the fastest netdevs.
@@ -9,7 +11,7 @@ const MAX_RATE: u64 = 1_000_000_000_000;
 /// Least bits per second: a frame of 1,500 bytes takes 12 s at a thousand.
 const MIN_RATE: u64 = 1_000;
 /// Most bytes of a queue.
-const MAX_QUEUE: u64 = 1 << 30;
+const MAX_QUEUE: u64 = 1_000_000_000;
 
 /// What the network does to frames, in each direction alike.
 ///
@@ -89,9 +91,34 @@ pub enum ImpairmentError {
         /// What the value has to be.
         wanted: &'static str,
     },
-    /// Values that do not go together.
+    /// A value without another that it needs.
     #[error("{0}")]
-    Together(&'static str),
+    Alone(&'static str),
+    /// A threshold of marks that no queue ever has.
+    #[error(
+        "ecn={ecn_bytes} is not below queue={queue_bytes}{}, both in bytes: a full queue drops what \
+         comes before anything is marked. Lower ecn or raise queue",
+        if *is_default { ", which it is without a word" } else { "" }
+    )]
+    EcnAboveQueue {
+        /// Bytes from which on frames are marked.
+        ecn_bytes: u64,
+        /// Bytes that may wait.
+        queue_bytes: u64,
+        /// Nobody has said how many may wait.
+        is_default: bool,
+    },
+    /// A frame would come before it was sent.
+    #[error(
+        "jitter={jitter:?} is longer than delay={delay:?}, and no frame comes before it was sent: \
+         lower jitter or raise delay"
+    )]
+    JitterAboveDelay {
+        /// By how much a delay may be shorter.
+        jitter: Duration,
+        /// The delay.
+        delay: Duration,
+    },
 }
 
 impl Impairment {
@@ -111,19 +138,29 @@ impl Impairment {
             seen.push(name);
             read.set(name, value)?;
         }
-        if read.ecn_bytes.is_some() && read.rate_bits_per_s.is_none() {
-            let text = "ecn marks frames that wait for the line: give the line a rate (rate=100m)";
-            return Err(ImpairmentError::Together(text));
-        }
-        if seen.contains(&"queue") && read.rate_bits_per_s.is_none() {
-            let text = "queue is for frames that wait for the line: give it a rate (rate=100m)";
-            return Err(ImpairmentError::Together(text));
-        }
-        if read.jitter > read.delay {
-            let text = "jitter is no longer than delay, since no frame comes before it was sent";
-            return Err(ImpairmentError::Together(text));
-        }
+        read.check(seen.contains(&"queue"))?;
         Ok(read)
+    }
+
+    /// Checks that the values go together.
+    fn check(&self, has_queue: bool) -> Result<(), ImpairmentError> {
+        let &Self { ecn_bytes, rate_bits_per_s, queue_bytes, jitter, delay, .. } = self;
+        if ecn_bytes.is_some() && rate_bits_per_s.is_none() {
+            let text = "ecn marks frames that wait for the line: give the line a rate (rate=100m)";
+            return Err(ImpairmentError::Alone(text));
+        }
+        if has_queue && rate_bits_per_s.is_none() {
+            let text = "queue is for frames that wait for the line: give it a rate (rate=100m)";
+            return Err(ImpairmentError::Alone(text));
+        }
+        if let Some(ecn_bytes) = ecn_bytes.filter(|ecn| *ecn >= queue_bytes) {
+            let is_default = !has_queue;
+            return Err(ImpairmentError::EcnAboveQueue { ecn_bytes, queue_bytes, is_default });
+        }
+        if jitter > delay {
+            return Err(ImpairmentError::JitterAboveDelay { jitter, delay });
+        }
+        Ok(())
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), ImpairmentError> {
@@ -136,7 +173,7 @@ impl Impairment {
             || share(value).ok_or_else(|| bad("a share of the frames: 0 to 1, or 0% to 100%"));
         let time = || time(value).ok_or_else(|| bad("a time with us, ms or s, at most 10s"));
         let bytes =
-            || bytes(value).ok_or_else(|| bad("a number of bytes, with k or m, up to 1 GiB"));
+            || bytes(value).ok_or_else(|| bad("a number of bytes, at most 1g: 1k is 1000 bytes"));
         match name {
             "loss" => self.loss = share()?,
             "dup" => self.dup = share()?,
@@ -146,7 +183,7 @@ impl Impairment {
             "jitter" => self.jitter = time()?,
             "rate" => {
                 let rate = rate(value);
-                let wanted = "bits per second with k, m or g behind, from 1k to 1000g";
+                let wanted = "bits per second with k, m or g behind, from 1k to 1000g: 1k is 1000";
                 self.rate_bits_per_s = Some(rate.ok_or_else(|| bad(wanted))?);
             }
             "queue" => self.queue_bytes = bytes()?,
@@ -164,14 +201,6 @@ fn number(text: &str) -> Option<f64> {
     text.parse().ok().filter(|number: &f64| is_plain && number.is_finite())
 }
 
-fn share(text: &str) -> Option<f64> {
-    let share = match text.strip_suffix('%') {
-        Some(percent) => number(percent)? / 100.0,
-        None => text.parse().ok().filter(|share: &f64| share.is_finite())?,
-    };
-    (0.0..=1.0).contains(&share).then_some(share)
-}
-
 fn time(text: &str) -> Option<Duration> {
     // The longer names first: "ms" ends with "s" too.
     let units = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
@@ -181,25 +210,25 @@ fn time(text: &str) -> Option<Duration> {
     (seconds <= MAX_DELAY.as_secs_f64()).then(|| Duration::from_secs_f64(seconds))
 }
 
-/// Reads a whole number with a letter that multiplies it behind.
-fn scaled(text: &str, units: &[(char, u64)]) -> Option<u64> {
+/// Reads a whole number, perhaps with a letter behind that stands for thousands.
+fn scaled(text: &str) -> Option<u64> {
+    let units = [('k', 1e3), ('m', 1e6), ('g', 1e9)];
     let unit = units.iter().find(|(letter, _)| text.ends_with(*letter));
     let (digits, unit) = match unit {
         Some((_, unit)) => (&text[..text.len() - 1], *unit),
-        None => (text, 1),
+        None => (text, 1.0),
     };
-    let scaled = number(digits)? * unit as f64;
+    let scaled = number(digits)? * unit;
     // Beyond the range, the cast stops at the largest value, which every caller refuses.
     (scaled.fract() == 0.0).then_some(scaled as u64)
 }
 
 fn rate(text: &str) -> Option<u64> {
-    let units = [('k', 1_000), ('m', 1_000_000), ('g', 1_000_000_000)];
-    scaled(text, &units).filter(|rate| (MIN_RATE..=MAX_RATE).contains(rate))
+    scaled(text).filter(|rate| (MIN_RATE..=MAX_RATE).contains(rate))
 }
 
 fn bytes(text: &str) -> Option<u64> {
-    scaled(text, &[('k', 1_000), ('m', 1_000_000)]).filter(|bytes| *bytes <= MAX_QUEUE)
+    scaled(text).filter(|bytes| *bytes <= MAX_QUEUE)
 }
 
 #[cfg(test)]
@@ -243,7 +272,7 @@ mod tests {
             ("delay=5", "delay=5 is not a time with us, ms or s"),
             ("delay=11s", "at most 10s"),
             ("delay=-1ms", "a time"),
-            ("jitter=1ms", "no longer than delay"),
+            ("jitter=1ms", "jitter=1ms is longer than delay=0ns"),
             ("rate=10", "from 1k to 1000g"),
             ("rate=1001g", "bits per second"),
             ("rate=infg", "bits per second"),
@@ -257,6 +286,22 @@ mod tests {
         let twice = Impairment::parse(["loss=1%", "loss=1%"]).unwrap_err();
         assert_eq!(twice, ImpairmentError::Twice("loss".to_owned()));
         let large = Impairment::parse(["rate=1m", "queue=2000m"]).unwrap_err();
-        assert!(large.to_string().contains("1 GiB"), "{large}");
+        assert!(large.to_string().contains("at most 1g: 1k is 1000 bytes"), "{large}");
+        let most = Impairment::parse(["rate=1m", "queue=1g"]).unwrap();
+        assert_eq!(most.queue_bytes, 1_000_000_000, "letters are thousands");
+    }
+
+    #[test]
+    fn marks_that_begin_where_the_queue_is_full_are_refused_with_both_values() {
+        let refused = |words: &str| Impairment::parse(words.split(' ')).unwrap_err().to_string();
+        let error = refused("rate=1m queue=100k ecn=200k");
+        assert!(
+            error.starts_with("ecn=200000 is not below queue=100000, both in bytes"),
+            "{error}"
+        );
+        assert!(error.ends_with("Lower ecn or raise queue"), "{error}");
+        let error = refused("rate=1m ecn=1m");
+        assert!(error.contains("queue=1000000, which it is without a word,"), "{error}");
+        Impairment::parse(["rate=1m", "queue=100k", "ecn=99k"]).unwrap();
     }
 }

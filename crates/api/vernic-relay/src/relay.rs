@@ -41,6 +41,15 @@ pub enum RelayError {
     /// One netdev is named twice.
     #[error("{0:?} is both ends: a relay is between two netdevs")]
     Same(String),
+    /// A netdev is down, or went down.
+    #[error(
+        "{name} is down, so that no frame comes or leaves by it: `ip link set {name} up`, and start \
+         the relay again"
+    )]
+    Down {
+        /// The netdev.
+        name: String,
+    },
     /// A packet socket was not opened.
     #[error(
         "a packet socket on {name} was not opened: {source}. It takes CAP_NET_RAW: run as root, or \
@@ -79,10 +88,14 @@ pub enum RelayError {
 struct End {
     name: String,
     ifindex: u32,
+    /// Something was at the other end of its cable when the relay was made.
+    has_carrier: bool,
     /// The socket, which frames are sent by too.
     ring: FrameRing,
     /// Frames that were longer than this netdev's MTU, or than that of the one at the other end.
     too_long: u64,
+    /// Frames whose checksums were left to a network card, which is not on this path.
+    without_checksums: u64,
     /// Frames that the queue of the netdev at the other end dropped.
     refused: u64,
     /// Frames that found the ring full.
@@ -96,6 +109,8 @@ pub struct Report {
     pub directions: [Counts; 2],
     /// Frames of each that were longer than its MTU, or than that of the other netdev.
     pub too_long: [u64; 2],
+    /// Frames of each whose checksums were left to a network card: a host drops them.
+    pub without_checksums: [u64; 2],
     /// Frames of each that the queue of the other netdev dropped.
     pub refused: [u64; 2],
     /// Frames of each that found its ring full.
@@ -130,10 +145,15 @@ impl Relay {
             start: Instant::now(),
         })
     }
+    /// Returns the netdevs that had no carrier when the relay was made. Nothing passes until the
+    /// other ends of their cables are up.
+    pub fn without_carrier(&self) -> impl Iterator<Item = &str> {
+        self.ends.iter().filter(|end| !end.has_carrier).map(|end| end.name.as_str())
+    }
     /// Carries frames until `stop` is readable.
     ///
     /// # Errors
-    /// [`RelayError::Io`].
+    /// [`RelayError::Down`], [`RelayError::Io`].
     pub fn run(&mut self, stop: BorrowedFd<'_>) -> Result<(), RelayError> {
         let ended = self.carry(stop);
         let counted = self.ends.iter_mut().try_for_each(End::count_missed);
@@ -156,6 +176,7 @@ impl Relay {
         Report {
             directions: [*self.directions[0].counts(), *self.directions[1].counts()],
             too_long: [a.too_long, b.too_long],
+            without_checksums: [a.without_checksums, b.without_checksums],
             refused: [a.refused, b.refused],
             missed: [a.missed, b.missed],
         }
@@ -177,7 +198,10 @@ impl Relay {
                     end.too_long += 1;
                     direction.recycle(frame);
                 }
-                Some(_) => direction.handle(frame, now),
+                Some(taken) => {
+                    end.without_checksums += u64::from(!taken.has_checksums);
+                    direction.handle(frame, now);
+                }
             }
         }
     }
@@ -252,6 +276,11 @@ impl End {
             let (name, present) = (name.to_owned(), names.join(", "));
             return Err(RelayError::NoNetdev { name, present });
         };
+        let has = |flag: i32| interface.flags & flag as u32 != 0;
+        let (is_up, has_carrier) = (has(libc::IFF_UP), has(libc::IFF_RUNNING));
+        if !is_up {
+            return Err(RelayError::Down { name: name.to_owned() });
+        }
         let ring = ring_of(name)?;
         let fd = ring.as_fd();
         // A system that cannot leave them out (before Linux 4.20) brings them, and they are passed
@@ -260,9 +289,16 @@ impl End {
         let ifindex = interface.index;
         sys::bind_frames(fd, ifindex, ALL).map_err(failed)?;
         let name = name.to_owned();
-        Ok(Self { name, ifindex, ring, too_long: 0, refused: 0, missed: 0 })
+        let (too_long, without_checksums, refused, missed) = (0, 0, 0, 0);
+        Ok(Self { name, ifindex, has_carrier, ring, too_long, without_checksums, refused, missed })
     }
     fn io(&self, doing: &str, source: io::Error) -> RelayError {
+        // The system says the same of a netdev that there is no more.
+        let is_there =
+            || sys::interfaces().is_ok_and(|all| all.iter().any(|one| one.index == self.ifindex));
+        if source.raw_os_error() == Some(libc::ENETDOWN) && is_there() {
+            return RelayError::Down { name: self.name.clone() };
+        }
         RelayError::Io { doing: format!("{doing} {}", self.name), source }
     }
     /// Returns the error that the socket has.

@@ -241,7 +241,31 @@ fn a_netdev_that_goes_away_ends_the_relay() {
     let (mut relay, (ended, end)) = (relay_between(""), mpsc::channel());
     let (_stop, stopped) = UnixDatagram::pair().unwrap();
     thread::spawn(move || ended.send(relay.run(stopped.as_fd())));
-    ip("link set ra down");
+    ip("link delete ra");
     let error = end.recv_timeout(PATIENCE).unwrap().unwrap_err();
-    assert!(error.to_string().contains("receive by ra: Network is down"), "{error}");
+    // It is down for a moment before it is gone.
+    let is_down = matches!(&error, RelayError::Down { name } if name == "ra");
+    assert!(is_down || error.to_string().contains("receive by ra: Network is down"), "{error}");
+}
+
+#[test]
+fn a_netdev_that_is_down_is_named_with_what_brings_it_up() {
+    if !is_inside("a_netdev_that_is_down_is_named_with_what_brings_it_up") {
+        return;
+    }
+    lay_cables();
+    assert_eq!(relay_between("").without_carrier().count(), 0);
+    ip("link set rb down");
+    let down = Relay::new(["ra", "rb"], Impairment::default()).unwrap_err();
+    let text = down.to_string();
+    assert!(text.starts_with("rb is down") && text.contains("`ip link set rb up`"), "{text}");
+    ip("link set rb up");
+    // The other end of a cable is a matter of its host, which may set it up later.
+    ip("link set b0 down");
+    let mut relay = relay_between("");
+    assert_eq!(relay.without_carrier().collect::<Vec<_>>(), ["rb"]);
+    let (_stop, stopped) = UnixDatagram::pair().unwrap();
+    ip("link set ra down");
+    let ended = relay.run(stopped.as_fd()).unwrap_err();
+    assert!(matches!(&ended, RelayError::Down { name } if name == "ra"), "{ended}");
 }

@@ -10,7 +10,7 @@
 //! let config: FaultConfig = "loss=0.01,dup=0.001,reorder=0.01,delay_us=50,seed=7".parse()?;
 //! assert_eq!((config.loss, config.delay_us, config.seed), (0.01, 50, 7));
 //! let error = "loss=2".parse::<FaultConfig>().unwrap_err();
-//! assert_eq!(error.to_string(), "fault injection: loss=2 is not a probability from 0 to 1");
+//! assert!(error.to_string().ends_with("loss=2 is not a probability: 0 to 1, or 0% to 100%"));
 //! # Ok::<(), vernic_io::fault::FaultConfigError>(())
 //! ```
 //!
@@ -75,7 +75,7 @@ pub enum FaultConfigError {
     )]
     UnknownName(String),
     /// A probability out of range, or no number.
-    #[error("fault injection: {name}={value} is not a probability from 0 to 1")]
+    #[error("fault injection: {name}={value} is not a probability: 0 to 1, or 0% to 100%")]
     NotAProbability {
         /// The name of the probability.
         name: String,
@@ -100,7 +100,8 @@ pub enum FaultConfigError {
 impl FromStr for FaultConfig {
     type Err = FaultConfigError;
 
-    /// Reads `name=value` pairs, separated by commas. The empty text is no faults at all.
+    /// Reads `name=value` pairs, separated by commas; probabilities as [`share`] reads them. The
+    /// empty text is no faults at all.
     fn from_str(text: &str) -> Result<Self, FaultConfigError> {
         let mut config = Self::default();
         let mut seen: Vec<&str> = Vec::new();
@@ -127,9 +128,19 @@ impl FromStr for FaultConfig {
     }
 }
 
+/// Reads a part of a whole: `0.05`, or the same in percent, `5%`. `None` for any other text, and
+/// for what is not from 0 to 1.
+pub fn share(text: &str) -> Option<f64> {
+    let number = |digits: &str| digits.trim().parse::<f64>().ok();
+    let share = match text.strip_suffix('%') {
+        Some(percent) => number(percent)? / 100.0,
+        None => number(text)?,
+    };
+    (0.0..=1.0).contains(&share).then_some(share)
+}
+
 fn probability(name: &str, value: &str) -> Result<f64, FaultConfigError> {
-    let parsed = value.parse().ok().filter(|p| (0.0..=1.0).contains(p));
-    parsed.ok_or_else(|| FaultConfigError::NotAProbability {
+    share(value).ok_or_else(|| FaultConfigError::NotAProbability {
         name: name.to_owned(),
         value: value.to_owned(),
     })

@@ -101,6 +101,8 @@ pub struct RingFrame {
     pub kind: FrameKind,
     /// Whether the frame did not fit its slot, so that bytes are missing at its end.
     pub truncated: bool,
+    /// Whether checksums of its upper layers are in the frame, and not left to a network card.
+    pub has_checksums: bool,
 }
 
 /// A packet socket that receives into a ring.
@@ -205,7 +207,8 @@ impl FrameRing {
                 self.copy_out(start + BEFORE_TAG, rest);
             }
         }
-        RingFrame { kind: kind_of(kind), truncated: kept < len }
+        let has_checksums = status & libc::TP_STATUS_CSUMNOTREADY == 0;
+        RingFrame { kind: kind_of(kind), truncated: kept < len, has_checksums }
     }
 
     /// Copies bytes of the ring, from byte `at` of it on.
@@ -338,7 +341,8 @@ mod tests {
             let len = frame.len();
             put(&ring, number % ring.geometry.slots(), ARRIVED, (len, len, MAC), &frame);
             let taken = ring.take(&mut bytes).unwrap();
-            assert_eq!(taken, RingFrame { kind: FrameKind::Foreign, truncated: false });
+            let (kind, truncated) = (FrameKind::Foreign, false);
+            assert_eq!(taken, RingFrame { kind, truncated, has_checksums: true });
             assert_eq!(bytes, frame);
             assert_eq!(ring.take(&mut bytes), None, "the slot is given back");
         }

@@ -203,3 +203,13 @@ fn a_config_says_what_is_wrong_with_it() {
     let config: FaultConfig = " loss=0.5 , seed=9,".parse().unwrap();
     assert_eq!(config.to_string().parse(), Ok(config));
 }
+
+#[test]
+fn a_probability_may_be_a_part_or_a_percentage() {
+    let config: FaultConfig = "loss=5%,dup=0.1 %,reorder=100%,corrupt=1e-6".parse().unwrap();
+    let read = [config.loss, config.dup, config.reorder, config.corrupt];
+    assert_eq!(read, [0.05, 0.001, 1.0, 1e-6]);
+    for text in ["101%", "-1%", "%", "nan%", "5%%", "1.5", "", "inf"] {
+        assert_eq!(share(text), None, "{text}");
+    }
+}
