@@ -242,7 +242,7 @@ config! {
     capture_max_bytes: u64 = 1 << 30, "VERNIC_CAPTURE_MAX_BYTES", "0 to 2^63 bytes", bytes, show;
     /// Faults to inject into the packets that are sent, as
     /// `loss=0.01,dup=0.001,reorder=0.01,corrupt=0.001, delay_us=50,seed=7`; empty injects none.
-    fault: String = String::new(), "VERNIC_FAULT", "name=value, with commas between: loss, dup, reorder, corrupt from 0 to 1; delay_us; seed", fault, String::clone;
+    fault: String = String::new(), "VERNIC_FAULT", "name=value, with commas between: loss, dup, reorder, corrupt from 0 to 1, or 0% to 100%; delay_us; seed", fault, String::clone;
     /// Vendor id that the device reports (an OUI, IBTA 11.2.1.2). The default is an OUI without an
     /// owner.
     vendor_id: u32 = 0x02_76_6e, "VERNIC_VENDOR_ID", "1 to 0xffffff", vendor_id, show_hex;
@@ -572,6 +572,17 @@ impl Config {
         }
     }
 
+    /// Checks what a program may have set past the table. (`wrap_link` looks at the faults.)
+    pub(crate) fn check(&self) -> Result<(), ConfigError> {
+        self.congestion.check().map_err(|error| ConfigError::BadValue {
+            name: "congestion",
+            value: self.congestion.to_string(),
+            reason: error.to_string(),
+            allowed: None,
+            origin: Origin::Code.to_string(),
+        })
+    }
+
     fn apply(
         &mut self,
         index: usize,
@@ -648,7 +659,7 @@ mod tests {
         assert!(error.contains("1500") && error.contains("256, 512, 1024"), "{error}");
         assert!(config.set("offload", "maybe").is_err());
         for (wrong, right) in [
-            ("loss=2", "loss=2 is not a probability from 0 to 1"),
+            ("loss=2", "loss=2 is not a probability: 0 to 1, or 0% to 100%"),
             ("los=1", "known are loss, dup, reorder, corrupt, delay_us, seed"),
         ] {
             let error = config.set("fault", wrong).unwrap_err().to_string();

@@ -72,9 +72,11 @@ counted! {
     AckTimeout => ack_timeouts,
     PatientTimeout => patient_timeouts,
     TailProbe => tail_probes,
+    PacketRepeated => retransmitted_packets,
     PacketKept => packets_kept,
     KeptHandled => kept_packets_handled,
     Cnp => cnps_received,
+    CnpSent => cnps_sent,
     EcnMarked => ecn_marked_received,
     QpFailure => qp_failures,
     PacedTurn => paced_turns,
@@ -195,6 +197,8 @@ pub struct DeviceCounters {
     /// Tail-loss probes: no response came for some round trips, and the oldest and newest packet in
     /// flight were sent again.
     pub tail_probes: u64,
+    /// Packets of RC and XRC requests sent again by a link, those of probes included.
+    pub retransmitted_packets: u64,
     /// Packets that came ahead of a lost one and were kept, but for the first of them, which counts
     /// as a NAK. Those for which there was no room are counted as dropped (`drop_no_keep_room`).
     pub packets_kept: u64,
@@ -203,6 +207,8 @@ pub struct DeviceCounters {
     pub kept_packets_handled: u64,
     /// Congestion notification packets (CNPs) received.
     pub cnps_received: u64,
+    /// Congestion notification packets (CNPs) sent, because packets came with the ECN mark.
+    pub cnps_sent: u64,
     /// Packets received with the ECN mark "congestion experienced".
     pub ecn_marked_received: u64,
     /// Queue pairs that went to the error state because of a failure.
@@ -274,9 +280,11 @@ impl Default for DeviceCounters {
             ack_timeouts: 0,
             patient_timeouts: 0,
             tail_probes: 0,
+            retransmitted_packets: 0,
             packets_kept: 0,
             kept_packets_handled: 0,
             cnps_received: 0,
+            cnps_sent: 0,
             ecn_marked_received: 0,
             qp_failures: 0,
             refused_peers: 0,
@@ -316,9 +324,11 @@ impl DeviceCounters {
             ("ack_timeouts", self.ack_timeouts),
             ("patient_timeouts", self.patient_timeouts),
             ("tail_probes", self.tail_probes),
+            ("retransmitted_packets", self.retransmitted_packets),
             ("packets_kept", self.packets_kept),
             ("kept_packets_handled", self.kept_packets_handled),
             ("cnps_received", self.cnps_received),
+            ("cnps_sent", self.cnps_sent),
             ("ecn_marked_received", self.ecn_marked_received),
             ("qp_failures", self.qp_failures),
             ("refused_peers", self.refused_peers),

@@ -14,6 +14,7 @@ use vernic_io::host::SlotError;
 use vernic_io::netdev::{NetDevError, Unusable};
 use vernic_io::{LinkError, NoPath};
 use vernic_mem::{DeregisterError, RegisterError};
+use vernic_proto::congestion::ParamError;
 use vernic_wire::{Gid, Lid, Mtu, Qpn, Service, StaticRate};
 
 use crate::config::{ConfigError, PeerRefused};
@@ -219,6 +220,9 @@ pub enum CreateError {
     /// XRC domain.
     #[error("the shared receive queue belongs to an XRC domain: only XRC targets receive from it")]
     XrcSrq,
+    /// The congestion control's parameters are out of range, or contradict each other.
+    #[error("congestion control: {0}")]
+    Congestion(#[from] ParamError),
     /// Two objects of the call belong to different devices.
     #[error("{what} belongs to another device than its protection domain")]
     OtherDevice {

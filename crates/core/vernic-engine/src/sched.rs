@@ -220,6 +220,9 @@ impl Scheduler {
         let went_back = flight.counted() == 0 && machine.has_unacknowledged();
         let number = flight.window_or(|| window_of(path), machine.tally());
         let window = self.windows.of(number);
+        if !machine.asks_kept() && window.keeps(path) {
+            machine.assume_peer_keeps();
+        }
         let counted = flight.counted();
         let may = pass || went_back || window.is_alone(counted) || window.is_open();
         if may && !window.is_paced(now) {

@@ -64,6 +64,8 @@ fn sends_arrive_once_and_in_order_over_a_lossy_path() {
     }
     let (counters, link) = (t.a_qp.counters(), t.b.context.counters());
     assert!(counters.retransmitted_packets > 0, "{counters:?}");
+    let of_device = t.a.context.counters().retransmitted_packets;
+    assert_eq!(of_device, counters.retransmitted_packets);
     assert!(link.drops.iter().any(|d| d.0 == DropReason::Icrc && d.1 > 0), "{:?}", link.drops);
 }
 

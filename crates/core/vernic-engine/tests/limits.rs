@@ -324,3 +324,32 @@ fn a_device_is_in_as_many_groups_as_advertised_and_in_no_more() {
     qps[1].detach_mcast(group(0)).unwrap();
     qps[2].attach_mcast(group(limit)).unwrap();
 }
+
+#[test]
+fn parameters_of_congestion_control_that_make_no_sense_are_refused() {
+    use vernic_engine::congestion::{Algorithm, Dcqcn};
+    let crossed = Algorithm::Dcqcn(Dcqcn { rpg_max_rate: 1, rpg_min_rate: 10, ..Dcqcn::default() });
+    // A step after no time at all would be a division by zero.
+    let timeless = Algorithm::Dcqcn(Dcqcn { rpg_time_reset: 0, ..Dcqcn::default() });
+    let end = End::new();
+    for (algorithm, said) in [(crossed, "above rpg_max_rate"), (timeless, "must be 1 to 1000000")] {
+        let init = QpInit {
+            service: Service::Rc,
+            send_cq: end.cq.clone(),
+            recv_cq: end.cq.clone(),
+            srq: None,
+            cap: QpCap { max_send_wr: 1, ..QpCap::default() },
+            signal_all: false,
+            congestion: Some(algorithm),
+        };
+        let error = end.pd.create_qp(init).unwrap_err().to_string();
+        assert!(error.starts_with("congestion control: rpg_") && error.contains(said), "{error}");
+        let config = Config { congestion: algorithm, ..test_config() };
+        let error = Context::open(Some("lo"), config).unwrap_err().to_string();
+        assert!(error.contains("congestion") && error.contains(said), "{error}");
+    }
+    let mut config = test_config();
+    let text = "dcqcn,rpg_max_rate=1,rpg_min_rate=10";
+    let error = config.set("congestion", text).unwrap_err().to_string();
+    assert!(error.ends_with("lower rpg_min_rate or raise rpg_max_rate"), "{error}");
+}

@@ -4,6 +4,7 @@
 mod common;
 
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::os::fd::AsRawFd as _;
 use std::time::{Duration, Instant};
 
 use common::cm::*;
@@ -35,6 +36,16 @@ impl Stranger {
         let mut mad = [0; MAD_LEN];
         message.into().emit(7, &mut mad);
         self.send(&headers, &mad);
+    }
+
+    /// Has all that is sent from now on carry the mark CE, as a router with a long queue would.
+    fn mark(&self) {
+        let (fd, class) = (self.0.as_raw_fd(), 3_i32);
+        let (level, name, len) = (libc::IPPROTO_IP, libc::IP_TOS, size_of_val(&class));
+        // SAFETY: the value is an integer of that length, and lives as long as the call.
+        let set =
+            unsafe { libc::setsockopt(fd, level, name, (&raw const class).cast(), len as u32) };
+        assert_eq!(set, 0);
     }
 
     fn send(&self, headers: &Headers, payload: &[u8]) {
@@ -180,4 +191,30 @@ fn congestion_notifications_reach_the_queue_pair_that_they_name_and_are_counted(
     assert_eq!(qp.counters().cnps_received, 1);
     let drops = node.context.counters().drops;
     assert!(drops.contains(&(DropReason::Cnp, 2)), "{drops:?}");
+}
+
+#[test]
+fn a_mark_on_a_packet_of_uc_has_a_notification_sent() {
+    let mut config = test_config();
+    config.set("force_wire", "on").unwrap();
+    let end = End::with(config);
+    let qp = end.qp(Service::Uc);
+    let (nobody, psn) = (Qpn::new(qp.qpn().value() ^ 1), Psn::new(5));
+    connect_with_psn(&end, &qp, end.gid().1, nobody, Setup::default(), psn);
+    qp.post_recv(&[1, 2].map(|wr_id| RecvWr { wr_id, sges: &[] })).unwrap();
+    let packet = |psn| Headers::new(Bth::new(Opcode::UC_SEND_ONLY, qp.qpn(), psn));
+    let sent = || (qp.counters().cnps_sent, end.context.counters().cnps_sent);
+    let stranger = Stranger::new();
+    stranger.send(&packet(psn), &[]);
+    end.wait(1);
+    assert_eq!(sent(), (0, 0), "nothing is told of what has no mark");
+    stranger.mark();
+    stranger.send(&packet(Psn::new(6)), &[]);
+    end.wait(1);
+    let start = Instant::now();
+    while sent() != (1, 1) {
+        assert!(start.elapsed() < PATIENCE, "{}", end.context.counters());
+        end.context.progress();
+    }
+    assert_eq!(end.context.counters().ecn_marked_received, 1);
 }

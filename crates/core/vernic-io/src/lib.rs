@@ -86,7 +86,9 @@ pub use port_probe::PortProbe;
 pub use roce_v1::may_use_roce_v1;
 pub use status::StatusSocket;
 pub use udp::{UdpConfig, UdpLink};
-pub use vernic_sys::{Gate, Origin, ask_for_short_slices, has_foreign_rights, random};
+pub use vernic_sys::{
+    Gate, Origin, ask_for_exact_timeouts, ask_for_short_slices, has_foreign_rights, random,
+};
 pub use wait::{Sleeper, Waker, Woken, bell, raise};
 
 /// The UDP destination port of RoCEv2 (IANA name `roce`; IBTA annex A17.9.2).

@@ -8,6 +8,7 @@ use super::plan::{self, Direct, TURN_BYTES, TURN_PACKETS, TurnPart};
 use super::sinks::{PacketSink, Room, Sinks};
 use super::to_ring::{backpressured, write_to_ring};
 use super::unreliable;
+use crate::counters::Counted;
 use crate::qp::direct;
 use crate::qp::host::QpHost;
 use crate::sched::TurnResult;
@@ -18,14 +19,20 @@ pub(super) fn run(
     machine: &mut Qp,
     host: &mut QpHost<'_>,
     sinks: &mut Sinks<'_>,
-    (parts, requests): (&[TurnPart], usize),
+    (mut parts, requests): (&[TurnPart], usize),
     now: Time,
 ) -> TurnResult {
+    let (mut did, mut switches) = (TurnResult::Nothing, false);
     if chooses_by_request(machine) {
-        return unreliable::run(machine, host, sinks, now);
+        did = unreliable::run(machine, host, sinks, now);
+        if !machine.wants_responses() {
+            return did;
+        }
+        // A congestion notification of UC: the one response that such a service has.
+        parts = &[TurnPart::Responses];
+    } else {
+        switches = self::switches(machine, host, sinks);
     }
-    let switches = switches(machine, host, sinks);
-    let mut did = TurnResult::Nothing;
     for &part in parts {
         if parts.len() > 1 && !is_wanted(part, machine) {
             continue;
@@ -95,10 +102,14 @@ fn along_route(
         machine.set_messages(false);
     }
     let lane = host.side.peer.path().map_or(0, |path| path.lane());
-    match sinks.tx.of(lane) {
-        Some(batch) => write((part, most), machine, host, batch, now),
-        None => TurnResult::Backpressured,
+    let Some(batch) = sinks.tx.of(lane) else { return TurnResult::Backpressured };
+    let before = machine.counters().retransmitted_packets;
+    let did = write((part, most), machine, host, batch, now);
+    let repeated = machine.counters().retransmitted_packets - before;
+    if repeated != 0 {
+        host.engine.counts().add(Counted::PacketRepeated, repeated);
     }
+    did
 }
 
 /// Writes the packets of one part of a turn along a route, `most` at most.

@@ -215,7 +215,7 @@ mod tests {
     use super::*;
     use vernic_proto::{AttrMask, QpAttr, QpState};
 
-    use crate::testing::{post_sends, post_writes, rc_pair, without_background};
+    use crate::testing::{post_sends, post_writes, rc_pair};
     use crate::{Config, Context, EMPTY_WC, Route};
 
     fn gathered(context: &Context) -> usize {
@@ -233,7 +233,11 @@ mod tests {
     #[test]
     fn posts_behind_many_others_gather_while_the_background_thread_looks_soon() {
         const POSTS: usize = 128;
-        let context = without_background();
+        let mut config = Config::default();
+        // No congestion window, which would hold some of the posts back.
+        config.set("congestion", "none").unwrap();
+        let context = Context::open(Some("lo"), config).unwrap();
+        context.stop_background();
         let cq = context.create_cq(4096, None).unwrap();
         let [qp, _peer] = rc_pair(&context, &cq, POSTS as u32);
         let engine = context.engine();

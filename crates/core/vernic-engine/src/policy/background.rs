@@ -5,11 +5,13 @@
 //!                        enough calls                      no calls any more
 //!   Judge ------------------------------> BackOff ----------------------------------.
 //!     ^ \                                  | not armed                              |
-//!     |  `--> Poll: found, taken: again    v                                        |
+//!     |  `--> Poll: found: again           v                                        |
 //!     |         | nothing            Pause or, if a thread rests, Count             |
 //!     |         v                          |                                        |
 //!     `------ Watch <----------------------+----------------------------------------'
 //! ```
+//!
+//! A poll that finds the lane taken is followed by a rest, and then the thread judges again.
 //!
 //! - *Backing off*, while application threads poll the device: the thread sleeps for the take-over
 //!   time again and again, and only checks whether they still poll. To wake the thread for each
@@ -59,13 +61,12 @@ pub(crate) enum Next {
     /// Sleeps until a descriptor is readable, until another thread wakes it, or until the time that
     /// the last poll planned: [`Event::Slept`].
     Watch,
-    /// Yields its core, and then does [`Poll`](Self::Poll).
-    OfferCore,
     /// Sleeps for [`rest_nanos`](Table::rest_nanos), and then does
     /// [`ServeOthers`](Self::ServeOthers).
     Rest,
     /// Serves local peers and, now and then, requests for the status and warnings. Otherwise this
-    /// is done after a sleep, but the thread has not slept. Then does [`Judge`](Self::Judge).
+    /// is done after a sleep on the descriptors, which the thread has not had. Then does
+    /// [`Judge`](Self::Judge).
     ServeOthers,
 }
 
@@ -105,9 +106,8 @@ pub(crate) struct Background {
     was_away: bool,
     /// The number of rounds for which the thread still watches even if application threads call.
     ignores_callers: u32,
-    /// The number of polls in this round. `taken` is the number of those that found the lane taken.
+    /// The number of polls in this round.
     polls: u32,
-    taken: u32,
 }
 
 impl Background {
@@ -121,7 +121,6 @@ impl Background {
             was_away: false,
             ignores_callers: 0,
             polls: 0,
-            taken: 0,
         }
     }
 
@@ -166,16 +165,13 @@ impl Background {
                     () => Next::ServeOthers,
                 }
             }
+            // The holder moves packets, and is done in some microseconds, if it runs. On a shared
+            // core it may be this thread's sudden turn that keeps it from running. A thread that
+            // sleeps mostly has the core back when it wakes. One that yields has given away its
+            // slice, and waits for the scheduler's next tick if the other computes.
             Event::Taken => {
                 self.was_away = false;
-                self.polls += 1;
-                self.taken += 1;
-                // The holder moves packets, and is done in some microseconds, if it runs.
-                match () {
-                    () if self.polls < table.polls_per_round => Next::OfferCore,
-                    () if self.taken < table.polls_per_round => Next::ServeOthers,
-                    () => Next::Rest,
-                }
+                Next::Rest
             }
         }
     }
@@ -186,7 +182,7 @@ impl Background {
         let made = calls.wrapping_sub(self.calls_seen);
         self.calls_seen = calls;
         self.called = made != 0;
-        (self.polls, self.taken) = (0, 0);
+        self.polls = 0;
         if self.ignores_callers != 0 {
             self.ignores_callers -= 1;
             return Next::Poll;

@@ -618,10 +618,6 @@ impl Machine {
                 cells.forget_plan();
                 Event::Slept
             }
-            Next::OfferCore => {
-                *next = Next::Poll;
-                return Step::Yield;
-            }
             Next::Rest => {
                 *next = Next::ServeOthers;
                 return Step::Sleep { until: now + self.table.rest_nanos, wakes: false };

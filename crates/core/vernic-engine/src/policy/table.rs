@@ -44,8 +44,8 @@ table! {
     /// of the lane, or a thread that waits for the lane, then has no core. It may be of a lower
     /// priority, and would not get the core that is yielded.
     polls_per_rest: u32 = 1024,
-    /// How long the polling thread then sleeps: enough for the few microseconds that a thread keeps
-    /// the lane.
+    /// How long the polling thread then sleeps, and the background thread each time that it finds
+    /// the lane taken: enough for the few microseconds that a thread keeps the lane.
     rest_nanos: u64 = 20_000,
     /// The number of polls that found completions in the ring, and so moved no packets, after which
     /// one poll moves packets all the same. So an application whose polls always find completions
@@ -84,8 +84,8 @@ table! {
     count_nanos: u64 = 50_000,
     /// The number of calls in that time from which on another application thread is taken to poll.
     count_calls: u64 = 2,
-    /// The number of polls in a row that left work to do, or found the lane taken, before the
-    /// thread judges again whether application threads make progress.
+    /// The number of polls in a row that left work to do before the thread judges again whether
+    /// application threads make progress.
     polls_per_round: u32 = 16,
     /// The interval at which the thread answers requests for the status and gives warnings while it
     /// does not sleep.

@@ -114,6 +114,9 @@ impl Background {
         if let Err(error) = vernic_io::ask_for_short_slices() {
             tracing::debug!(%error, "no short slices of the processor for the background thread");
         }
+        if let Err(error) = vernic_io::ask_for_exact_timeouts() {
+            tracing::debug!(%error, "no exact timeouts for the background thread");
+        }
         let mut next = Next::Judge;
         while !self.engine.is_stopped() {
             next = self.carry_out(next);
@@ -148,10 +151,6 @@ impl Background {
             Next::Watch => {
                 self.sleep();
                 Event::Slept
-            }
-            Next::OfferCore => {
-                std::thread::yield_now();
-                return Next::Poll;
             }
             Next::Rest => {
                 sleep_briefly();

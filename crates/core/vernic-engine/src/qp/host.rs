@@ -352,6 +352,11 @@ impl Host for QpHost<'_> {
         self.side.note_completion(fits);
     }
 
+    #[cold]
+    fn notification_sent(&mut self) {
+        self.engine.counts().note(Counted::CnpSent);
+    }
+
     fn event(&mut self, event: QpEvent) {
         self.engine
             .events()

@@ -9,8 +9,9 @@ use vernic_proto::Time;
 use vernic_proto::congestion::{Acked, Congestion, Sent, Shortest};
 use vernic_wire::Kind;
 
-/// The first window in packets: twice that of a queue pair that is alone.
-pub(super) const INITIAL: u32 = 64;
+/// The first window in packets: that of a queue pair that is alone. With twice as many, sixteen
+/// queue pairs lost up to 1.7 % of their packets in a queue of 100 kB.
+pub(super) const INITIAL: u32 = 32;
 /// The size below which loss does not press a window, in packets. Sixteen queue pairs over a link
 /// of 100 Mb/s with a queue of 100 kB lost a sixth of their packets with a least window of a full
 /// GSO run.
@@ -24,6 +25,9 @@ const LONG_NANOS: u64 = 2_000_000;
 /// proves to be a change of the order. A queue of an ordinary link that is full may look like that,
 /// too, and is shorter.
 const DOUBLING_NANOS: u64 = 9_500_000;
+/// How many round trips in a row show that a queue has begun on a path as long as that: where the
+/// order of packets may change, single ones are longer than others.
+const SIGNS: u32 = 4;
 /// A round trip that is so much longer than twice the shortest means that a queue builds up, where
 /// a larger window would only lengthen the queue. In nanoseconds: more than a thread of the peer
 /// takes to run.
@@ -59,6 +63,8 @@ pub(super) struct DestinationAimd {
     starting: bool,
     shortest: Shortest,
     latest: u64,
+    /// Round trips one after the other that showed the beginning of a queue.
+    signs: u32,
 }
 
 impl DestinationAimd {
@@ -72,21 +78,22 @@ impl DestinationAimd {
             starting: true,
             shortest: Shortest::new(),
             latest: 0,
+            signs: 0,
         }
     }
 
     fn on_round_trip(&mut self, now: Time, nanos: u64) {
         self.latest = nanos;
         self.shortest.on_round_trip(nanos, now);
+        let shortest = self.shortest.nanos();
+        let limit = shortest.saturating_add(shortest / 2).saturating_add(QUEUE_NANOS / 2);
+        self.signs = if nanos > limit { self.signs.saturating_add(1) } else { 0 };
     }
 
     /// Whether doubling is to end: earlier than a queue ends growth, since what leaves meanwhile
-    /// lengthens the queue twice as much. Where the order of packets may change, round trips
-    /// differ, and that is no queue.
+    /// lengthens the queue twice as much.
     fn has_begun_queue(&self) -> bool {
-        let shortest = self.shortest.nanos();
-        let limit = shortest.saturating_add(shortest / 2).saturating_add(QUEUE_NANOS / 2);
-        self.latest > limit && shortest < DOUBLING_NANOS
+        self.signs >= if self.shortest.nanos() < DOUBLING_NANOS { 1 } else { SIGNS }
     }
 
     fn has_queue(&self) -> bool {
@@ -211,9 +218,12 @@ mod tests {
     }
     use Event::{Acked as Ack, Contended, Lost, Marked, Needless, Notified, Silent, Took};
 
+    /// The window before the events.
+    const START: u32 = 64;
+
     /// Returns the window after each of the events.
     fn windows(events: &[Event]) -> Vec<u32> {
-        let mut aimd = DestinationAimd::new();
+        let mut aimd = DestinationAimd { size: START, ..DestinationAimd::new() };
         let mut limited = false;
         let mut after = |event: &Event| {
             match *event {
@@ -244,10 +254,10 @@ mod tests {
         // The first loss takes the window from 64 to 46 packets.
         let eight = GROWTH_WINDOWS * 46;
         let table: &[(&str, &[Event], &[u32])] = &[
-            ("nobody waits", &[Ack(10 * INITIAL), Lost(5), Silent(2_000_000)], &[64; 3]),
+            ("nobody waits", &[Ack(10 * START), Lost(5), Silent(2_000_000)], &[64; 3]),
             (
                 "it doubles at first",
-                &[Contended(true), Ack(INITIAL - 1), Ack(1), Ack(128)],
+                &[Contended(true), Ack(START - 1), Ack(1), Ack(128)],
                 &[64, 64, 128, 256],
             ),
             (
@@ -280,7 +290,7 @@ mod tests {
             ),
             (
                 "loss without a queue on a long path",
-                &[Contended(true), Ack(INITIAL), Took(LONG_NANOS), Lost(5), Lost(2_000_005)],
+                &[Contended(true), Ack(START), Took(LONG_NANOS), Lost(5), Lost(2_000_005)],
                 &[64, 128, 128, 92, 65],
             ),
             (
@@ -307,7 +317,7 @@ mod tests {
             ),
             (
                 "the same on a long path: it goes on doubling",
-                &[Contended(true), Took(DOUBLING_NANOS), Ack(INITIAL), Lost(5), Needless, Ack(128)],
+                &[Contended(true), Took(DOUBLING_NANOS), Ack(START), Lost(5), Needless, Ack(128)],
                 &[64, 64, 128, 92, 128, 256],
             ),
             (
@@ -331,12 +341,41 @@ mod tests {
                     Contended(true),
                     Took(100_000),
                     Took(2_200_001),
-                    Ack(INITIAL),
+                    Ack(START),
                     Took(90_000),
-                    Ack(INITIAL),
-                    Ack(7 * INITIAL),
+                    Ack(START),
+                    Ack(7 * START),
                 ],
                 &[64, 64, 64, 64, 64, 64, 72],
+            ),
+            (
+                "a queue that has begun ends doubling alone",
+                &[
+                    Contended(true),
+                    Took(1_000_000),
+                    Took(2_500_000),
+                    Ack(START),
+                    Took(2_500_001),
+                    Ack(128),
+                    Ack(6 * 128),
+                    Ack(128),
+                ],
+                &[64, 64, 64, 128, 128, 128, 128, 144],
+            ),
+            (
+                "the same on a long path, where round trips differ",
+                &[
+                    Contended(true),
+                    Took(10_000_000),
+                    Took(21_000_000),
+                    Took(21_000_000),
+                    Took(21_000_000),
+                    Ack(START),
+                    Took(21_000_000),
+                    Ack(128),
+                    Ack(128),
+                ],
+                &[64, 64, 64, 64, 64, 128, 128, 128, 144],
             ),
         ];
         for (name, events, expected) in table {

@@ -14,7 +14,7 @@ use crate::{AddressVector, Config, Context, Cq, Dest, EMPTY_WC, Payload, Qp, QpC
 /// The number of connected pairs of queue pairs. `DEPTH` is the number of requests that each queue
 /// pair may have outstanding: as many as one turn sends at first.
 const PAIRS: usize = 100;
-const DEPTH: u32 = 8;
+const DEPTH: u32 = 4;
 /// The packets that may be in flight to one destination at first.
 const INITIAL: u64 = destination_aimd::INITIAL as u64;
 
@@ -48,6 +48,27 @@ fn many_queue_pairs_have_no_more_in_flight_together_than_their_budget() {
         left -= cq.poll(&mut [EMPTY_WC; 64]).unwrap();
     }
     assert_eq!(totals(&context), (0, 0));
+}
+
+#[test]
+fn what_one_queue_pair_learns_of_its_peer_those_that_wait_beside_it_know() {
+    let context = without_background();
+    let cq = context.create_cq(8192, None).unwrap();
+    let qps = pairs(&context, &cq);
+    let keeps = |qp: &&Arc<Qp>| {
+        lock(&qp.inner().core).machine.packets().is_some_and(|machine| machine.asks_kept())
+    };
+    post(&qps);
+    assert_eq!(qps.iter().filter(keeps).count(), 0);
+    let path = *lock(&qps[0].inner().core).side.peer.path().unwrap();
+    context.engine().with_lane(|lane| lane.sched().windows.learn(&path));
+    let mut left = qps.len() * DEPTH as usize;
+    while left != 0 {
+        left -= cq.poll(&mut [EMPTY_WC; 64]).unwrap();
+    }
+    // Those whose first turn came before it had an answer had not waited.
+    let know = qps.iter().filter(keeps).count();
+    assert!(know > PAIRS, "{know}");
 }
 
 #[test]

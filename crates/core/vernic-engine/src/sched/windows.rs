@@ -66,8 +66,17 @@ pub(super) struct Windows {
 #[derive(Debug)]
 pub(super) struct Window {
     control: Control,
+    /// The newest destination that has told which packets it keeps ahead of a gap.
+    keeps: Option<Destination>,
     in_flight: u64,
     waiting: List,
+}
+
+/// What a window is of, unless several share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Destination {
+    address: u128,
+    door: u16,
 }
 
 impl Windows {
@@ -131,6 +140,15 @@ impl Windows {
         window.in_flight = window.in_flight - before + in_flight;
         let limited = !window.waiting.is_empty();
         window.control.tell(heard, tally, limited, now);
+        if machine.peer_keeps() {
+            window.keeps = side.peer.path().and_then(Destination::of);
+        }
+    }
+
+    /// The destination of a path keeps packets ahead of a gap.
+    #[cfg(test)]
+    pub(super) fn learn(&mut self, path: &TxPath) {
+        self.of(window_of(path)).keeps = Destination::of(path);
     }
 
     /// Forgets the `counted` packets in flight of a queue pair that is gone.
@@ -180,7 +198,7 @@ impl Windows {
 
 impl Window {
     const fn new() -> Self {
-        Self { control: Control::new(), in_flight: 0, waiting: List::EMPTY }
+        Self { control: Control::new(), keeps: None, in_flight: 0, waiting: List::EMPTY }
     }
 
     #[inline]
@@ -220,6 +238,11 @@ impl Window {
         self.control.opens_at(now).is_some()
     }
 
+    /// Whether the destination of a path keeps packets ahead of a gap, as far as is known.
+    pub(super) fn keeps(&self, path: &TxPath) -> bool {
+        self.keeps.is_some() && self.keeps == Destination::of(path)
+    }
+
     fn tell_contention(&mut self) {
         self.control.on_contention(!self.waiting.is_empty());
     }
@@ -243,6 +266,14 @@ impl Window {
     }
 }
 
+impl Destination {
+    /// `None` where the path has no address: without GRH an InfiniBand path names a LID.
+    fn of(path: &TxPath) -> Option<Self> {
+        let (_, address) = path.gid_bits();
+        (address != 0).then(|| Self { address, door: path.door() })
+    }
+}
+
 /// Returns how many packets of a machine wait for an acknowledgement.
 #[inline]
 fn in_flight(machine: &Qp) -> u64 {
@@ -259,4 +290,48 @@ pub(super) fn window_of(path: &TxPath) -> u8 {
     let mixed = (address as u64 ^ (address >> 64) as u64 ^ u64::from(path.door()) << 32)
         .wrapping_mul(0x9E37_79B9_7F4A_7C15);
     (mixed >> 56) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use vernic_proto::congestion::{Acked, Sent};
+
+    use super::*;
+
+    /// A window of so many packets.
+    #[derive(Debug)]
+    struct Fixed(u32);
+
+    impl Congestion for Fixed {
+        fn reset(&mut self) {}
+        fn on_sent(&mut self, _: Time, _: Sent) {}
+        fn on_ack(&mut self, _: Time, _: Acked) {}
+        fn on_loss(&mut self, _: Time) {}
+        fn on_mark(&mut self, _: Time, _: vernic_wire::Kind) {}
+        fn on_cnp(&mut self, _: Time) {}
+        fn on_silence(&mut self, _: Time) {}
+        fn window(&self) -> u32 {
+            self.0
+        }
+        fn not_before(&self) -> Option<Time> {
+            None
+        }
+    }
+
+    #[test]
+    fn turns_are_parts_of_the_window_and_short_where_it_has_no_room() {
+        for (size, in_flight, counted, expected) in [
+            (1024, 10, 10, u32::MAX),
+            (1024, 10, 0, 128),
+            (1024, 1023, 0, 128),
+            (1024, 1024, 0, 8),
+            (1024, 5000, 40, 8),
+            (24, 24, 0, 3),
+            (4, 0, 1, 1),
+        ] {
+            let control = Control::Owners(Box::new(Fixed(size)));
+            let window = Window { control, in_flight, ..Window::new() };
+            assert_eq!(window.share(counted), expected, "{counted} of {in_flight} in {size}");
+        }
+    }
 }

@@ -94,6 +94,7 @@ impl Context {
         factory: &dyn LinkFactory,
         config: Config,
     ) -> Result<Arc<Self>, OpenError> {
+        config.check()?;
         check_mtus(&info, &config)?;
         check_roce_version(&info, &config)?;
         let mut wire = Wire::new(&info, factory, &config, Box::new(Packets::new()))?;

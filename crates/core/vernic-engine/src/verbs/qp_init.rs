@@ -61,7 +61,8 @@ pub(crate) fn qp_type_of(service: Service) -> Result<QpType, CreateError> {
     }
 }
 
-/// Checks the sizes against the limits, and that all objects are of one device.
+/// Checks the sizes against the limits, the congestion control, and that all objects are of one
+/// device.
 pub(crate) fn check(init: &Parts) -> Result<(), CreateError> {
     if init.srq.as_ref().is_some_and(|srq| srq.number().is_some()) {
         return Err(CreateError::XrcSrq);
@@ -72,6 +73,9 @@ pub(crate) fn check(init: &Parts) -> Result<(), CreateError> {
     check_limit("max_send_sge", cap.max_send_sge, 0, MAX_SGE)?;
     check_limit("max_recv_sge", cap.max_recv_sge, 0, MAX_SGE)?;
     check_limit("max_inline", cap.max_inline, 0, MAX_INLINE)?;
+    if let Some(congestion) = &init.congestion {
+        congestion.check()?;
+    }
     let home = init.pd.context();
     let others = [
         ("send completion queue", init.send_cq.as_ref().map(|cq| cq.context())),
