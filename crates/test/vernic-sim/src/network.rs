@@ -12,7 +12,7 @@
 //!                    |           v                         |
 //!        measure <---+       forward: ports, buffers, marks, packets in a slab
 //!           |                    ^
-//!   report, picture          topology, routes       events: a timing wheel
+//!   report, json, picture    topology, routes       events: of each node, in windows
 //! ```
 //! The page `docs/sim-net.md` says what is modelled, and how far.
 //!
@@ -30,11 +30,13 @@ mod end;
 mod events;
 mod forward;
 mod hosts;
+mod json;
 mod link;
 mod load;
 mod measure;
 mod packet;
 mod picture;
+mod ran;
 mod report;
 mod ring;
 mod routes;
@@ -54,7 +56,7 @@ pub use setup::Setup;
 pub use sizes::Sizes;
 pub use switch::Ecn;
 pub use topology::Shape;
-pub use units::{Rate, bytes, nanos};
+pub use units::{Rate, bytes, nanos, part};
 
 /// Runs a network.
 ///

@@ -6,7 +6,9 @@ use std::time::Instant;
 
 use clap::{ArgAction, Args};
 use vernic_proto::congestion::Algorithm;
-use vernic_sim::network::{Ecn, Rate, Report, Setup, Shape, Traffic, algorithm, bytes, nanos, run};
+use vernic_sim::network::{
+    Ecn, Rate, Report, Setup, Shape, Traffic, algorithm, bytes, nanos, part, run,
+};
 use vernic_wire::Mtu;
 
 use crate::processor_s;
@@ -26,9 +28,10 @@ pub(crate) struct NetArgs {
     /// What hosts send: websearch, hadoop, allreduce, incast, pairs, or a file of flows or sizes.
     #[arg(long)]
     load: String,
-    /// Random flows ask for this part of what the hosts' links carry.
-    #[arg(long, default_value_t = 0.5)]
-    load_factor: f64,
+    /// Random flows ask for this part of what the hosts' links carry: 0.5, which is the default, or
+    /// 50%.
+    #[arg(long, value_parser = part)]
+    load_factor: Option<f64>,
     /// Bytes of a flow of incast and pairs (without end if left out), or of allreduce's vector
     /// (64m).
     #[arg(long, value_parser = bytes)]
@@ -61,10 +64,10 @@ pub(crate) struct NetArgs {
     /// off.
     #[arg(long, default_value = "on", value_parser = on_or_off, action = ArgAction::Set)]
     keep: bool,
-    /// Draw the figures into this file, as SVG.
+    /// Draw slowdowns, the longest queue, goodput and fairness into this file, as SVG.
     #[arg(long)]
     svg: Option<PathBuf>,
-    /// Print one JSON object instead of tables.
+    /// Print one JSON object instead of tables. docs/sim-net.md lists its fields.
     #[arg(long)]
     json: bool,
 }
@@ -102,8 +105,15 @@ impl NetArgs {
                 Traffic::parse(&text).map_err(|error| format!("--load {}: {error}", self.load))?
             }
         };
-        if !(self.load_factor > 0.0 && self.load_factor <= 2.0) {
-            return Err(format!("--load-factor {}: above 0, at most 2", self.load_factor));
+        let load_factor = self.load_factor.unwrap_or(0.5);
+        if !(load_factor > 0.0 && load_factor <= 2.0) {
+            return Err(format!("--load-factor {load_factor}: above 0, at most 2"));
+        }
+        if self.load_factor.is_some() && !traffic.is_random() {
+            return Err(format!("--load-factor: {} has no random flows", self.load));
+        }
+        if self.bytes.is_some() && !traffic.takes_bytes() {
+            return Err(format!("--bytes: {} has sizes of its own", self.load));
         }
         if !(1_000..=60_000_000_000).contains(&self.time) {
             return Err(format!("--time {} ns: 1us to 60s", self.time));
@@ -119,7 +129,7 @@ impl NetArgs {
             hosts: self.hosts,
             algorithm: self.algo,
             traffic,
-            load_factor: self.load_factor,
+            load_factor,
             bytes: self.bytes.map(|bytes| bytes.max(1)),
             seed: self.seed,
             time_nanos: self.time,
@@ -166,12 +176,26 @@ fn try_net(args: &NetArgs) -> Result<(), String> {
 
 /// How fast it went, in packets that hosts took and in hops.
 fn speed(report: &Report, wall: f64, processor: f64) -> String {
-    let (packets, hops) = (report.delivered() as f64, report.hops() as f64);
     format!(
-        "{:.0} packets/s of wall time ({wall:.2} s), {:.0} of processor time ({processor:.2} s), \
-         {:.0} hops/s",
-        packets / wall,
-        packets / processor,
-        hops / processor
+        "{} packets/s of wall time ({wall:.2} s), {} of processor time ({processor:.2} s), \
+         {} hops/s",
+        per_second(report.delivered(), wall),
+        per_second(report.delivered(), processor),
+        per_second(report.hops(), processor)
     )
+}
+
+/// A rate, or a dash: the clock of the processor's time has steps, so that of a short run may be 0.
+fn per_second(count: u64, seconds: f64) -> String {
+    if seconds > 0.0 { format!("{:.0}", count as f64 / seconds) } else { "-".to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_that_took_no_time_has_a_dash_for_its_speed() {
+        assert_eq!([per_second(7, 2.0), per_second(7, 0.0)], ["4", "-"]);
+    }
 }

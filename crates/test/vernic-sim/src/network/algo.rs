@@ -18,13 +18,18 @@ pub fn algorithm(text: &str) -> Result<Algorithm, String> {
 }
 
 /// The algorithm, with the rate of the hosts' links as the largest where it names none.
-pub(super) fn at_rate(mut algorithm: Algorithm, rate: Rate) -> Algorithm {
+///
+/// # Errors
+/// Parameters that this rate contradicts, in words.
+pub(super) fn at_rate(mut algorithm: Algorithm, rate: Rate) -> Result<Algorithm, String> {
     if let Algorithm::Dcqcn(params) = &mut algorithm
         && params.rpg_max_rate == 0
     {
         params.rpg_max_rate = rate.gbps() * 1000;
+        let checked = algorithm.check();
+        checked.map_err(|error| format!("{error}, which is the rate of the links here"))?;
     }
-    algorithm
+    Ok(algorithm)
 }
 
 #[cfg(test)]
@@ -51,10 +56,13 @@ mod tests {
 
     #[test]
     fn the_largest_rate_is_that_of_the_link() {
-        let fastest = |text| match at_rate(algorithm(text).unwrap(), Rate::new(25).unwrap()) {
-            Algorithm::Dcqcn(params) => params.rpg_max_rate,
+        let at_25 = |text| at_rate(algorithm(text).unwrap(), Rate::new(25).unwrap());
+        let fastest = |text| match at_25(text) {
+            Ok(Algorithm::Dcqcn(params)) => params.rpg_max_rate,
             other => panic!("{other:?}"),
         };
         assert_eq!([fastest("dcqcn"), fastest("dcqcn,rpg_max_rate=7")], [25_000, 7]);
+        let error = at_25("dcqcn,rpg_min_rate=26000").unwrap_err();
+        assert!(error.contains("above rpg_max_rate, which is 25000 Mb/s"), "{error}");
     }
 }

@@ -205,10 +205,11 @@ impl End {
 
     /// When an event of the timer is to be added, in picoseconds: the queue pair's deadline, where
     /// none comes by then. A deadline that moves away has the old event ask again; pacing, whose
-    /// deadlines come and go with each packet, leaves the one for the ACK timer standing.
+    /// deadlines come and go with each packet, leaves the one for the ACK timer standing. One that
+    /// has passed by some picoseconds comes at once.
     #[inline]
-    pub(super) fn timer_due(&mut self) -> Option<u64> {
-        let due = self.qp.next_deadline()?.nanos().saturating_mul(super::units::PICOS);
+    pub(super) fn timer_due(&mut self, now: u64) -> Option<u64> {
+        let due = self.qp.next_deadline()?.nanos().saturating_mul(super::units::PICOS).max(now);
         if due >= self.timers[0] {
             return None;
         }

@@ -11,7 +11,7 @@ use vernic_proto::congestion::Algorithm;
 use vernic_proto::{KeepBudget, Keeping, QpCounters, Time};
 
 use super::end::{End, Terms, end_of};
-use super::events::{Event, Events};
+use super::events::Events;
 use super::forward::{CAPABLE, MARKED, Network};
 use super::packet::{KEPT, Label, Packet, Parcel};
 use super::units::PICOS;
@@ -149,22 +149,26 @@ impl Hosts {
             self.note_response(end);
         }
         if !is_request || label.ecn() == MARKED {
-            self.note_request(end, events);
+            self.note_request(now, end, events);
         }
         self.send(now, host, network, events);
         Some(end)
     }
 
-    /// A timer's event has come. Returns whether the queue pair was asked.
+    /// A timer's event has come, of a use of an end. Returns whether the queue pair was asked.
     #[inline]
     pub(super) fn handle_timer(
         &mut self,
         now: u64,
-        end: u32,
+        (end, generation): (u32, u32),
         network: &mut Network,
         events: &mut Events,
     ) -> bool {
-        let called = self.ends[end as usize].handle_timer(now, Time(now / PICOS));
+        let to = &mut self.ends[end as usize];
+        if to.generation != generation {
+            return false;
+        }
+        let called = to.handle_timer(now, Time(now / PICOS));
         self.settle(now, end, network, events);
         called
     }
@@ -179,7 +183,7 @@ impl Hosts {
         network: &mut Network,
         events: &mut Events,
     ) {
-        self.note_request(end, events);
+        self.note_request(now, end, events);
         self.send(now, self.ends[end as usize].host, network, events);
     }
 
@@ -195,22 +199,21 @@ impl Hosts {
 
     /// Puts an end into its host's line if it has a request, and sets its timer.
     #[inline]
-    fn note_request(&mut self, number: u32, events: &mut Events) {
+    fn note_request(&mut self, now: u64, number: u32, events: &mut Events) {
         let end = &mut self.ends[number as usize];
         if !end.has_request && end.wants_requests() {
             end.has_request = true;
             self.requests[end.host as usize].push_back((number, end.generation));
         }
-        if let Some(due) = end.timer_due() {
-            events.push(due, Event::Timer { end: number });
+        if let Some(due) = end.timer_due(now) {
+            events.push_timer(end.host, due, (number, end.generation));
         }
     }
 
     /// Sends the next packet of a host, if its link is free.
     #[inline]
     pub(super) fn send(&mut self, now: u64, host: u32, network: &mut Network, events: &mut Events) {
-        let port = 2 * host;
-        if self.is_idle(host) || !network.may_send(now, port, events) {
+        if self.is_idle(host) || !network.may_send(now, host, events) {
             return;
         }
         // Bounded: each round takes one end off a line.
@@ -221,17 +224,17 @@ impl Hosts {
             if is_response {
                 self.note_response(number);
             } else {
-                self.note_request(number, events);
+                self.note_request(now, number, events);
             }
             if let Some(packet) = packet {
                 let tail = &self.sent[KEPT..len.unwrap_or_default().max(KEPT)];
-                network.send(now, port, packet, tail, events);
+                network.send(now, host, packet, tail, events);
                 break;
             }
         }
         if !self.is_idle(host) {
             // The link is busy now: this asks for the event of its end.
-            network.may_send(now, port, events);
+            network.may_send(now, host, events);
         }
     }
 

@@ -1,25 +1,32 @@
 //! A port: the line of packets before it, and the link that it sends them by.
 //!
-//! Owns the line, when the link is free again, and whether PFC has paused it. Store and forward: a
-//! packet arrives when its last byte does. Ports of hosts have no line: the host's queue pairs are
-//! asked for the next packet when the link is free.
+//! Owns the line, the packets on the link, when that is free again, and whether PFC has paused it.
+//! Store and forward: a packet arrives when its last byte does. Ports of hosts have no line: the
+//! host's queue pairs are asked for the next packet when the link is free.
+//!
+//! ```text
+//!   first                                   last
+//!   [ on the link, with times ][ in the line ]     a packet that is sent stays where it is
+//! ```
 
 use std::collections::VecDeque;
 
-use super::events::{Event, Events};
+use super::events::{Events, NEVER};
 use super::packet::{Label, PAUSE_FRAME, Parcel};
 use super::units::Rate;
 
-/// A packet in the line of a port.
+/// A packet in the line of a port, or on its link.
 #[derive(Clone, Copy, Debug)]
 struct Queued {
+    /// When it arrives, once it has been sent.
+    arrives: u64,
     label: Label,
     place: u32,
     /// Port that it came by, and whether it counts as headroom there, in the lowest bit.
     came_by: u32,
 }
 
-/// A packet that a port has taken off its line.
+/// A packet in a line, and what the buffer must know of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Taken {
     pub(super) packet: Parcel,
@@ -33,7 +40,10 @@ pub(super) struct Taken {
 #[derive(Debug)]
 #[repr(align(64))]
 pub(super) struct Port {
-    line: VecDeque<Queued>,
+    /// Packets on the link, and behind them those in the line.
+    packets: VecDeque<Queued>,
+    /// Packets on the link.
+    on_link: u32,
     /// When the link has sent what it is sending.
     free_at: u64,
     /// Bytes in the line, and the most that there were.
@@ -85,7 +95,8 @@ pub(super) enum Turn {
 impl Port {
     pub(super) fn new(rate: Rate) -> Self {
         Self {
-            line: VecDeque::new(),
+            packets: VecDeque::new(),
+            on_link: 0,
             free_at: 0,
             bytes: 0,
             most: 0,
@@ -99,13 +110,6 @@ impl Port {
     #[inline]
     pub(super) fn depth(&self) -> u32 {
         self.bytes
-    }
-
-    /// Looks at both ends of the line.
-    #[inline]
-    pub(super) fn foresee(&self) -> u32 {
-        let came_by = |queued: &Queued| queued.came_by;
-        self.line.front().map_or(0, came_by) ^ self.line.back().map_or(0, came_by)
     }
 
     /// Most bytes that stood in the line.
@@ -126,25 +130,69 @@ impl Port {
         self.bytes += label.frame();
         self.most = self.most.max(self.bytes);
         let came_by = came_by << 1 | u32::from(in_headroom);
-        self.line.push_back(Queued { label, place, came_by });
+        self.packets.push_back(Queued { arrives: NEVER, label, place, came_by });
     }
 
-    /// Takes the first packet of the line.
+    /// Sends the first packet of the line, by a link with a delay of so many picoseconds. Returns
+    /// it, and when it arrives.
     #[inline]
-    pub(super) fn take(&mut self) -> Option<Taken> {
-        let Queued { label, place, came_by } = self.line.pop_front()?;
-        if self.line.is_empty() {
-            // Has the line begin at the same place again, which is in the cache.
-            self.line.clear();
-        }
+    pub(super) fn send_first(&mut self, now: u64, delay: u64) -> Option<(Taken, u64)> {
+        let Queued { label, place, came_by, .. } = *self.packets.get(self.on_link as usize)?;
+        let arrives = self.occupy(now, label) + delay;
+        self.packets[self.on_link as usize].arrives = arrives;
+        self.on_link += 1;
         self.bytes -= label.frame();
         let packet = Parcel { place, label };
-        Some(Taken { packet, came_by: came_by >> 1, in_headroom: came_by & 1 == 1 })
+        let taken = Taken { packet, came_by: came_by >> 1, in_headroom: came_by & 1 == 1 };
+        Some((taken, arrives))
+    }
+
+    /// Sends a packet, without it standing in the line, which is empty. Returns when it arrives.
+    #[inline]
+    pub(super) fn send(&mut self, now: u64, packet: Parcel, delay: u64) -> u64 {
+        let Parcel { place, label } = packet;
+        let arrives = self.occupy(now, label) + delay;
+        self.packets.push_back(Queued { arrives, label, place, came_by: 0 });
+        self.on_link += 1;
+        arrives
+    }
+
+    /// Begins to send a packet. Returns when its last byte has left.
+    #[inline]
+    fn occupy(&mut self, now: u64, label: Label) -> u64 {
+        self.free_at = now + self.picos(u64::from(label.wire()));
+        self.free_at
+    }
+
+    /// When the first packet on the link arrives.
+    #[inline]
+    pub(super) fn first_arrival(&self) -> u64 {
+        // Those in the line arrive never.
+        self.packets.front().map_or(NEVER, |first| first.arrives)
+    }
+
+    /// Takes the packet off that arrives first.
+    #[inline]
+    pub(super) fn arrive(&mut self) -> Option<Parcel> {
+        let Queued { label, place, .. } = self.packets.pop_front()?;
+        self.on_link -= 1;
+        if self.packets.is_empty() {
+            // Has the line begin at the same place again, which is in the cache.
+            self.packets.clear();
+        }
+        Some(Parcel { place, label })
+    }
+
+    /// Packets on the link that arrive before a time.
+    #[inline]
+    pub(super) fn arriving(&self, until: u64) -> impl Iterator<Item = Parcel> {
+        let packets = self.packets.iter().take_while(move |packet| packet.arrives < until);
+        packets.map(|packet| Parcel { place: packet.place, label: packet.label })
     }
 
     #[inline]
     pub(super) fn has_line(&self) -> bool {
-        !self.line.is_empty()
+        self.packets.len() > self.on_link as usize
     }
 
     /// Whether a packet that comes now need not stand in line.
@@ -153,15 +201,21 @@ impl Port {
         !self.has_line() && !self.paused && self.free_at <= now
     }
 
-    /// Says whether the port `number` may send now. If its link is busy, an event will ask again.
+    /// Says whether the port `number` of `node` may send now. If its link is busy, an event will
+    /// ask again.
     #[inline]
-    pub(super) fn turn(&mut self, number: u32, now: u64, events: &mut Events) -> Turn {
+    pub(super) fn turn(
+        &mut self,
+        (node, number): (u32, u32),
+        now: u64,
+        events: &mut Events,
+    ) -> Turn {
         if self.paused || self.armed {
             return Turn::Wait;
         }
         if self.free_at > now {
             self.armed = true;
-            events.push(self.free_at, Event::Free { port: number });
+            events.push_free(node, self.free_at, number);
             return Turn::Wait;
         }
         Turn::Send
@@ -171,13 +225,6 @@ impl Port {
     #[inline]
     pub(super) fn disarm(&mut self) {
         self.armed = false;
-    }
-
-    /// Sends a packet. Returns when its last byte has left.
-    #[inline]
-    pub(super) fn send(&mut self, now: u64, packet: Parcel) -> u64 {
-        self.free_at = now + self.picos(u64::from(packet.label.wire()));
-        self.free_at
     }
 
     /// When a PFC frame leaves: behind the packet that is being sent, before all in the line.

@@ -67,6 +67,16 @@ impl Traffic {
         NAMES.map(|(name, _)| name).join(", ")
     }
 
+    /// Whether flows of random sizes begin at random times, so that a load factor says how many.
+    pub fn is_random(&self) -> bool {
+        matches!(self, Self::WebSearch | Self::Hadoop | Self::Sizes(_))
+    }
+
+    /// Whether the bytes of a flow are not said by the load itself.
+    pub fn takes_bytes(&self) -> bool {
+        matches!(self, Self::AllReduce | Self::Incast | Self::Pairs)
+    }
+
     /// Reads a file: rows `TIME FROM TO BYTES` are flows, as in `10us 0 5 64k`; rows `BYTES
     /// PERCENT` are a distribution of sizes. `#` begins a comment.
     ///

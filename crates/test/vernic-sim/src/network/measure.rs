@@ -133,20 +133,24 @@ impl Measures {
     /// Depths of all ports' lines.
     pub(super) fn all_depths(&self, network: &Network) -> Depths {
         let most = self.ports.iter().map(|port| network.port(*port).most()).max();
-        reduced(self.depths.clone(), most)
+        reduced(&self.depths, most)
     }
 
     /// The port whose line was the longest on average, its depths, and its depth at each sample.
     pub(super) fn busiest(&self, network: &Network) -> (u32, Depths, Vec<u32>) {
         let count = self.ports.len();
-        let line = |at: usize| self.depths.iter().skip(at).step_by(count).copied();
-        let sum = |at: &usize| line(*at).map(u64::from).sum::<u64>();
+        let mut sums = vec![0; count];
+        for sample in self.depths.chunks_exact(count.max(1)) {
+            for (sum, depth) in sums.iter_mut().zip(sample) {
+                *sum += u64::from(*depth);
+            }
+        }
         // Of equal ones the first.
-        let at = (0..count).rev().max_by_key(sum).unwrap_or_default();
+        let at = (0..count).rev().max_by_key(|at| sums[*at]).unwrap_or_default();
         let port = self.ports[at];
         let most = network.port(port).most();
-        let depths: Vec<_> = line(at).collect();
-        (port, reduced(depths.clone(), Some(most)), depths)
+        let depths: Vec<_> = self.depths.iter().skip(at).step_by(count).copied().collect();
+        (port, reduced(&depths, Some(most)), depths)
     }
 
     /// Fairness over time: mean and least, of the spans that have one.
@@ -166,13 +170,23 @@ fn fairness(shares: &[u64]) -> Option<f64> {
 
 /// The value that so many percent of the sorted values are at most.
 fn percentile<T: Copy>(sorted: &[T], percent: usize) -> Option<T> {
-    let rank = (sorted.len() * percent).div_ceil(100).max(1);
-    sorted.get(rank - 1).copied()
+    sorted.get(rank(sorted.len(), percent)).copied()
 }
 
-fn reduced(mut depths: Vec<u32>, most: Option<u32>) -> Depths {
-    depths.sort_unstable();
-    let at = |percent| percentile(&depths, percent).unwrap_or_default();
+/// Place of that value among so many sorted ones.
+fn rank(values: usize, percent: usize) -> usize {
+    (values * percent).div_ceil(100).max(1) - 1
+}
+
+fn reduced(depths: &[u32], most: Option<u32>) -> Depths {
+    // Most of millions of lines are empty, and two values are wanted: they need not be sorted.
+    let mut filled: Vec<_> = depths.iter().copied().filter(|depth| *depth > 0).collect();
+    let empty = depths.len() - filled.len();
+    let mut at = |percent| {
+        let place = rank(depths.len(), percent).checked_sub(empty);
+        let place = place.filter(|place| *place < filled.len());
+        place.map_or(0, |place| *filled.select_nth_unstable(place).1)
+    };
     Depths { median: at(50), p99: at(99), most: most.unwrap_or_default() }
 }
 
@@ -188,6 +202,18 @@ mod tests {
             [100, 190, 198, 200].map(Some)
         );
         assert_eq!((percentile(&[7], 50), percentile::<u32>(&[], 50)), (Some(7), None));
+    }
+
+    #[test]
+    fn depths_are_reduced_as_if_they_were_sorted() {
+        for empty in [0, 1, 99, 100, 101, 198, 199, 200] {
+            let mut depths: Vec<_> = (0..200_u32).rev().map(|d| d.saturating_sub(empty)).collect();
+            let reduced = reduced(&depths, Some(7));
+            depths.sort_unstable();
+            let [median, p99] = [50, 99].map(|p| percentile(&depths, p).unwrap());
+            assert_eq!(reduced, Depths { median, p99, most: 7 });
+        }
+        assert_eq!(reduced(&[], None), Depths::default());
     }
 
     #[test]

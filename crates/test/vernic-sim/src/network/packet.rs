@@ -52,9 +52,6 @@ impl Packet {
 pub(super) struct Label(u64);
 
 impl Label {
-    /// No packet's label.
-    pub(super) const NONE: Self = Self(0);
-
     pub(super) const fn new(to: u32, hash: u32, len: u32, ecn: u8) -> Self {
         Self((to as u64) << 47 | (hash as u64) << 15 | (len as u64) << 2 | ecn as u64)
     }

@@ -1,10 +1,10 @@
-//! The figures of a run, as a table for people and as JSON for programs.
+//! The figures of a run, as a table for people. `json.rs` has them for programs.
 
 use std::fmt::{self, Display, Formatter};
 
-use super::load::Traffic;
 use super::measure::{Bin, Depths, Span};
 use super::picture::Lines;
+use super::ran::Ran;
 use super::setup::Setup;
 use super::units::PICOS;
 use super::world::{FlowTally, World};
@@ -12,23 +12,22 @@ use super::world::{FlowTally, World};
 /// The figures of a run.
 #[derive(Debug)]
 pub struct Report {
-    /// What was run, in one line.
-    title: String,
+    pub(super) ran: Ran,
     pub(super) flows: FlowTally,
     pub(super) ended: u64,
     pub(super) bins: Vec<Bin>,
     pub(super) all: Depths,
     /// The port with the longest line: between which nodes, and its depths.
-    busiest: String,
+    pub(super) busiest: String,
     pub(super) busy: Depths,
     pub(super) pauses: Pauses,
     pub(super) fairness: Option<(f64, f64)>,
     pub(super) spans: Vec<Span>,
     /// Gb/s of payload, and what all senders together could send.
-    goodput: f64,
-    capacity: f64,
+    pub(super) goodput: f64,
+    pub(super) capacity: f64,
     pub(super) packets: Packets,
-    rounds: Option<Rounds>,
+    pub(super) rounds: Option<Rounds>,
     /// Depths of the busiest port, and nanoseconds between two.
     depths: (u64, Vec<u32>),
 }
@@ -56,19 +55,19 @@ pub(super) struct Packets {
     pub(super) repeated: u64,
     pub(super) kept: u64,
     pub(super) cnps: u64,
-    naks: u64,
-    timeouts: u64,
-    probes: u64,
-    duplicates: u64,
-    late: u64,
+    pub(super) naks: u64,
+    pub(super) timeouts: u64,
+    pub(super) probes: u64,
+    pub(super) duplicates: u64,
+    pub(super) late: u64,
 }
 
 /// Rounds of an all-reduce.
 #[derive(Clone, Copy, Debug)]
-struct Rounds {
-    count: usize,
-    mean_us: f64,
-    open: usize,
+pub(super) struct Rounds {
+    pub(super) count: usize,
+    pub(super) mean_us: f64,
+    pub(super) open: usize,
 }
 
 impl Report {
@@ -87,16 +86,13 @@ impl Report {
         let (near, far) = network.ends(port);
         let counters = world.hosts.counters();
         let tally = network.tally;
-        let rounds = world.ring.as_ref().map(|ring| Rounds {
-            count: ring.rounds.len(),
-            mean_us: ring
-                .rounds
-                .last()
-                .map_or(0.0, |last| *last as f64 / 1e6 / ring.rounds.len() as f64),
-            open: ring.open(),
+        let rounds = world.ring.as_ref().map(|ring| {
+            let (count, ended) = ring.rounds();
+            let mean_us = ended as f64 / 1e6 / count.max(1) as f64;
+            Rounds { count, mean_us, open: ring.open() }
         });
         Self {
-            title: title(setup, world),
+            ran: Ran::new(setup, world),
             flows: world.flows.clone(),
             ended: measures.flows() as u64,
             bins: measures.bins(),
@@ -139,6 +135,11 @@ impl Report {
         self.packets.hops
     }
 
+    /// Flows that had neither ended nor failed when the run was over.
+    pub(super) fn open(&self) -> u64 {
+        self.flows.begun - self.ended - self.flows.failed
+    }
+
     /// Draws slowdowns, the longest line, goodput and fairness, as SVG.
     ///
     /// # Errors
@@ -148,106 +149,16 @@ impl Report {
         let time = |at: usize| (at + 1) as f64 * *interval as f64 / 1e6;
         let line = depths.iter().enumerate();
         let at = |span: &Span| span.at as f64 / 1e9;
-        let fair = |span: &Span| Some((at(span), span.fairness?));
         let lines = Lines {
-            title: &self.title,
+            title: &self.ran.to_string(),
             busiest: &self.busiest,
             bins: self.bins.iter().map(|bin| (bin.name, bin.slowdowns)).collect(),
             depth: line.map(|(at, depth)| (time(at), f64::from(*depth) / 1e3)).collect(),
             goodput: self.spans.iter().map(|span| (at(span), span.goodput)).collect(),
-            fairness: self.spans.iter().filter_map(fair).collect(),
+            fairness: self.spans.iter().map(|span| (at(span), span.fairness)).collect(),
         };
         lines.draw().map_err(|error| format!("cannot draw: {error}"))
     }
-
-    /// Writes the figures as one JSON object.
-    pub fn json(&self) -> String {
-        let quoted = |text: &str| format!("{text:?}");
-        let bin = |bin: &Bin| {
-            let [median, p95, p99] = bin.slowdowns;
-            format!(
-                "{{\"size\":{},\"flows\":{},\"median\":{median:.3},\"p95\":{p95:.3},\
-                 \"p99\":{p99:.3}}}",
-                quoted(bin.name),
-                bin.flows
-            )
-        };
-        let depths = |depths: &Depths| {
-            let Depths { median, p99, most } = depths;
-            format!("{{\"median\":{median},\"p99\":{p99},\"max\":{most}}}")
-        };
-        let bins: Vec<_> = self.bins.iter().map(bin).collect();
-        let (mean, least) = self.fairness.unwrap_or((f64::NAN, f64::NAN));
-        let number =
-            |value: f64| if value.is_nan() { "null".into() } else { format!("{value:.4}") };
-        let (p, pauses) = (&self.packets, &self.pauses);
-        format!(
-            "{{\"run\":{},\"flows\":{{\"begun\":{},\"ended\":{},\"failed\":{}}},\
-             \"slowdown\":[{}],\"queues\":{},\"busiest\":{},\
-             \"pfc\":{{\"frames\":{},\"sum_us\":{:.1},\"longest_us\":{:.1},\"percent\":{:.4}}},\
-             \"fairness\":{{\"mean\":{},\"least\":{}}},\"goodput_gbps\":{:.3},\
-             \"packets\":{{\"sent\":{},\"delivered\":{},\"dropped\":{},\"under_way\":{},\
-             \"marked\":{},\"repeated\":{},\"kept\":{},\"cnps\":{},\"naks\":{},\"timeouts\":{},\
-             \"probes\":{},\"duplicates\":{},\"late\":{}}}}}",
-            quoted(&self.title),
-            self.flows.begun,
-            self.ended,
-            self.flows.failed,
-            bins.join(","),
-            depths(&self.all),
-            depths(&self.busy),
-            pauses.frames,
-            pauses.sum_us,
-            pauses.longest_us,
-            pauses.percent,
-            number(mean),
-            number(least),
-            self.goodput,
-            p.sent,
-            p.delivered,
-            p.dropped,
-            p.under_way,
-            p.marked,
-            p.repeated,
-            p.kept,
-            p.cnps,
-            p.naks,
-            p.timeouts,
-            p.probes,
-            p.duplicates,
-            p.late
-        )
-    }
-}
-
-/// What is run, in one line.
-fn title(setup: &Setup, world: &World) -> String {
-    let plan = &world.topology;
-    let members = {
-        let mut members: Vec<_> = plan.senders.iter().chain(&plan.receivers).collect();
-        members.sort_unstable();
-        members.dedup();
-        members.len()
-    };
-    let load = match &setup.traffic {
-        Traffic::Flows(_) => "a list of flows".to_owned(),
-        Traffic::Sizes(_) => format!("flows of a file at {}", setup.load_factor),
-        Traffic::WebSearch => format!("websearch at {}", setup.load_factor),
-        Traffic::Hadoop => format!("hadoop at {}", setup.load_factor),
-        Traffic::AllReduce => "allreduce".to_owned(),
-        Traffic::Incast => "incast".to_owned(),
-        Traffic::Pairs => "pairs".to_owned(),
-    };
-    format!(
-        "{}, {members} hosts, {} switches, {}, {}, {load}, PFC {}, {} ms, seed {}",
-        setup.topology,
-        plan.switches,
-        setup.rate,
-        setup.algorithm,
-        if setup.pfc { "on" } else { "off" },
-        setup.time_nanos as f64 / 1e6,
-        setup.seed
-    )
 }
 
 /// A node in words.
@@ -260,11 +171,11 @@ fn name(world: &World, node: u32) -> String {
 
 impl Display for Report {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        writeln!(f, "vernic-sim net: {}", self.title)?;
+        writeln!(f, "vernic-sim net: {}", self.ran)?;
         let FlowTally { begun, failed, failure, .. } = &self.flows;
-        let open = begun - self.ended - failed;
+        let open = self.open();
         writeln!(f, "flows: {begun} begun, {} ended, {open} open, {failed} failed", self.ended)?;
-        if let Some(why) = failure {
+        if let Some((_, _, why)) = failure {
             writeln!(f, "       the first one failed with {why}")?;
         }
         if let Some(Rounds { count, mean_us, open }) = self.rounds {

@@ -18,16 +18,21 @@ struct Arc {
     received: u64,
 }
 
+/// A round that has ended at some hosts.
+#[derive(Clone, Copy, Debug, Default)]
+struct Round {
+    /// Hosts that have ended it, and when the last of them did, in picoseconds.
+    hosts: usize,
+    ended: u64,
+}
+
 /// The ring. The connection number `n` goes from the host at place `n` to the next one.
 #[derive(Debug)]
 pub(super) struct Ring {
     arcs: Vec<Arc>,
     /// Bytes of a piece.
     pub(super) piece: u32,
-    /// Hosts that have ended the present round.
-    ended: usize,
-    /// When rounds ended at all hosts, in picoseconds.
-    pub(super) rounds: Vec<u64>,
+    rounds: Vec<Round>,
 }
 
 impl Ring {
@@ -44,7 +49,7 @@ impl Ring {
             format!("{bytes} bytes for an all-reduce of {hosts} hosts: at most {largest}")
         })?;
         let arcs = (0..hosts).map(|_| Arc::default()).collect();
-        Ok(Self { arcs, piece, ended: 0, rounds: Vec::new() })
+        Ok(Self { arcs, piece, rounds: Vec::new() })
     }
 
     /// Hosts.
@@ -74,22 +79,23 @@ impl Ring {
     pub(super) fn receive(&mut self, arc: usize, now: u64) -> usize {
         let hosts = self.len();
         let in_round = 2 * (hosts as u64 - 1);
-        self.arcs[arc].received += 1;
-        let round = self.rounds.len() as u64 + 1;
-        if self.arcs[arc].received == round * in_round {
-            self.ended += 1;
-            if self.ended == hosts {
-                self.end_round(now, in_round);
-            }
+        let received = &mut self.arcs[arc].received;
+        *received += 1;
+        if received.is_multiple_of(in_round) {
+            let number = (*received / in_round) as usize;
+            // Bounded: a host is at most a round ahead of another one.
+            self.rounds.resize(self.rounds.len().max(number), Round::default());
+            let round = &mut self.rounds[number - 1];
+            round.hosts += 1;
+            round.ended = round.ended.max(now);
         }
         (arc + 1) % hosts
     }
 
-    /// All hosts have ended a round; some may have ended the next one too.
-    fn end_round(&mut self, now: u64, in_round: u64) {
-        self.rounds.push(now);
-        let round = self.rounds.len() as u64 + 1;
-        self.ended = self.arcs.iter().filter(|arc| arc.received >= round * in_round).count();
+    /// Rounds that have ended at all hosts, and when the last of them did.
+    pub(super) fn rounds(&self) -> (usize, u64) {
+        let ended = self.rounds.iter().take_while(|round| round.hosts == self.arcs.len());
+        ended.fold((0, 0), |(count, _), round| (count + 1, round.ended))
     }
 
     /// Messages that are not complete.
@@ -111,7 +117,7 @@ mod tests {
                 assert_eq!(ring.receive(arc, step * 10 + arc as u64), (arc + 1) % 3);
             }
         }
-        assert_eq!(ring.rounds, [42]);
+        assert_eq!(ring.rounds(), (1, 42));
     }
 
     #[test]

@@ -45,8 +45,9 @@ impl std::str::FromStr for Ecn {
             return Err(format!("`{text}`: three values, KMIN,KMAX,PMAX, as in 400k,1600k,0.2"));
         };
         let (kmin, kmax) = (super::units::bytes(kmin)?, super::units::bytes(kmax)?);
-        let chance = pmax.parse::<f64>().ok().filter(|pmax| (0.0..=1.0).contains(pmax));
-        let pmax = chance.ok_or_else(|| format!("PMAX is `{pmax}`, allowed: 0.0 to 1.0"))?;
+        let chance = super::units::part(pmax).ok().filter(|pmax| (0.0..=1.0).contains(pmax));
+        let pmax =
+            chance.ok_or_else(|| format!("PMAX is `{pmax}`, allowed: 0 to 1, or 0% to 100%"))?;
         if kmin > kmax || kmax > u64::from(u32::MAX) {
             return Err(format!("KMIN {kmin} and KMAX {kmax}: KMIN is at most KMAX, below 4g"));
         }
@@ -120,12 +121,6 @@ impl Ingress {
         let packet = u64::from(mtu + MOST_OVERHEAD);
         let limit = rate.bytes_in(2 * delay_nanos) + 4 * packet;
         Self { limit: u32::try_from(limit).unwrap_or(u32::MAX), ..Self::default() }
-    }
-
-    /// Whether the other end was told to pause.
-    #[inline]
-    pub(super) fn is_pausing(&self) -> bool {
-        self.pausing
     }
 
     /// Bytes of headroom.
@@ -288,7 +283,7 @@ mod tests {
     fn wrong_values_are_named_with_what_is_allowed() {
         let error = |text: &str| text.parse::<Ecn>().unwrap_err();
         assert!(error("5k,200k").contains("KMIN,KMAX,PMAX"));
-        assert!(error("5k,200k,2").contains("PMAX is `2`, allowed: 0.0 to 1.0"));
+        assert!(error("5k,200k,2").contains("PMAX is `2`, allowed: 0 to 1, or 0% to 100%"));
         assert!(error("9k,2k,0.1").contains("KMIN is at most KMAX"));
         assert!(Buffer::new(100, 200, true).unwrap_err().contains("200 bytes aside"));
     }

@@ -84,6 +84,19 @@ pub fn nanos(text: &str) -> Result<u64, String> {
     })
 }
 
+/// Reads a part: `0.05`, or in percent `5%`.
+///
+/// # Errors
+/// What is no such part, in words.
+pub fn part(text: &str) -> Result<f64, String> {
+    let number = |digits: &str| digits.parse::<f64>().ok().filter(|value| value.is_finite());
+    let value = match text.strip_suffix('%') {
+        Some(percent) => number(percent).map(|percent| percent / 100.0),
+        None => number(text),
+    };
+    value.ok_or_else(|| format!("`{text}` is no part: a number, as in 0.05, or 5%"))
+}
+
 /// A number with one of the units behind it, or with none, which counts `plain`; 0 permits none.
 fn number(text: &str, units: &[(&str, u64)], plain: u64) -> Option<u64> {
     let unit = units.iter().find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, *factor)));
@@ -103,6 +116,7 @@ mod tests {
         assert_eq!(bytes("77"), Ok(77));
         assert_eq!(nanos("10ms"), Ok(10_000_000));
         assert_eq!(nanos("0.5us"), Ok(500));
+        assert_eq!((part("0.05"), part("5%"), part("150%")), (Ok(0.05), Ok(0.05), Ok(1.5)));
         assert_eq!("400g".parse::<Rate>().map(Rate::gbps), Ok(400));
         assert_eq!(Rate(100).picos_256(), 80 * 256);
     }
@@ -110,6 +124,7 @@ mod tests {
     #[test]
     fn a_wrong_quantity_is_named_with_what_is_allowed() {
         assert!(bytes("4q").unwrap_err().contains("`4q`"));
+        assert!(part("nan").unwrap_err().contains("as in 0.05, or 5%"));
         assert!(nanos("10").unwrap_err().contains("as in 10ms"));
         assert!("fast".parse::<Rate>().unwrap_err().contains("as in 100g"));
         assert!("9000g".parse::<Rate>().unwrap_err().contains("1g to 1600g"));

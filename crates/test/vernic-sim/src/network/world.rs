@@ -1,18 +1,21 @@
-//! The loop: events in the order of time, each handed to the part that it is for.
+//! The loop: windows of time, in each of which one node after the other does what it has to.
 //!
 //! Owns the parts and the flows. A flow is a connection that is made when it begins, a WRITE or
 //! several, and the end of the connection when all are acknowledged.
+//!
+//! Nodes do not see what others do in the same window (see `events`), so what concerns several of
+//! them is done between windows: the connections of flows that are going to begin are made before
+//! a window, those of flows that have ended are taken down after it, and measures are taken then.
 
 use vernic_wire::Mtu;
 
 use super::algo::at_rate;
 use super::end::{Terms, end_of};
-use super::events::{Event, Events};
+use super::events::{Event, Events, NEVER};
 use super::forward::{Build, Network};
 use super::hosts::Hosts;
 use super::load::{Load, Traffic, Wanted};
 use super::measure::Measures;
-use super::packet::Parcel;
 use super::ring::Ring;
 use super::routes::flow_hash;
 use super::setup::Setup;
@@ -27,6 +30,9 @@ const WRITES: u32 = 2;
 /// First of the UDP source ports of RoCEv2, and how many there are (IBTA A17.3.1).
 const FIRST_SOURCE_PORT: u64 = 0xC000;
 const SOURCE_PORTS: u64 = 0x4000;
+/// Hosts whose packets are looked at before any of them runs: what they need, some hundred lines of
+/// 64 bytes, fits into the first cache.
+const TOGETHER: usize = 8;
 /// Bytes of a vector that is reduced, where nothing is said: 64 MB.
 const VECTOR: u64 = 64_000_000;
 
@@ -50,8 +56,8 @@ struct Flow {
 pub(super) struct FlowTally {
     pub(super) begun: u64,
     pub(super) failed: u64,
-    /// Why the first one failed.
-    pub(super) failure: Option<String>,
+    /// Why the first one failed, behind the time and the end of the connection.
+    pub(super) failure: Option<(u64, u32, String)>,
     /// Bytes that were to be sent, those of flows that ended, and those that receivers have of the
     /// others.
     pub(super) wanted: u64,
@@ -74,7 +80,13 @@ pub(super) struct World {
     pub(super) flows: FlowTally,
     pub(super) ring: Option<Ring>,
     load: Load,
+    /// When the next flow begins, and its number where the load numbers them.
+    coming: Option<(u64, u32)>,
+    /// When the next measures are taken.
+    samples_at: u64,
     active: Vec<Flow>,
+    /// Connections whose flows have ended in this window.
+    over: Vec<u32>,
     mtu: Mtu,
     rng: Rng,
     /// Bytes placed by connections that have ended, and at the last span's end.
@@ -90,14 +102,7 @@ impl World {
     pub(super) fn new(setup: &Setup) -> Result<Self, String> {
         let mut rng = Rng::new(setup.seed);
         let topology = Topology::new(setup.topology, setup.rate, setup.hosts)?;
-        let build = Build {
-            rate: setup.rate,
-            delay_nanos: setup.delay_nanos,
-            mtu: setup.mtu.bytes(),
-            buffer: setup.buffer,
-            ecn: setup.ecn,
-            pfc: setup.pfc,
-        };
+        let build = Build::of(setup);
         let network = Network::new(&topology, &build, rng.fork())?;
         let end = setup.time_nanos * PICOS;
         // More than a link can bring in all that time.
@@ -111,25 +116,27 @@ impl World {
             _ => None,
         };
         let measures = Measures::new(&network, end);
-        let hosts = Hosts::new(topology.hosts, at_rate(setup.algorithm, setup.rate), setup.keep);
+        let hosts = Hosts::new(topology.hosts, at_rate(setup.algorithm, setup.rate)?, setup.keep);
         let mut world = Self {
             now: 0,
             end,
-            events: Events::new(),
+            events: Events::new(topology.hosts, network.nodes()),
+            samples_at: measures.interval(),
             network,
             hosts,
             measures,
             topology,
             flows: FlowTally::default(),
             ring,
+            coming: None,
             load,
             active: Vec::new(),
+            over: Vec::new(),
             mtu: setup.mtu,
             rng,
             placed: 0,
             placed_before: 0,
         };
-        world.events.push(world.measures.interval(), Event::Sample);
         world.plan_flow(0);
         world.begin_ring();
         Ok(world)
@@ -137,76 +144,96 @@ impl World {
 
     /// Runs to the end of its time.
     pub(super) fn run(&mut self) {
-        while self.events.turn() {
-            self.foresee();
-            while let Some((at, event)) = self.events.pop() {
-                if at > self.end {
-                    return self.close();
+        let mut begins = 0;
+        while begins <= self.end {
+            // Measures are taken behind all that happens at their time.
+            let last = self.samples_at.min(self.end);
+            let until = (begins + self.network.window()).min(last + 1);
+            self.begin_flows(until);
+            self.run_hosts((begins, until));
+            for node in self.topology.hosts..self.network.nodes() {
+                if self.events.next(node) < until {
+                    self.network.run_switch(node, (begins, until), &mut self.events);
                 }
-                self.now = at;
-                self.handle(event);
             }
+            self.take_down(until);
+            if self.samples_at < until {
+                self.sample();
+            }
+            let flow = self.coming.map_or(NEVER, |(at, _)| at);
+            begins = self.events.first().min(flow).min(self.samples_at).max(until);
         }
         self.close();
     }
 
-    /// Looks at what the next events will need. In a large network each of these looks is a miss
-    /// of all caches: made at once, they wait together instead of one after the other.
-    fn foresee(&self) {
-        let mut seen = 0;
-        for event in self.events.due() {
-            seen ^= match event {
-                Event::Arrive { port, packet } => self.network.foresee(port, packet),
-                Event::Free { port } => self.network.port(port).foresee(),
-                _ => 0,
-            };
-        }
-        for event in self.events.due() {
-            seen ^= self.end_of(event).map_or(0, |end| u32::from(self.hosts.end(end).foresee()));
-        }
-        std::hint::black_box(seen);
-    }
-
-    /// The end that an event is for, as far as that is known before it is handled.
-    #[inline]
-    fn end_of(&self, event: Event) -> Option<u32> {
-        match event {
-            Event::Arrive { port, packet } => {
-                self.network.coming(port, packet).map(|packet| end_of(packet.dest_qpn()))
+    /// Runs all hosts through a window. What some of them will need is looked at together. In a
+    /// large network each of these looks is a miss of caches: so made, they wait together instead
+    /// of one after the other.
+    fn run_hosts(&mut self, window: (u64, u64)) {
+        let hosts = self.topology.hosts;
+        for first in (0..hosts).step_by(TOGETHER) {
+            let some = first..hosts.min(first + TOGETHER as u32);
+            let busy = |world: &Self, host: &u32| world.events.next(*host) < window.1;
+            if !some.clone().any(|host| busy(self, &host)) {
+                continue;
             }
-            Event::Free { port } => self.hosts.first_waiting(self.network.host_at(port)?),
-            Event::Timer { end } => Some(end),
-            _ => None,
+            let mut seen = 0;
+            for host in some.clone().filter(|host| busy(self, host)) {
+                let packets = self.network.arriving(host, window.1);
+                seen ^= packets.fold(0, |seen, packet| seen ^ packet.generation);
+            }
+            for host in some.clone().filter(|host| busy(self, host)) {
+                let packets = self.network.arriving(host, window.1);
+                let ends = packets.map(|packet| end_of(packet.dest_qpn()));
+                for end in ends.chain(self.hosts.first_waiting(host)) {
+                    seen ^= u32::from(self.hosts.end(end).foresee());
+                }
+            }
+            std::hint::black_box(seen);
+            for host in some {
+                if busy(self, &host) {
+                    self.run_host(host, window.1);
+                }
+            }
         }
     }
 
+    /// Runs a host to before `until`.
     #[inline]
-    fn handle(&mut self, event: Event) {
-        let at = self.now;
+    fn run_host(&mut self, host: u32, until: u64) {
+        loop {
+            let (arrival, own) = (self.network.first_arrival(host), self.events.own(host));
+            self.now = arrival.min(own);
+            if self.now >= until {
+                break;
+            }
+            if arrival <= own {
+                self.arrive(host);
+            } else if let Some(event) = self.events.take(host, own) {
+                self.handle(host, event);
+            }
+        }
+        self.events.settle(host, self.now);
+    }
+
+    #[inline]
+    fn handle(&mut self, host: u32, event: Event) {
+        let (now, network, events) = (self.now, &mut self.network, &mut self.events);
         match event {
-            Event::Arrive { port, packet } => self.arrive(port, packet),
             Event::Free { port } => {
-                if let Some(host) = self.network.free(at, port, &mut self.events) {
-                    self.hosts.send(at, host, &mut self.network, &mut self.events);
-                }
+                network.free(now, port, events);
+                self.hosts.send(now, host, network, events);
             }
             Event::Pause { port, on } => {
-                if let Some(host) = self.network.pause(at, (port, on), &mut self.events) {
-                    self.hosts.send(at, host, &mut self.network, &mut self.events);
-                }
+                network.pause(now, (port, on), events);
+                self.hosts.send(now, host, network, events);
             }
-            Event::Timer { end } => {
-                let (network, events) = (&mut self.network, &mut self.events);
-                if self.hosts.handle_timer(at, end, network, events) {
+            Event::Timer { end, generation } => {
+                if self.hosts.handle_timer(now, (end, generation), network, events) {
                     self.follow_up(end);
                 }
             }
-            Event::Flow { number } => {
-                let wanted = self.load.flow(number);
-                self.begin(wanted);
-                self.plan_flow(number + 1);
-            }
-            Event::Sample => self.sample(),
+            Event::Flow { number } => self.post(number),
         }
     }
 
@@ -215,18 +242,29 @@ impl World {
         self.now
     }
 
+    /// Asks the load when the flow number `number` begins.
     fn plan_flow(&mut self, number: u32) {
-        if let Some(at) = self.load.begins(number, self.now) {
-            self.events.push(at, Event::Flow { number });
+        self.coming = self.load.begins(number, self.now).map(|at| (at, number));
+    }
+
+    /// Makes the connections of the flows that begin before `until`.
+    fn begin_flows(&mut self, until: u64) {
+        while let Some((at, number)) = self.coming.filter(|(at, _)| *at < until) {
+            self.now = at;
+            let wanted = self.load.flow(number);
+            let connection = self.connect(wanted);
+            self.flows.begun += 1;
+            self.flows.wanted += wanted.bytes;
+            self.events.push_flow(wanted.from, at, connection);
+            self.plan_flow(number + 1);
         }
     }
 
     #[inline]
-    fn arrive(&mut self, port: u32, packet: Parcel) {
-        let arrived = self.network.arrive(self.now, (port, packet), &mut self.events);
-        let Some(came) = arrived else { return };
+    fn arrive(&mut self, host: u32) {
+        let Some((parcel, packet)) = self.network.arrive(host) else { return };
         let (network, events) = (&mut self.network, &mut self.events);
-        if let Some(end) = self.hosts.deliver(self.now, (&came, packet), network, events) {
+        if let Some(end) = self.hosts.deliver(self.now, (&packet, parcel), network, events) {
             self.follow_up(end);
         }
     }
@@ -254,13 +292,6 @@ impl World {
             None => self.active.push(flow),
         }
         number
-    }
-
-    fn begin(&mut self, wanted: Wanted) {
-        let number = self.connect(wanted);
-        self.flows.begun += 1;
-        self.flows.wanted += wanted.bytes;
-        self.post(number);
     }
 
     /// Posts what there is room for.
@@ -295,9 +326,14 @@ impl World {
         let received = std::mem::take(&mut device.received);
         let failure = device.failure.take();
         let number = end / 2;
+        if !self.active[number as usize].is_active {
+            return;
+        }
         if let Some(failure) = failure {
+            let failure = (self.now, end, failure);
+            let first = self.flows.failure.take().filter(|first| *first < failure);
+            self.flows.failure = Some(first.unwrap_or(failure));
             self.flows.failed += 1;
-            self.flows.failure.get_or_insert(failure);
             self.finish(number);
         } else if self.ring.is_some() {
             self.go_round(number, completed, received);
@@ -322,9 +358,19 @@ impl World {
     }
 
     fn finish(&mut self, number: u32) {
-        self.placed += self.hosts.end(2 * number + 1).device.placed;
         self.active[number as usize].is_active = false;
-        self.hosts.disconnect(self.now, number);
+        self.over.push(number);
+    }
+
+    /// Takes the connections down whose flows have ended, in the order of their numbers.
+    fn take_down(&mut self, now: u64) {
+        let mut over = std::mem::take(&mut self.over);
+        over.sort_unstable();
+        for number in over.drain(..) {
+            self.placed += self.hosts.end(2 * number + 1).device.placed;
+            self.hosts.disconnect(now, number);
+        }
+        self.over = over;
     }
 
     /// Connects the ring, and has each host send its first piece.
@@ -370,13 +416,14 @@ impl World {
     }
 
     fn sample(&mut self) {
+        self.now = self.samples_at;
         if self.measures.sample(&self.network) {
             let mut shares = Vec::new();
             let placed = self.placed_by_flows(&mut shares);
             self.measures.end_span(self.now, &shares, placed - self.placed_before);
             self.placed_before = placed;
         }
-        self.events.push(self.now + self.measures.interval(), Event::Sample);
+        self.samples_at += self.measures.interval();
     }
 
     /// Bytes placed so far; the shares of lasting flows since the last call.
