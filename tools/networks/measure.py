@@ -3,7 +3,7 @@
 
     cargo build --release
     unshare -rn python3 tools/networks/measure.py [--seconds N] [--only WORD] [--program WORD]
-                                                 [--congestion NAME]
+                                                 [--congestion NAME] [--alone]
 
 Two hosts are network namespaces, and `vernic relay` is the path between them:
 
@@ -11,8 +11,11 @@ Two hosts are network namespaces, and `vernic relay` is the path between them:
 
 Prints a table in Markdown: Mb/s of payload for each path and program, the part of TCP's, and what
 of the frames the path dropped. Of two programs at once it prints both rates, and how fair they are
-(Jain's index: 1 if they are equal, 0.5 if one has everything). Needs perftest, iperf3, iproute2 and ethtool. With root in the
-machine's own namespace instead of `unshare -rn`, sockets have larger buffers.
+(Jain's index: 1 if they are equal, 0.5 if one has everything). TCP is CUBIC; a row of its own has
+BBR, which takes no loss for congestion, if the system has it. A second table has the time that a
+round takes of programs that wait for each answer. Needs perftest, ibverbs-utils, rdmacm-utils,
+iperf3, iproute2 and ethtool. With root in the machine's own namespace instead of `unshare -rn`,
+sockets have larger buffers.
 """
 
 import argparse
@@ -42,17 +45,29 @@ PATHS = [
 
 PERFTEST = "-F -s 65536 --report_gbits -D {seconds} -p {port}"
 WRITE = "ib_write_bw " + PERFTEST
-# `None` is TCP. Lines of two programs run at once.
+# TCP with the congestion control that is compared with, and with another.
+CUBIC = "iperf3 -C cubic"
+BBR = "iperf3 -C bbr"
+# Lines of two programs run at once.
 PROGRAMS = [
-    ("TCP", [None]),
+    ("TCP", [CUBIC]),
+    ("TCP, BBR", [BBR]),
     ("WRITE", [WRITE]),
     ("WRITE, 16 queue pairs", ["ib_write_bw -q 16 " + PERFTEST]),
     ("SEND", ["ib_send_bw " + PERFTEST]),
     ("READ", ["ib_read_bw " + PERFTEST]),
 ]
 SHARED = [
+    ("TCP beside TCP", [CUBIC, CUBIC]),
     ("WRITE beside WRITE", [WRITE, WRITE]),
-    ("WRITE beside TCP", [WRITE, None]),
+    ("WRITE beside TCP", [WRITE, CUBIC]),
+]
+# Programs that wait for each answer: server, client, and what to look for in what the client says.
+# Without that the whole run counts, for each of 50 rounds.
+PINGS = [
+    ("ibv_rc_pingpong -c", "-g 1 -n 100", "-g 1 -n 100 {peer}", r"([\d.]+) usec/iter"),
+    ("rping", "-s -C 50 -a {peer}", "-c -C 50 -a {peer}", None),
+    ("rstream", "-b {peer} -S 65536 -C 100", "-s {peer} -S 65536 -C 100", r"([\d.]+)$"),
 ]
 
 
@@ -107,10 +122,11 @@ def lay_cables(a, b):
 class Tcp:
     """TCP by iperf3."""
 
-    def __init__(self, a, b, seconds):
-        self.server = b.start("iperf3 -s -1", os.environ)
+    def __init__(self, a, b, seconds, line, port):
+        self.server = b.start(f"iperf3 -s -1 -p {port}", os.environ)
         time.sleep(0.5)
-        self.client = a.start(f"iperf3 -c {PEER} -t {seconds} -f m -C cubic", os.environ)
+        line = f"{line} -c {PEER} -p {port} -t {seconds} -f m"
+        self.client = a.start(line, os.environ)
         self.patience = seconds + 20
 
     def rate(self):
@@ -140,14 +156,31 @@ class Rc:
         return float(found[1]) * 1000 if found else None
 
 
+def ping(a, b, arguments, ping):
+    """Milliseconds that a round takes of a program that waits for each answer."""
+    program, server, client, pattern = ping
+    env = dict(os.environ, VERNIC_CONGESTION=arguments.congestion)
+    line = f"{VERNIC} run -- {program} "
+    listening = b.start(line + server.format(peer=PEER), env)
+    time.sleep(1)
+    begun = time.monotonic()
+    said = ended(a.start(line + client.format(peer=PEER), env), 60)
+    took = time.monotonic() - begun
+    ended(listening, 5)
+    if pattern is None:
+        return took * 1000 / 50
+    found = re.search(pattern, said.rstrip())
+    return float(found[1]) / 1000 if found else None
+
+
 def rates(a, b, arguments, lines):
     """The rates of programs that run at once."""
     running = []
     for number, line in enumerate(lines):
-        if line is None:
-            running.append(Tcp(a, b, arguments.seconds))
+        port = 18600 + number
+        if line in (CUBIC, BBR):
+            running.append(Tcp(a, b, arguments.seconds, line, port))
         else:
-            port = 18600 + number
             running.append(Rc(a, b, arguments.seconds, line, arguments.congestion, port))
     return [program.rate() for program in running]
 
@@ -175,9 +208,18 @@ def main():
     parser.add_argument("--only", default="", help="paths whose names contain this")
     parser.add_argument("--program", default="", help="programs whose names contain this")
     parser.add_argument("--congestion", default="aimd", help="the setting of this name")
+    parser.add_argument("--alone", action="store_true", help="no two programs at once")
     arguments = parser.parse_args()
     if not os.access(VERNIC, os.X_OK):
         parser.error(f"{VERNIC} is missing: run `cargo build --release` first")
+    tried = subprocess.run(
+        [VERNIC, "run", "--", "true"],
+        env=dict(os.environ, VERNIC_CONGESTION=arguments.congestion),
+        capture_output=True,
+        text=True,
+    )
+    if tried.returncode != 0:
+        parser.error(tried.stderr.strip())
     paths = [path for path in PATHS if arguments.only in path[0]]
     if not paths:
         parser.error(f"no path has {arguments.only!r} in its name: " + "; ".join(n for n, _ in PATHS))
@@ -190,29 +232,51 @@ def main():
             host.holder.kill()
 
 
+def has_bbr():
+    with open("/proc/sys/net/ipv4/tcp_available_congestion_control") as available:
+        return "bbr" in available.read().split()
+
+
+def start_relay(words):
+    relay = subprocess.Popen(
+        [VERNIC, "relay", "ra", "rb"] + words.split(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    time.sleep(0.5)
+    return relay
+
+
 def measure(a, b, arguments, paths):
     print("| path | program | Mb/s | of TCP's | frames dropped |\n|---|---|---|---|---|", flush=True)
+    rounds = []
     for name, words in paths:
         baseline = None
-        for program, lines in PROGRAMS + (SHARED if "rate=" in words else []):
-            if arguments.program not in program:
+        has_shared = "rate=" in words and not arguments.alone
+        for program, lines in PROGRAMS + (SHARED if has_shared else []):
+            if arguments.program not in program or lines == [BBR] and not has_bbr():
                 continue
-            relay = subprocess.Popen(
-                [VERNIC, "relay", "ra", "rb"] + words.split(),
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-            )
-            time.sleep(0.5)
+            relay = start_relay(words)
             found = rates(a, b, arguments, lines)
             relay.send_signal(signal.SIGINT)
             came, left = frames(ended(relay, 10))
-            if lines == [None]:
+            if lines == [CUBIC]:
                 baseline = found[0]
             shown = " + ".join(f"{rate:.1f}" if rate is not None else "failed" for rate in found)
             dropped = f"{100 * (came - left) / came:.2f} %" if came else "?"
             part = compared(found, baseline)
             print(f"| {name} | {program} | {shown} | {part} | {dropped} |", flush=True)
+        for row in PINGS if "20 ms" in name else []:
+            if arguments.program in row[0]:
+                relay = start_relay(words)
+                rounds.append((name, row[0], ping(a, b, arguments, row)))
+                relay.send_signal(signal.SIGINT)
+                ended(relay, 10)
+    if rounds:
+        print("\n| path | program | ms for each round |\n|---|---|---|")
+    for name, program, took in rounds:
+        print(f"| {name} | {program} | {'failed' if took is None else f'{took:.1f}'} |", flush=True)
 
 
 main()

@@ -3,7 +3,7 @@
 
 usage: tools/rsockets/measure.py [ROUNDS]
 
-Prints a table of medians over the rounds, for BENCHMARKS.md. Needs target/release/vernic, and the packages
+Prints a table of medians over the rounds, for docs/benchmark-sockets.md. Needs target/release/vernic, and the packages
 rdmacm-utils, iperf3 and redis-server.
 """
 
