@@ -212,7 +212,7 @@ pub(crate) struct BenchOptions {
     #[arg(value_parser = clap::value_parser!(u32).range(0..=i64::from(MAX_INLINE)))]
     pub(crate) inline_size: u32,
     /// READs and ATOMICs outstanding per queue pair
-    #[arg(short, long = "outs", default_value_t = 16, help_heading = "How to measure")]
+    #[arg(short, long = "outs", default_value_t = MAX_OUTSTANDING, help_heading = "How to measure")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_OUTSTANDING)))]
     pub(crate) outstanding: u32,
     /// ACK timeout exponent: 4.096 us * 2^n

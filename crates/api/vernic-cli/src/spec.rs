@@ -106,6 +106,12 @@ pub(crate) enum Baseline {
     UdpPingPong,
     /// UDP datagrams one way, one system call each, counted at the receiver.
     UdpStream,
+    /// What UDP allows: packets of a path MTU, many in each system call, copied once and checked by
+    /// a CRC-32 on either side; counted at the receiver.
+    UdpPackets {
+        /// Bytes of payload in a packet.
+        mtu: u32,
+    },
     /// The same ping-pong over TCP with Nagle's algorithm off.
     TcpPingPong,
     /// One TCP stream, blocking calls of one message each.
@@ -119,8 +125,17 @@ impl Baseline {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::UdpPingPong | Self::UdpStream => "udp",
+            Self::UdpPackets { .. } => "udp_packets",
             Self::TcpPingPong | Self::TcpStream => "tcp",
             Self::Memcpy => "memcpy",
+        }
+    }
+
+    /// Bytes of payload in a packet, where that is fixed.
+    pub(crate) fn mtu(self) -> Option<u32> {
+        match self {
+            Self::UdpPackets { mtu } => Some(mtu),
+            _ => None,
         }
     }
 
@@ -128,7 +143,9 @@ impl Baseline {
     pub(crate) fn kind(self) -> Kind {
         match self {
             Self::UdpPingPong | Self::TcpPingPong => Kind::Latency,
-            Self::UdpStream | Self::TcpStream | Self::Memcpy => Kind::Throughput,
+            Self::UdpStream | Self::UdpPackets { .. } | Self::TcpStream | Self::Memcpy => {
+                Kind::Throughput
+            }
         }
     }
 }
@@ -283,6 +300,9 @@ impl fmt::Display for Task {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Verbs(spec) => spec.fmt(f),
+            Self::Baseline { baseline: Baseline::UdpPackets { mtu }, size } => {
+                write!(f, "UdpPackets {size} B, MTU {mtu}")
+            }
             Self::Baseline { baseline, size } => write!(f, "{baseline:?} {size} B"),
         }
     }

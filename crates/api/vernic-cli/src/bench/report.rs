@@ -6,7 +6,7 @@
 use super::end::Reading;
 use super::rounds::{Plan, Series};
 use super::stats::median;
-use super::suite::{is_message_rate, references};
+use super::suite::{is_message_rate, limit, streams};
 use super::verbs::Packets;
 use super::verbs::resources::Resources;
 use crate::spec::{Baseline, Kind, Op, Service, Spec, Task};
@@ -58,10 +58,13 @@ pub(crate) struct ResultRow {
 /// One baseline measurement.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub(crate) struct BaselineRow {
-    /// `tcp`, `udp` or `memcpy`.
+    /// `tcp`, `udp`, `udp_packets` or `memcpy`.
     pub(crate) name: &'static str,
     /// Bytes of each message.
     pub(crate) size_bytes: u64,
+    /// Bytes of payload in a packet of `udp_packets`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) mtu_bytes: Option<u32>,
     /// Median one-way latency of a ping-pong.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) latency_us_p50: Option<f64>,
@@ -79,7 +82,7 @@ pub(crate) fn report(series: &[Series], resources: Option<Resources>, packets: P
                 fill_result(result_row(&mut report.results, &spec, packets), entry);
             }
             Task::Baseline { baseline, size } => {
-                fill_baseline(baseline_row(&mut report.baselines, baseline.name(), size), entry);
+                fill_baseline(baseline_row(&mut report.baselines, baseline, size), entry);
             }
         }
     }
@@ -115,14 +118,17 @@ fn result_row<'a>(
     &mut rows[index]
 }
 
-fn baseline_row<'a>(
-    rows: &'a mut Vec<BaselineRow>,
-    name: &'static str,
+fn baseline_row(
+    rows: &mut Vec<BaselineRow>,
+    baseline: Baseline,
     size_bytes: u64,
-) -> &'a mut BaselineRow {
-    let same = |row: &BaselineRow| row.name == name && row.size_bytes == size_bytes;
+) -> &mut BaselineRow {
+    let (name, mtu_bytes) = (baseline.name(), baseline.mtu());
+    let key = (name, size_bytes, mtu_bytes);
+    let same = |row: &BaselineRow| (row.name, row.size_bytes, row.mtu_bytes) == key;
     let index = rows.iter().position(same).unwrap_or_else(|| {
-        rows.push(BaselineRow { name, size_bytes, latency_us_p50: None, gbytes_per_s: None });
+        let (latency_us_p50, gbytes_per_s) = (None, None);
+        rows.push(BaselineRow { name, size_bytes, mtu_bytes, latency_us_p50, gbytes_per_s });
         rows.len() - 1
     });
     &mut rows[index]
@@ -211,7 +217,8 @@ impl Section {
                 "Latency, microseconds: one way; READ and ATOMIC, round trip; iWARP compared with TCP"
             }
             Self::Bandwidth => {
-                "Bandwidth, 10^9 bytes of payload per second; compared with the fastest TCP"
+                "Bandwidth, 10^9 bytes of payload per second; compared with the fastest TCP, and with what UDP allows: \
+                 packets of that MTU, copied once and checked by a CRC at either end"
             }
             Self::MessageRate => "Message rate, 10^6 messages per second",
         }
@@ -225,17 +232,12 @@ impl Section {
             ("MTU", Align::Right),
             ("QPs", Align::Right),
         ];
-        columns.extend(match self {
-            Self::Latency => {
-                [("p50 us", Align::Right), ("p99 us", Align::Right), ("x UDP/TCP", Align::Right)]
-            }
-            Self::Bandwidth => {
-                [("GB/s", Align::Right), ("Mmsg/s", Align::Right), ("x TCP", Align::Right)]
-            }
-            Self::MessageRate => {
-                [("Mmsg/s", Align::Right), ("GB/s", Align::Right), ("x UDP", Align::Right)]
-            }
-        });
+        let figures = match self {
+            Self::Latency => ["p50 us", "p99 us", "x UDP/TCP"].as_slice(),
+            Self::Bandwidth => ["GB/s", "Mmsg/s", "x TCP", "x UDP"].as_slice(),
+            Self::MessageRate => ["Mmsg/s", "GB/s", "x UDP"].as_slice(),
+        };
+        columns.extend(figures.iter().map(|name| (*name, Align::Right)));
         columns
     }
 
@@ -345,29 +347,39 @@ fn cells(section: Section, entry: &Series, series: &[Series]) -> Vec<String> {
             let what = match baseline {
                 Baseline::UdpPingPong | Baseline::TcpPingPong => "ping-pong",
                 Baseline::UdpStream | Baseline::TcpStream => "stream",
+                Baseline::UdpPackets { .. } => "packets",
                 Baseline::Memcpy => "",
             };
-            let name = match baseline.name() {
-                "memcpy" => "memcpy".into(),
-                name => name.to_uppercase(),
+            let name = match baseline {
+                Baseline::Memcpy => "memcpy",
+                Baseline::UdpPingPong | Baseline::UdpStream | Baseline::UdpPackets { .. } => "UDP",
+                Baseline::TcpPingPong | Baseline::TcpStream => "TCP",
             };
-            vec![name, what.into(), size_text(size), String::new(), String::new()]
+            let mtu = baseline.mtu().map_or_else(String::new, |mtu| mtu.to_string());
+            vec![name.into(), what.into(), size_text(size), mtu, String::new()]
         }
     };
     cells.extend(section.values(&entry.readings));
-    cells.push(match (&entry.failure, ratio(entry, series)) {
+    let cell = |references: Vec<Task>| match (&entry.failure, ratio(entry, series, &references)) {
         (Some(_), _) => "failed".into(),
         (None, Some(ratio)) => format!("{ratio:.2}"),
         (None, None) => String::new(),
-    });
+    };
+    let (streams, limit) = match entry.task {
+        Task::Verbs(spec) => (streams(&spec), limit(&spec)),
+        Task::Baseline { .. } => (Vec::new(), None),
+    };
+    cells.push(cell(streams));
+    if section == Section::Bandwidth {
+        cells.push(cell(limit.into_iter().collect()));
+    }
     cells
 }
 
-/// How `entry` compares with its baseline, round by round; of several baselines, with the one that
-/// was best in the round.
-fn ratio(entry: &Series, series: &[Series]) -> Option<f64> {
+/// How `entry` compares with its baseline, round by round; of several `references`, with the one
+/// that was best in the round.
+fn ratio(entry: &Series, series: &[Series], references: &[Task]) -> Option<f64> {
     let Task::Verbs(spec) = entry.task else { return None };
-    let references = references(&spec);
     let baselines: Vec<&Series> =
         series.iter().filter(|other| references.contains(&other.task)).collect();
     // The ping-pong is quoted one way: a round trip compares with two of them.
@@ -408,11 +420,31 @@ mod tests {
         ]
     }
 
+    fn ratio_to_streams(entry: &Series, series: &[Series]) -> Option<f64> {
+        let Task::Verbs(spec) = entry.task else { return None };
+        ratio(entry, series, &streams(&spec))
+    }
+
     #[test]
     fn ratios_are_taken_within_a_round() {
         let series = sample();
-        assert_eq!(ratio(&series[1], &series), Some(2.0));
-        assert_eq!(ratio(&series[0], &series), None);
+        assert_eq!(ratio_to_streams(&series[1], &series), Some(2.0));
+        assert_eq!(ratio_to_streams(&series[0], &series), None);
+    }
+
+    #[test]
+    fn the_limit_is_what_udp_allows_at_the_same_mtu() {
+        let mut series = sample();
+        let packets =
+            |mtu| Task::Baseline { baseline: Baseline::UdpPackets { mtu }, size: 1 << 20 };
+        series.push(self::series(packets(4096), &[speed(16.0), speed(8.0), speed(12.0)]));
+        series.push(self::series(packets(1024), &[speed(4.0), speed(4.0), speed(4.0)]));
+        let Task::Verbs(spec) = series[1].task else { panic!("no verbs") };
+        let limit: Vec<Task> = limit(&spec).into_iter().collect();
+        assert_eq!(ratio(&series[1], &series, &limit), Some(0.5));
+        let report = report(&series, None, Packets::Wire);
+        let mtus: Vec<_> = report.baselines.iter().map(|row| row.mtu_bytes).collect();
+        assert_eq!(mtus, [None, Some(4096), Some(1024)]);
     }
 
     #[test]
@@ -420,7 +452,7 @@ mod tests {
         let mut series = sample();
         let faster = Task::Baseline { baseline: Baseline::TcpStream, size: 256 << 10 };
         series.push(self::series(faster, &[speed(8.0), speed(1.0), speed(12.0)]));
-        assert_eq!(ratio(&series[1], &series), Some(1.0));
+        assert_eq!(ratio_to_streams(&series[1], &series), Some(1.0));
     }
 
     #[test]
@@ -429,7 +461,7 @@ mod tests {
         let udp = Task::Baseline { baseline: Baseline::UdpPingPong, size: 64 };
         let time = |p50_us| Reading::Latency { p50_us, p99_us: p50_us };
         let series = [series(udp, &[time(2.0)]), series(Task::Verbs(read), &[time(6.0)])];
-        assert_eq!(ratio(&series[1], &series), Some(1.5));
+        assert_eq!(ratio_to_streams(&series[1], &series), Some(1.5));
     }
 
     #[test]

@@ -58,9 +58,23 @@ const MAX_UDP: u64 = 65_507;
 const TCP_STREAMS: [u64; 3] = [64 << 10, 256 << 10, MIB];
 
 /// The baselines that a verbs measurement is set beside: a UDP ping-pong for latency, UDP datagrams
-/// for small messages, and for large ones several TCP streams, of which the fastest counts. For
-/// what TCP carries, a TCP ping-pong. Empty where no datagram is that large.
+/// for small messages, and for large ones several TCP streams, of which the fastest counts, and
+/// what UDP allows. For what TCP carries, a TCP ping-pong. Empty where no datagram is that large.
 pub(crate) fn references(spec: &Spec) -> Vec<Task> {
+    let mut references = streams(spec);
+    references.extend(limit(spec));
+    references
+}
+
+/// What UDP allows at the same path MTU, for what UDP carries and is measured by bandwidth.
+pub(crate) fn limit(spec: &Spec) -> Option<Task> {
+    let is_bandwidth = spec.kind == Kind::Throughput && !is_message_rate(spec.size);
+    let baseline = Baseline::UdpPackets { mtu: spec.mtu };
+    (is_bandwidth && spec.service.tcp().is_none()).then_some(Task::Baseline { baseline, size: MIB })
+}
+
+/// The references that are no limit.
+pub(crate) fn streams(spec: &Spec) -> Vec<Task> {
     let (baseline, sizes) = match spec.kind {
         Kind::Latency if spec.service.tcp().is_some() => (Baseline::TcpPingPong, vec![spec.size]),
         Kind::Latency if spec.size <= MAX_UDP => (Baseline::UdpPingPong, vec![spec.size]),
@@ -241,6 +255,8 @@ mod tests {
             "RC ATOMIC 8 B, MTU 4096, latency",
             "TcpStream 1048576 B",
             "UdpPingPong 64 B",
+            "UdpPackets 1048576 B, MTU 4096",
+            "UdpPackets 1048576 B, MTU 1024",
             "Memcpy 1048576 B",
         ] {
             assert!(tasks.iter().any(|task| task == promised), "{promised} is not in {tasks:#?}");
@@ -270,6 +286,7 @@ mod tests {
                 "TcpStream 65536 B",
                 "TcpStream 262144 B",
                 "TcpStream 1048576 B",
+                "UdpPackets 1048576 B, MTU 4096",
                 "RC WRITE 65536 B, MTU 4096, throughput"
             ]
         );

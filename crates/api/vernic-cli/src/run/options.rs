@@ -25,7 +25,7 @@ pub(crate) struct Options {
     /// the program would be TCP's and RDMA's at once
     #[arg(long, conflicts_with = "rsockets")]
     iwarp: bool,
-    /// Lose this share of the packets sent, 0 to 1
+    /// Lose this share of the packets sent: 0 to 1, or 0% to 100%
     #[arg(long, value_name = "SHARE", help_heading = "Faults")]
     loss: Option<String>,
     /// Send this share of the packets twice
@@ -305,6 +305,8 @@ mod tests {
 
     #[test]
     fn options_of_faults_become_one_setting() {
+        let percent = [("VERNIC_FAULT", "loss=5%,dup=0.1%".to_owned())];
+        assert_eq!(settings(&["--loss", "5%", "--duplicate", "0.1%"]), percent);
         let words = ["--loss", "0.01", "--delay", "50", "--seed", "7"];
         let expected = [("VERNIC_FAULT", "loss=0.01,delay_us=50,seed=7".to_owned())];
         assert_eq!(settings(&words), expected);

@@ -11,18 +11,18 @@ use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::time::{Duration, Instant};
 
 /// Most payload bytes of a UDP datagram over IPv4.
-const MAX_DATAGRAM: usize = 65_507;
+pub(super) const MAX_DATAGRAM: usize = 65_507;
 
 /// A bound socket and its peer-to-be.
 #[derive(Debug)]
-struct Socket {
-    socket: UdpSocket,
+pub(super) struct Socket {
+    pub(super) socket: UdpSocket,
     peer: IpAddr,
-    buffer: Vec<u8>,
+    pub(super) buffer: Vec<u8>,
 }
 
 impl Socket {
-    fn open(local: IpAddr, peer: IpAddr, size: usize) -> Outcome<Self> {
+    pub(super) fn open(local: IpAddr, peer: IpAddr, size: usize) -> Outcome<Self> {
         if size > MAX_DATAGRAM {
             let what = format!("a UDP datagram holds at most {MAX_DATAGRAM} bytes, not {size}");
             return Err(Failure::new(what));
@@ -32,12 +32,12 @@ impl Socket {
         Ok(Self { socket, peer, buffer: vec![0x5a; size] })
     }
 
-    fn endpoint(&self) -> EndpointInfo {
+    pub(super) fn endpoint(&self) -> EndpointInfo {
         let port = self.socket.local_addr().ok().map(|address| address.port());
         EndpointInfo { port, ..EndpointInfo::default() }
     }
 
-    fn connect(&mut self, peer: &EndpointInfo) -> Outcome<()> {
+    pub(super) fn connect(&mut self, peer: &EndpointInfo) -> Outcome<()> {
         let port = peer.port.ok_or_else(|| Failure::new("the other side named no UDP port"))?;
         let address = SocketAddr::new(self.peer, port);
         self.socket.connect(address).doing(|| format!("connect a UDP socket to {address}"))
@@ -48,9 +48,20 @@ impl Socket {
         self.socket.set_nonblocking(true).doing(|| "make a UDP socket non-blocking".into())
     }
 
+    /// Blocking, with an end to the wait.
+    pub(super) fn wait_at_most(&self, timeout: Duration) -> Outcome<()> {
+        let timeout = self.socket.set_read_timeout(Some(timeout));
+        timeout.doing(|| "set the timeout of a UDP socket".into())
+    }
+
     fn send(&self) -> Outcome<()> {
+        self.send_some(self.buffer.len())
+    }
+
+    /// Sends the first bytes of the buffer.
+    pub(super) fn send_some(&self, bytes: usize) -> Outcome<()> {
         loop {
-            match self.socket.send(&self.buffer) {
+            match self.socket.send(&self.buffer[..bytes]) {
                 Ok(_) => return Ok(()),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => std::hint::spin_loop(),
                 Err(error) => return Err(error).doing(|| "send a UDP datagram".into()),
@@ -67,10 +78,15 @@ impl Socket {
     }
 
     fn try_receive(&mut self) -> Outcome<bool> {
+        self.try_receive_some().map(|bytes| bytes.is_some())
+    }
+
+    /// Receives into the buffer; the number of bytes, if any came.
+    pub(super) fn try_receive_some(&mut self) -> Outcome<Option<usize>> {
         match self.socket.recv(&mut self.buffer) {
-            Ok(_) => Ok(true),
+            Ok(bytes) => Ok(Some(bytes)),
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-                Ok(false)
+                Ok(None)
             }
             Err(error) => Err(error).doing(|| "receive a UDP datagram".into()),
         }
@@ -167,7 +183,7 @@ impl Active for Sender {
 }
 
 /// How long a receiver waits for a datagram before it looks for the sender's Stop.
-const RECEIVE_TIMEOUT: Duration = Duration::from_millis(5);
+pub(super) const RECEIVE_TIMEOUT: Duration = Duration::from_millis(5);
 
 /// Counts datagrams until the sender stops and the socket is empty.
 pub(super) struct Receiver(Socket);
@@ -185,8 +201,7 @@ impl Passive for Receiver {
 
     fn connect(&mut self, peer: &EndpointInfo) -> Outcome<()> {
         self.0.connect(peer)?;
-        let timeout = self.0.socket.set_read_timeout(Some(RECEIVE_TIMEOUT));
-        timeout.doing(|| "set the timeout of a UDP socket".into())
+        self.0.wait_at_most(RECEIVE_TIMEOUT)
     }
 
     fn run(&mut self, control: &Control, iterations: u64) -> Outcome<u64> {
