@@ -1,30 +1,36 @@
-//! What `vernic bench --json` prints: checked by every test run, written into BENCHMARKS.md by
-//! `cargo xtask bench` together with what unmodified programs reach.
+//! What `vernic bench --json` prints: checked by every test run, kept by `cargo xtask bench`
+//! together with what unmodified programs reach, and written into BENCHMARKS.md and docs/.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `programs`, `guest`, `growth`, `one_host`, `machine` | measuring |
+//! | `schema`, `readings`, `kept` | what is kept of it, in charts/readings |
+//! | `bars`, `judged`, `reasons` | the bars, whether they are reached, why they are short |
+//! | `headline`, `page`, `drawing` | the first table, the pages, the charts |
 
 mod bars;
 mod drawing;
-pub(crate) mod growth;
-pub(crate) mod guest;
+mod growth;
+mod guest;
+mod headline;
 mod judged;
+mod kept;
 mod machine;
-pub(crate) mod one_host;
+mod one_host;
 mod page;
 mod programs;
+mod readings;
+mod reasons;
 mod schema;
 
-use std::io::Read;
 use std::path::Path;
 
 use serde_json::Value;
 
+use crate::Result;
 use crate::shell::{Run, run};
-use crate::{Result, root};
-use page::Commands;
 pub(crate) use programs::perftest_low_bandwidth;
 use schema::Report;
-
-/// The JSON of the last measurement, relative to the root.
-const KEPT: &str = "target/bench.json";
 
 fn bench_command(quick: bool) -> String {
     let quick = if quick { " --quick" } else { "" };
@@ -56,55 +62,45 @@ pub(crate) fn check_quick() -> Result {
     Ok(())
 }
 
-/// Measures (or reads the JSON of an earlier measurement) and rewrites the tables of BENCHMARKS.md.
+/// Measures (or reads the JSON of an earlier measurement), and writes the pages and charts.
 pub(crate) fn report(from: Option<&Path>, quick: bool) -> Result {
-    let json = match from {
-        Some(path) => read(path)?,
+    match from {
+        Some(path) => kept::keep_whole(&readings::from(path)?)?,
         None => measure(quick)?,
-    };
-    let report = Report::parse(&json)?;
-    let machine = report.machine.clone().unwrap_or_else(machine::describe);
-    let (wire, memory) =
-        (format!("VERNIC_SAME_HOST=off {}", bench_command(quick)), memory_command(quick));
-    let commands = Commands { wire: &wire, memory: &memory };
-    if let Some(programs) = &report.one_host {
-        one_host::write(&machine, programs)?;
     }
-    let others = page::bars_elsewhere(&page::TABLES.whole()?);
-    page::TABLES.write(&page::tables(&report, &machine, &commands, others))?;
-    if let Some(programs) = &report.programs {
-        programs.draw()?;
-    }
-    let page = page::TABLES.page;
-    println!("{page} is rewritten; `git diff {page}` shows what changed");
-    Ok(())
+    page::write()
 }
 
-/// The text of a file, or of standard input ("-").
-fn read(from: &Path) -> Result<String> {
-    if from.as_os_str() == "-" {
-        let mut text = String::new();
-        let read = std::io::stdin().read_to_string(&mut text);
-        return read.map(|_| text).map_err(|e| format!("standard input: {e}"));
-    }
-    std::fs::read_to_string(from).map_err(|e| format!("{}: {e}", from.display()))
+/// Measures what many queue pairs, peers and regions cost, and writes the pages and charts.
+pub(crate) fn report_growth() -> Result {
+    growth::take()?;
+    page::write()
+}
+
+/// Measures Vernic beside the kernel's drivers, in a guest, and writes the pages and charts.
+pub(crate) fn report_guest(from: Option<&Path>, quick: bool) -> Result {
+    guest::take(from, quick)?;
+    page::write()
+}
+
+/// Measures traffic within one host, and writes the pages and charts.
+pub(crate) fn report_one_host(from: Option<&Path>, quick: bool, rounds: Option<usize>) -> Result {
+    one_host::take(from, quick, rounds)?;
+    page::write()
 }
 
 /// Runs `vernic bench` and then the programs, and keeps the JSON of both.
-fn measure(quick: bool) -> Result<String> {
+fn measure(quick: bool) -> Result {
     let json = wire_bench(quick).limit_min(30).output()?;
     Report::parse(&json)?;
     let memory = run(&memory_command(quick)).limit_min(10).output()?;
     let setup = programs::Setup::prepare(quick)?;
     let machine = machine::describe();
     let programs = programs::measure(&setup);
+    kept::keep_whole(&with_more(&json, &memory, &programs, &machine)?)?;
     // Last, since this process then leaves the machine's network.
-    let one_host = programs::one_host::measure(&setup, None);
-    let whole = with_more(&json, &memory, &programs, &one_host, &machine)?;
-    let keep = |e| format!("{KEPT}: {e}");
-    std::fs::write(root().join(KEPT), &whole).map_err(keep)?;
-    println!("the readings are kept in {KEPT}; `cargo xtask bench --from {KEPT}` reads them again");
-    Ok(whole)
+    let programs = programs::one_host::measure(&setup, None);
+    one_host::keep(&one_host::Report { machine, programs })
 }
 
 /// The JSON of `vernic bench` with the results of that which went through memory, and what was
@@ -113,7 +109,6 @@ fn with_more(
     json: &str,
     memory: &str,
     programs: &programs::Programs,
-    one_host: &programs::Programs,
     machine: &str,
 ) -> Result<String> {
     let wrong = |e| format!("not JSON: {e}");
@@ -121,7 +116,6 @@ fn with_more(
     let mut memory: Value = serde_json::from_str(memory).map_err(wrong)?;
     whole["same_host"] = memory["results"].take();
     whole["programs"] = serde_json::to_value(programs).map_err(wrong)?;
-    whole["one_host"] = serde_json::to_value(one_host).map_err(wrong)?;
     whole["machine"] = machine.into();
     serde_json::to_string_pretty(&whole).map_err(wrong)
 }
@@ -139,15 +133,12 @@ mod tests {
         )
         .unwrap();
         let memory = SAMPLE.replace("\"udp\"", "\"memory\"");
-        let kept = with_more(SAMPLE, &memory, &programs, &programs, "a machine").unwrap();
+        let kept = with_more(SAMPLE, &memory, &programs, "a machine").unwrap();
         let report = Report::parse(&kept).unwrap();
         assert_eq!((report.results.len(), report.same_host.len()), (3, 3));
-        assert_eq!(report.one_host.as_ref().map(|part| part.series.len()), Some(1));
+        assert_eq!(report.same_host[0].path, "memory");
         assert_eq!(report.machine.as_deref(), Some("a machine"));
-        let commands = Commands { wire: "a command", memory: "another" };
-        let page = page::tables(&report, "a machine", &commands, Vec::new());
-        assert!(page.contains("| WRITE | RC | memory | 8 | 4096 | 1 |"), "{page}");
-        assert!(page.contains("| iperf3 | 4.50 | 4.00 | 5.00 | GB/s |"), "{page}");
+        assert_eq!(report.programs.unwrap().median("iperf3"), Some(4.5));
         let last = kept.rfind("4.5").unwrap();
         assert!(Report::parse(&kept.replacen("4.5", "0.0", 1)).is_err());
         assert!(Report::parse(&(kept[..last].to_owned() + "0.0" + &kept[last + 3..])).is_err());

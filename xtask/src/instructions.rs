@@ -6,7 +6,8 @@
 //! matter of luck: so the least of some attempts is taken. Unlike times, these figures are the same
 //! on a busy machine.
 //!
-//! The figures that hold are those in BENCHMARKS.md. More than [`TOLERANCE`] above is an error.
+//! The figures that hold are those in docs/benchmark-instructions.md. More than [`TOLERANCE`] above
+//! is an error.
 
 use std::fmt::Write as _;
 
@@ -48,7 +49,7 @@ const OTHER_COMPILER: f64 = 1.15;
 const GAIN: f64 = 0.95;
 
 const PART: Part = Part {
-    page: "BENCHMARKS.md",
+    page: "docs/benchmark-instructions.md",
     begin: "<!-- instructions: begin (written by `cargo xtask instructions --write`, do not edit) -->",
     end: "<!-- instructions: end -->",
 };

@@ -11,8 +11,8 @@
 //! | `tools` | programs the steps need, found or installed |
 //! | `rules` | what is checked by reading the repository's own files |
 //! | `cycles` | import cycles between the modules of a crate |
-//! | `bench` | the JSON of `vernic bench`, programs measured beside it: schema, bars, the tables in BENCHMARKS.md |
-//! | `instructions` | what a message costs in instructions, held against BENCHMARKS.md |
+//! | `bench` | the JSON of `vernic bench`, programs measured beside it: bars, BENCHMARKS.md, docs/benchmark-*.md, the charts |
+//! | `instructions` | what a message costs in instructions, held against docs/benchmark-instructions.md |
 //! | `capture` | captures of benchmarks, read by tshark, every ICRC checked |
 //! | `conformance` | Debian's verbs programs and rdma-core's Python tests, through `vernic run` |
 //! | `kernel` | the same programs against the Linux kernel's own driver, in an emulated machine |
@@ -116,13 +116,14 @@ enum Command {
     Clauses,
     /// Watch the lives that ARCHITECTURE.md tells in a debugger, and compare
     Lives,
-    /// Count the instructions that messages cost, and compare with BENCHMARKS.md
+    /// Count the instructions that messages cost, and compare with docs/benchmark-instructions.md
     Instructions {
         /// Write the figures instead
         #[arg(long)]
         write: bool,
     },
-    /// Measure Vernic and unmodified programs on it, and write the figures into BENCHMARKS.md
+    /// Measure Vernic and unmodified programs on it, and write BENCHMARKS.md, docs/benchmark-*.md
+    /// and the charts
     Bench {
         /// Read this JSON instead of running the benchmark ("-" is standard input)
         #[arg(long, value_name = "FILE")]
@@ -130,15 +131,14 @@ enum Command {
         /// A run of about two minutes; its figures are noisier
         #[arg(long)]
         quick: bool,
-        /// Only what more queue pairs, peers and regions cost; a part of the page of its own, some
-        /// minutes
+        /// Only what more queue pairs, peers and regions cost; some minutes
         #[arg(long, conflicts_with_all = ["from", "quick"])]
         growth: bool,
-        /// Only Vernic beside the kernel's own drivers, inside an emulated machine; a part of the
-        /// page of its own, a quarter of an hour
+        /// Only Vernic beside the kernel's own drivers, inside an emulated machine; a quarter of an
+        /// hour
         #[arg(long, conflicts_with = "growth")]
         guest: bool,
-        /// Only traffic within one host; a part of the page of its own, some five minutes
+        /// Only traffic within one host; some five minutes
         #[arg(long, conflicts_with_all = ["growth", "guest"])]
         one_host: bool,
         /// Rounds of it
@@ -191,12 +191,12 @@ fn main() -> ExitCode {
         }),
         Command::Instructions { write: false } => instructions::check(),
         Command::Instructions { write: true } => instructions::write(),
-        Command::Bench { growth: true, .. } => bench::growth::report(),
+        Command::Bench { growth: true, .. } => bench::report_growth(),
         Command::Bench { guest: true, from, quick, .. } => {
-            bench::guest::report(from.as_deref(), quick)
+            bench::report_guest(from.as_deref(), quick)
         }
         Command::Bench { one_host: true, from, quick, rounds, .. } => {
-            bench::one_host::report(from.as_deref(), quick, rounds.map(usize::from))
+            bench::report_one_host(from.as_deref(), quick, rounds.map(usize::from))
         }
         Command::Bench { from, quick, .. } => bench::report(from.as_deref(), quick),
     };

@@ -37,7 +37,7 @@ pub(crate) fn all(seeds: u64, fuzz_seconds: u64) -> Vec<Step> {
         Step::new("bench", "vernic bench --quick --json keeps its schema", &[], bench::check_quick),
         Step::new(
             "instructions",
-            "messages cost no more instructions than BENCHMARKS.md says",
+            "messages cost no more instructions than their page says",
             &["packages"],
             instructions::check,
         ),

@@ -1,27 +1,21 @@
 //! What more queue pairs, peers and memory regions cost: `cargo xtask bench --growth`.
 //!
 //! `crates/api/vernic/examples/growth.rs` does the work and prints the figures; here it is run over
-//! ranges, in rounds, and the medians become a part of BENCHMARKS.md of their own, with charts.
+//! ranges, in rounds, and the medians become tables and charts.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use plotters::prelude::SeriesLabelPosition;
+use serde::{Deserialize, Serialize};
 
 use super::drawing::{self, Drawing, Line};
 use super::judged::{Judged, number};
-use super::machine;
-use super::page::bars_table;
-use crate::pages::Part;
+use super::{machine, readings};
 use crate::shell::run;
 use crate::{Result, target};
 
-/// Where the tables stand.
-const PART: Part = Part {
-    page: "BENCHMARKS.md",
-    begin: "<!-- growth: begin (written by `cargo xtask bench --growth`, do not edit) -->",
-    end: "<!-- growth: end -->",
-};
+/// The name of the readings.
+const NAME: &str = "growth";
 
 /// Times that everything is measured; a median is a reading.
 const ROUNDS: usize = 3;
@@ -40,7 +34,10 @@ struct Range {
     /// Its last, if it has a third.
     last: &'static str,
     over: &'static [u64],
-    title: &'static str,
+    /// What is drawn, and which way is better.
+    says: &'static str,
+    /// What there is one of at first.
+    one: &'static str,
     x: &'static str,
     /// Figures, as the program names them, and as people do; those that are drawn, beside the first
     /// one.
@@ -52,7 +49,8 @@ const RANGES: [Range; 3] = [
         what: "qps",
         last: "",
         over: &[1, 10, 100, 1_000, 10_000, 100_000],
-        title: "Queue pairs that are active in turn, beside one",
+        says: "Queue pairs that are active in turn. WRITE: higher is better; to open: lower is better",
+        one: "one queue pair",
         x: "queue pairs",
         figures: &[
             ("large_gbytes_per_s", "WRITE 64 KiB, GB/s", true),
@@ -66,7 +64,8 @@ const RANGES: [Range; 3] = [
         what: "peers",
         last: "",
         over: &[1, 2, 4, 8, 16, 32, 64],
-        title: "Processes that are written to in turn, beside one",
+        says: "Processes that are written to in turn. WRITE: higher is better; to start: lower is better",
+        one: "one process",
         x: "processes",
         figures: &[
             ("large_gbytes_per_s", "WRITE 64 KiB, GB/s", true),
@@ -79,7 +78,8 @@ const RANGES: [Range; 3] = [
         // 1 TiB.
         last: " 1099511627776",
         over: &[1, 10, 100, 1_000],
-        title: "Regions of 1 TiB together, written to in turn, beside one",
+        says: "Regions of 1 TiB together, written to in turn. Lower is better",
+        one: "one region",
         x: "regions",
         figures: &[
             ("write_ns", "WRITE 8 B, ns", true),
@@ -90,30 +90,38 @@ const RANGES: [Range; 3] = [
 ];
 
 /// Readings by range, number and figure.
-type Readings = BTreeMap<(&'static str, u64, &'static str), Vec<f64>>;
+type Readings = BTreeMap<String, BTreeMap<u64, BTreeMap<String, Vec<f64>>>>;
 
-/// Measures, and rewrites the part of the page and its charts.
-pub(crate) fn report() -> Result {
+/// What is kept of a measurement.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Report {
+    pub(super) machine: String,
+    pub(super) rounds: usize,
+    ranges: Readings,
+}
+
+/// Measures, and keeps the readings.
+pub(super) fn take() -> Result {
     let program = build()?;
-    let mut readings = Readings::new();
+    let machine = machine::describe();
+    let mut ranges = Readings::new();
     for round in 1..=ROUNDS {
         for range in &RANGES {
             for &count in range.over {
                 println!("round {round} of {ROUNDS}: {} {count}", range.what);
                 let said = range.run(&program, count)?;
+                let figures =
+                    ranges.entry(range.what.into()).or_default().entry(count).or_default();
                 for (figure, value) in range.figures(&said) {
-                    readings.entry((range.what, count, figure)).or_default().push(value);
+                    figures.entry(figure.into()).or_default().push(value);
                 }
             }
         }
     }
-    for range in &RANGES {
-        let lines = range.lines(&readings);
-        drawing::write(&range.name(), &range.drawing(), &lines)?;
-    }
-    PART.write(&page(&readings, &machine::describe()))?;
-    println!("{} is rewritten", PART.page);
-    Ok(())
+    let report = Report { machine, rounds: ROUNDS, ranges };
+    let json = serde_json::to_string_pretty(&report).map_err(|e| e.to_string())?;
+    readings::keep(NAME, &json)
 }
 
 /// The program.
@@ -126,6 +134,14 @@ fn median(readings: &[f64]) -> Option<f64> {
     let mut sorted = readings.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted.get(sorted.len() / 2).copied()
+}
+
+/// A number as people write it.
+fn thousands(count: u64) -> String {
+    match (count / 1000, count % 1000) {
+        (0, rest) => format!("{rest}"),
+        (many, rest) => format!("{many},{rest:03}"),
+    }
 }
 
 impl Range {
@@ -150,17 +166,33 @@ impl Range {
         format!("growth-{}", self.what)
     }
 
-    fn drawing(&self) -> Drawing {
-        let legend = SeriesLabelPosition::LowerLeft;
-        Drawing { title: self.title, x: self.x, y: "times that of one", binary: false, legend }
+    fn drawing(&self, report: &Report) -> Drawing {
+        let y = "times the figure of one";
+        let title = self.finding(report).unwrap_or_else(|| format!("Many beside {}", self.one));
+        Drawing { title, says: self.says, x: self.x, y, binary: false }
+    }
+
+    /// What the most have of the figures of one.
+    fn finding(&self, report: &Report) -> Option<String> {
+        // Beyond what a bar is about, a chart shows the rest.
+        let last = self.over.iter().copied().rfind(|&count| count <= MANY)?;
+        let of_one = |figure| {
+            Some(number(Some(report.median(self, last, figure)? / report.median(self, 1, figure)?)))
+        };
+        let mut names = self.figures.iter().filter(|(_, _, is_drawn)| *is_drawn);
+        let ((first, a, _), (second, b, _)) = (names.next()?, names.next()?);
+        let [a, b] = [a, b].map(|name| name.split(',').next().unwrap_or(name));
+        let (first, second) = (of_one(first)?, of_one(second)?);
+        let (last, x, one) = (thousands(last), self.x, self.one);
+        Some(format!("{last} {x} beside {one}: {a} {first} x, {b} {second} x"))
     }
 
     /// The figures that are drawn, each beside its first.
-    fn lines(&self, readings: &Readings) -> Vec<Line<'_>> {
+    fn lines(&self, report: &Report) -> Vec<Line<'_>> {
         let drawn = self.figures.iter().filter(|(_, _, is_drawn)| *is_drawn);
         drawn
             .map(|(figure, name, _)| {
-                let at = |count: u64| median(readings.get(&(self.what, count, figure))?);
+                let at = |count: u64| report.median(self, count, figure);
                 let first = self.over.first().and_then(|&count| at(count));
                 let point = |&count: &u64| Some((count as f64, at(count)? / first?));
                 (
@@ -171,7 +203,7 @@ impl Range {
             .collect()
     }
 
-    fn table(&self, readings: &Readings) -> String {
+    fn table(&self, report: &Report) -> String {
         let mut table = format!("| {} |", self.x);
         for (_, name, _) in self.figures {
             let _ = write!(table, " {name} |");
@@ -180,9 +212,7 @@ impl Range {
         for &count in self.over {
             let _ = write!(table, "| {count} |");
             for (figure, _, _) in self.figures {
-                let value = readings.get(&(self.what, count, figure));
-                let value = value.and_then(|readings| median(readings));
-                let _ = write!(table, " {} |", number(value));
+                let _ = write!(table, " {} |", number(report.median(self, count, figure)));
             }
             table.push('\n');
         }
@@ -190,36 +220,65 @@ impl Range {
     }
 }
 
-/// What many active queue pairs reach, of each kind of message that is drawn.
-fn judge(readings: &Readings) -> Vec<Judged> {
-    let judge = |(figure, name, what): (&'static str, &str, &str)| {
-        let at = |count: u64| median(readings.get(&("qps", count, figure))?);
-        let (bar, what) =
-            (format!("at least {BAR} x one"), format!("{MANY} active queue pairs, {what}"));
-        let Some((one, many)) = at(1).zip(at(MANY)) else {
-            return Judged { what, bar, measured: "-".into(), verdict: "not measured".into() };
-        };
-        let (ratio, verdict) = (many / one, if many >= BAR * one { "reached" } else { "short" });
-        let measured =
-            format!("{} {name}, one {}: {ratio:.2} x", number(Some(many)), number(Some(one)));
-        Judged { what, bar, measured, verdict: verdict.into() }
-    };
-    let figures = [
-        ("large_gbytes_per_s", "GB/s", "WRITE 64 KiB"),
-        ("small_mmsg_per_s", "M msg/s", "WRITE 64 B"),
-    ];
-    figures.into_iter().map(judge).collect()
-}
-
-/// The part of the page.
-fn page(readings: &Readings, machine: &str) -> String {
-    let mut page = format!("Machine: {machine}. Medians of {ROUNDS} rounds.\n\n");
-    page += &bars_table(&judge(readings));
-    for range in &RANGES {
-        let file = drawing::file(&range.name());
-        let _ = write!(page, "\n![{}]({file})\n\n{}", range.title, range.table(readings));
+impl Report {
+    /// The measurement that is kept.
+    pub(super) fn kept() -> Result<Self> {
+        let json = readings::kept(NAME)?;
+        serde_json::from_str(&json).map_err(|e| format!("not a report of growth: {e}"))
     }
-    page
+
+    fn median(&self, range: &Range, count: u64, figure: &str) -> Option<f64> {
+        median(self.ranges.get(range.what)?.get(&count)?.get(figure)?)
+    }
+
+    /// WRITEs of 64 KiB, in GB/s: of many queue pairs that are active in turn, and of one.
+    pub(super) fn many_and_one(&self) -> Option<(f64, f64)> {
+        let at = |count| self.median(&RANGES[0], count, "large_gbytes_per_s");
+        Some((at(MANY)?, at(1)?))
+    }
+
+    /// What many active queue pairs reach, of each kind of message that is drawn.
+    pub(super) fn judge(&self) -> Vec<Judged> {
+        let judge = |(figure, name, what): (&'static str, &str, &str)| {
+            let at = |count: u64| self.median(&RANGES[0], count, figure);
+            let (bar, what) =
+                (format!("at least {BAR} x one"), format!("{MANY} active queue pairs, {what}"));
+            let Some((one, many)) = at(1).zip(at(MANY)) else {
+                return Judged { what, bar, measured: "-".into(), verdict: "not measured".into() };
+            };
+            let (ratio, verdict) =
+                (many / one, if many >= BAR * one { "reached" } else { "short" });
+            let measured =
+                format!("{} {name}, one {}: {ratio:.2} x", number(Some(many)), number(Some(one)));
+            Judged { what, bar, measured, verdict: verdict.into() }
+        };
+        let figures = [
+            ("large_gbytes_per_s", "GB/s", "WRITE 64 KiB"),
+            ("small_mmsg_per_s", "M msg/s", "WRITE 64 B"),
+        ];
+        figures.into_iter().map(judge).collect()
+    }
+
+    /// The chart that tells most of what many cost.
+    pub(super) fn chart(&self) -> drawing::Shown {
+        drawing::Shown::new(&RANGES[0].name(), &RANGES[0].drawing(self))
+    }
+
+    /// Each range's chart and table.
+    pub(super) fn ranges(&self, from: &str) -> String {
+        let ranges = RANGES.iter().map(|range| {
+            let shown = drawing::Shown::new(&range.name(), &range.drawing(self));
+            format!("{}\n\n{}", shown.markdown(from), range.table(self))
+        });
+        ranges.collect::<Vec<_>>().join("\n")
+    }
+
+    /// Draws the charts.
+    pub(super) fn draw(&self) -> Result {
+        RANGES.iter().try_for_each(|range| {
+            drawing::write(&range.name(), &range.drawing(self), &range.lines(self))
+        })
+    }
 }
 
 #[cfg(test)]
@@ -232,18 +291,36 @@ mod tests {
         let said = "open_us_per_qp 3.5\nlarge_gbytes_per_s 8.0\nunknown 7\nsmall_mmsg_per_s none\n";
         let figures = range.figures(said);
         assert_eq!(figures, [("large_gbytes_per_s", 8.0), ("open_us_per_qp", 3.5)]);
-        let mut readings = Readings::new();
-        for (count, values) in [(1, [7.0, 9.0, 8.0]), (10_000, [6.0, 1.0, 9.0])] {
-            readings.insert(("qps", count, "large_gbytes_per_s"), values.to_vec());
-        }
-        let page = page(&readings, "a machine");
-        let row = "WRITE 64 KiB | at least 0.7 x one | 6.00 GB/s, one 8.00: 0.75 x | reached |";
-        assert!(page.contains(row), "{page}");
-        assert!(page.contains("WRITE 64 B | at least 0.7 x one | - | not measured |"), "{page}");
+        let kept = r#"{"machine": "a machine", "rounds": 3, "ranges": {"qps": {
+            "1": {"large_gbytes_per_s": [7.0, 9.0, 8.0], "small_mmsg_per_s": [2.0]},
+            "10000": {"large_gbytes_per_s": [6.0, 1.0, 9.0]}}}}"#;
+        let report: Report = serde_json::from_str(kept).unwrap();
+        let judged = report.judge();
+        assert_eq!(judged[0].measured, "6.00 GB/s, one 8.00: 0.75 x");
+        assert_eq!((&*judged[0].verdict, &*judged[1].verdict), ("reached", "not measured"));
+        assert_eq!(report.many_and_one(), Some((6.0, 8.0)));
+        let page = report.ranges("");
         assert!(page.contains("| 10000 | 6.00 |  |  |  |  |"), "{page}");
         assert!(page.contains("charts/growth-regions.svg"), "{page}");
-        let lines = range.lines(&readings);
+        let lines = range.lines(&report);
         assert_eq!(lines[0], ("WRITE 64 KiB", vec![(1.0, 1.0), (10_000.0, 0.75)]));
-        assert!(range.drawing().draw(&lines).unwrap().unwrap().contains("queue pairs"));
+        assert_eq!(range.drawing(&report).title, "Many beside one queue pair");
+        let drawn = range.drawing(&report).draw(&lines).unwrap().unwrap();
+        assert!(drawn.contains("queue pairs"));
+    }
+
+    #[test]
+    fn a_title_says_what_the_most_have() {
+        let report: serde_json::Result<Report> = serde_json::from_str(
+            r#"{"machine": "a machine", "rounds": 1, "ranges": {"qps": {
+            "1": {"large_gbytes_per_s": [8.0], "small_mmsg_per_s": [2.0]},
+            "10000": {"large_gbytes_per_s": [6.0], "small_mmsg_per_s": [1.0]},
+            "100000": {"large_gbytes_per_s": [1.0], "small_mmsg_per_s": [0.1]}}}}"#,
+        );
+        let title = RANGES[0].drawing(&report.unwrap()).title;
+        assert_eq!(
+            title,
+            "10,000 queue pairs beside one queue pair: WRITE 64 KiB 0.75 x, WRITE 64 B 0.50 x"
+        );
     }
 }

@@ -1,154 +1,206 @@
-//! The generated part of BENCHMARKS.md.
+//! The generated parts of BENCHMARKS.md and of the pages of benchmarks in docs/.
 
 use std::fmt::Write;
 
 use super::bars;
-use super::judged::{Judged, number};
-use super::programs;
-use super::schema::{Measured, Report};
+use super::headline;
+use super::judged::{bars_table, counts};
+use super::kept::Kept;
+use super::programs::{self, Chart, Programs};
+use crate::Result;
 use crate::pages::Part;
 
-/// Where the tables stand.
-pub(crate) const TABLES: Part = Part {
-    page: "BENCHMARKS.md",
-    begin: "<!-- figures: begin (written by `cargo xtask bench`, do not edit) -->",
-    end: "<!-- figures: end -->",
-};
+/// The root from a page in docs/.
+const UP: &str = "../";
 
-/// How `vernic bench` was run: by the wire, and through memory.
-pub(crate) struct Commands<'a> {
-    pub(crate) wire: &'a str,
-    pub(crate) memory: &'a str,
+const fn part(page: &'static str, begin: &'static str, end: &'static str) -> Part {
+    Part { page, begin, end }
 }
 
-/// The machine, the commands, and the tables: bars, those that `others` of the page have among
-/// them, results, baselines, and unmodified programs.
-pub(crate) fn tables(
-    report: &Report,
-    machine: &str,
-    commands: &Commands<'_>,
-    others: Vec<Judged>,
-) -> String {
-    let Commands { wire, memory } = commands;
-    let mut judged = report.programs.as_ref().map(programs::judge).unwrap_or_default();
-    judged.extend(others);
-    judged.extend(bars::judge(report));
-    let mut page = format!("Machine: {machine}.\n\nCommands: `{wire}`");
-    if !report.same_host.is_empty() {
-        let _ = write!(page, ", `{memory}`");
+/// A part: where it stands, and what it says.
+struct Written(Part, fn(&Kept) -> Result<String>);
+
+const PARTS: [Written; 7] = [
+    Written(
+        part(
+            "BENCHMARKS.md",
+            "<!-- first screen: begin (written by `cargo xtask bench`, do not edit) -->",
+            "<!-- first screen: end -->",
+        ),
+        first_screen,
+    ),
+    Written(
+        part(
+            "BENCHMARKS.md",
+            "<!-- machines: begin (written by `cargo xtask bench`, do not edit) -->",
+            "<!-- machines: end -->",
+        ),
+        |kept| Ok(machines(kept)),
+    ),
+    Written(
+        part(
+            "docs/benchmark-bars.md",
+            "<!-- bars: begin (written by `cargo xtask bench`, do not edit) -->",
+            "<!-- bars: end -->",
+        ),
+        |kept| Ok(all_bars(kept)),
+    ),
+    Written(
+        part(
+            "docs/benchmark-one-host.md",
+            "<!-- one host: begin (written by `cargo xtask bench --one-host`, do not edit) -->",
+            "<!-- one host: end -->",
+        ),
+        |kept| Ok(bars_table(&programs::one_host::judge(&kept.one_host.programs))),
+    ),
+    Written(
+        part(
+            "docs/benchmark-growth.md",
+            "<!-- growth: begin (written by `cargo xtask bench --growth`, do not edit) -->",
+            "<!-- growth: end -->",
+        ),
+        |kept| Ok(kept.growth.ranges(UP)),
+    ),
+    Written(
+        part(
+            "docs/benchmark-guest.md",
+            "<!-- guest: begin (written by `cargo xtask bench --guest`, do not edit) -->",
+            "<!-- guest: end -->",
+        ),
+        |kept| Ok(format!("{}\n{}", kept.guest.tables(), kept.guest.chart().markdown(UP))),
+    ),
+    Written(
+        part(
+            "docs/benchmark-readings.md",
+            "<!-- readings: begin (written by `cargo xtask bench`, do not edit) -->",
+            "<!-- readings: end -->",
+        ),
+        |kept| Ok(readings(kept)),
+    ),
+];
+
+/// Writes every part of every page, and draws the charts, from the readings that are kept.
+pub(crate) fn write() -> Result {
+    let kept = Kept::read()?;
+    for Written(part, content) in &PARTS {
+        if part.write(&content(&kept)?)? {
+            println!("{} is rewritten", part.page);
+        }
     }
-    page += ", and those of the tables.\n\n### Bars\n\n";
-    page += &bars_table(&judged);
-    page += "\n### Vernic, by the wire\n\n";
-    page += &results_table(&report.results);
-    if !report.same_host.is_empty() {
-        page += "\n### Vernic, same host\n\n";
-        page += &results_table(&report.same_host);
+    if let Some(programs) = &kept.whole.programs {
+        programs.draw()?;
     }
-    page += "\n### Raw sockets and memory, in the same run as the wire\n\n";
-    page += "| name | bytes | p50 us | GB/s |\n|---|--:|--:|--:|\n";
-    for b in &report.baselines {
-        let (latency, throughput) = (number(b.latency_us_p50), number(b.gbytes_per_s));
-        let _ = writeln!(page, "| {} | {} | {latency} | {throughput} |", b.name, b.size_bytes);
-    }
-    if let Some(part) = &report.programs {
-        page += "\n";
-        page += &programs::tables(part);
-    }
-    page
+    kept.growth.draw()?;
+    kept.guest.draw()
 }
 
-fn results_table(results: &[Measured]) -> String {
-    let mut table =
-        "| operation | service | path | bytes | MTU | QPs | p50 us | p99 us | GB/s | M msg/s |\n"
-            .to_owned();
-    table += "|---|---|---|--:|--:|--:|--:|--:|--:|--:|\n";
-    for r in results {
-        let _ = writeln!(
-            table,
-            "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
-            r.op,
-            r.service,
-            r.path,
-            r.size_bytes,
-            r.mtu_bytes.map_or(String::new(), |mtu| mtu.to_string()),
-            r.qps.map_or(String::new(), |qps| qps.to_string()),
-            number(r.latency_us_p50),
-            number(r.latency_us_p99),
-            number(r.gbytes_per_s),
-            number(r.mmsg_per_s),
+/// The table of what matters most, and three charts.
+fn first_screen(kept: &Kept) -> Result<String> {
+    let mut text = headline::table(kept)?;
+    if let Some(Programs { curves, .. }) = &kept.whole.programs {
+        for chart in [Chart::Bandwidth, Chart::Latency] {
+            let _ = write!(text, "\n{}\n", programs::shown(chart, curves).markdown(""));
+        }
+    }
+    let _ = write!(text, "\n{}\n", kept.growth.chart().markdown(""));
+    Ok(text)
+}
+
+/// A line for each run that the table names.
+fn machines(kept: &Kept) -> String {
+    let unknown = "an unknown machine".to_owned();
+    let whole = kept.whole.machine.as_ref().unwrap_or(&unknown);
+    let ran = |programs: &Programs| {
+        format!("medians of {} rounds, {}", programs.rounds(), programs.cores)
+    };
+    let of_whole = kept.whole.programs.as_ref().map(ran).unwrap_or_default();
+    let (one_host, growth, guest) = (&kept.one_host, &kept.growth, &kept.guest);
+    format!(
+        "- **{}** `cargo xtask bench`: {of_whole}. {whole}.\n\
+         - **{}** `cargo xtask bench --one-host`: {}. {}.\n\
+         - **{}** `cargo xtask bench --growth`: medians of {} rounds. {}.\n\
+         - **{}** `cargo xtask bench --guest`: {}. Guest: {}. Emulated by: {}.\n\
+         - **{}** `tools/networks/measure.py`: [two hosts and a network that is not perfect](docs/network-figures.md).\n",
+        headline::WHOLE,
+        headline::ONE_HOST,
+        ran(&one_host.programs),
+        one_host.machine,
+        headline::GROWTH,
+        growth.rounds,
+        growth.machine,
+        headline::GUEST,
+        ran(&guest.programs),
+        guest.guest,
+        guest.machine,
+        headline::NETWORK,
+    )
+}
+
+/// How many bars are reached, and those of a whole run and of growth.
+fn all_bars(kept: &Kept) -> String {
+    let of_programs = kept.whole.programs.as_ref().map(programs::judge).unwrap_or_default();
+    let of_bench = bars::judge(&kept.whole);
+    let (growth, guest) = (kept.growth.judge(), kept.guest.judge());
+    let one_host = programs::one_host::judge(&kept.one_host.programs);
+    format!(
+        "- Unmodified programs, below: {}.\n\
+         - `vernic bench`, below: {}.\n\
+         - [Many queue pairs](benchmark-growth.md), below: {}.\n\
+         - [One host](benchmark-one-host.md): {}.\n\
+         - [In the guest](benchmark-guest.md): {}.\n\n\
+         ## Unmodified programs\n\n{}\n## `vernic bench`\n\n{}\n## Many queue pairs\n\n{}",
+        counts(&of_programs),
+        counts(&of_bench),
+        counts(&growth),
+        counts(&one_host),
+        counts(&guest),
+        bars_table(&of_programs),
+        bars_table(&of_bench),
+        bars_table(&growth),
+    )
+}
+
+/// The medians behind the bars and the charts.
+fn readings(kept: &Kept) -> String {
+    let mut text = String::new();
+    if let Some(programs) = &kept.whole.programs {
+        let curves = &programs.curves;
+        let _ = write!(text, "## Unmodified programs\n\n{}", programs::table(programs));
+        let _ =
+            write!(text, "\n## The C ABI beside the Rust API\n\n{}", programs::api_table(programs));
+        text += "\n## Behind the charts\n";
+        for chart in Chart::ALL {
+            let _ = write!(text, "\n{}", programs::curves_table(chart, curves));
+        }
+        let _ = write!(text, "\n{}\n", programs::shown(Chart::Rate, curves).markdown(UP));
+        let _ = write!(
+            text,
+            "\n## Processor time, start and end of the programs included\n\n{}",
+            programs::cpu_table(curves)
         );
     }
-    table
-}
-
-/// Bars with what was measured for each.
-pub(super) fn bars_table(judged: &[Judged]) -> String {
-    let mut table = BARS_HEAD.to_owned();
-    for Judged { what, bar, measured, verdict } in judged {
-        let _ = writeln!(table, "| {what} | {bar} | {measured} | {verdict} |");
-    }
-    table
-}
-
-const BARS_HEAD: &str = "| what | bar | measured | verdict |\n|---|---|---|---|\n";
-
-/// The bars in the generated parts of a page that other commands write.
-pub(super) fn bars_elsewhere(page: &str) -> Vec<Judged> {
-    let parts = page.split("<!-- ").skip(1);
-    let others = parts.filter(|part| !part.starts_with("figures:") && part.contains(": begin "));
-    let heads = [BARS_HEAD, programs::one_host::BARS_HEAD];
-    let tables = others.filter_map(|part| heads.iter().find_map(|head| part.split_once(head)));
-    tables.flat_map(|(_, table)| table.lines().map_while(judged_row)).collect()
-}
-
-fn judged_row(row: &str) -> Option<Judged> {
-    let cells: Vec<&str> = row.strip_prefix("| ")?.strip_suffix(" |")?.split(" | ").collect();
-    let (what, bar, measured, verdict) = match cells[..] {
-        [what, bar, measured, verdict] => (what, bar, measured.to_owned(), verdict),
-        [what, bar, measured, "", verdict] => (what, bar, measured.to_owned(), verdict),
-        [what, bar, measured, beside, verdict] => {
-            (what, bar, format!("{measured}; {beside}"), verdict)
-        }
-        _ => return None,
-    };
-    Some(Judged { what: what.into(), bar: bar.into(), measured, verdict: verdict.into() })
+    let one_host = programs::one_host::table(&kept.one_host.programs);
+    let _ = write!(text, "\n## Within one host, its own run\n\n{one_host}");
+    text
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::schema::tests::SAMPLE;
     use super::*;
 
     #[test]
-    fn fields_that_do_not_apply_stay_empty() {
-        let commands = Commands { wire: "a command", memory: "another" };
-        let report = Report::parse(SAMPLE).unwrap();
-        let page = tables(&report, "a machine", &commands, Vec::new());
-        assert!(page.contains("| WRITE | RC | udp | 8 | 4096 | 1 |  |  |  | 1.50 |"), "{page}");
-        assert!(!page.contains("another") && !page.contains("same host"), "{page}");
+    fn the_pages_say_what_the_readings_say() {
+        let kept = Kept::read().unwrap();
+        for Written(part, content) in &PARTS {
+            let is_so = part.is(&content(&kept).unwrap()).unwrap();
+            let again = "cargo xtask bench --from charts/readings/bench.json";
+            assert!(is_so, "{}: another content than its readings have: {again}", part.page);
+        }
     }
 
     #[test]
-    fn bars_of_other_parts_are_found_and_stand_with_all() {
-        let row = "| many queue pairs | at least 0.7 x one | 0.75 x | reached |";
-        let page = format!(
-            "{}\n{BARS_HEAD}| this | is | its | own |\n{}\n{BARS_HEAD}| by | hand | 1 x | short |\n\
-             <!-- growth: begin (written) -->\n\n{BARS_HEAD}{row}\n\n| 1 | 2 | 3 | 4 |\n<!-- growth: end -->\n",
-            TABLES.begin, TABLES.end
-        );
-        let judged = bars_elsewhere(&page);
-        let whats: Vec<_> = judged.iter().map(|judged| judged.what.as_str()).collect();
-        assert_eq!(whats, ["many queue pairs"]);
-        let head = programs::one_host::BARS_HEAD;
-        let part = format!(
-            "<!-- one host: begin (written) -->\n\n{head}| a | at least 1 x b | 2 us, 1 to 3 | \
-             b 4: 0.50 x | short |\n| c | at least 1 us | 2 us, 1 to 3 |  | reached |\n\n| 1 |\n"
-        );
-        let measured: Vec<_> = bars_elsewhere(&part).into_iter().map(|j| j.measured).collect();
-        assert_eq!(measured, ["2 us, 1 to 3; b 4: 0.50 x", "2 us, 1 to 3"]);
-        let commands = Commands { wire: "a command", memory: "another" };
-        let report = Report::parse(SAMPLE).unwrap();
-        assert!(tables(&report, "a machine", &commands, judged).contains(row));
+    fn a_newcomer_reads_one_screen() {
+        let page = PARTS[0].0.whole().unwrap();
+        assert!(page.len() <= 12 * 1024, "BENCHMARKS.md: {} bytes", page.len());
     }
 }

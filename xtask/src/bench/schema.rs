@@ -1,6 +1,6 @@
 //! The JSON of `vernic bench --json`: one object with `results`, `baselines` and, after a run of
-//! everything, `resources`. `cargo xtask bench` adds `same_host`, `programs`, `one_host` and
-//! `machine` before it keeps it.
+//! everything, `resources`. `cargo xtask bench` adds `same_host`, `programs` and `machine` before
+//! it keeps it.
 //!
 //! The names are a contract with whoever reads the JSON by machine, so an unknown or misspelt field
 //! in an entry is an error here. Fields that do not apply to an entry are left out of it.
@@ -21,8 +21,6 @@ pub(crate) struct Report {
     pub(crate) same_host: Vec<Measured>,
     /// What `cargo xtask bench` adds.
     pub(crate) programs: Option<Programs>,
-    /// Traffic within one host, which has bars of its own; `cargo xtask bench` adds it.
-    pub(crate) one_host: Option<Programs>,
     /// The machine it was measured on, as `cargo xtask bench` describes it.
     pub(crate) machine: Option<String>,
 }
@@ -68,9 +66,11 @@ pub(crate) struct Measured {
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Baseline {
-    /// `tcp`, `udp` or `memcpy`.
+    /// `tcp`, `udp`, `udp_packets` or `memcpy`.
     pub(crate) name: String,
     pub(crate) size_bytes: u64,
+    /// Bytes of payload in a packet of `udp_packets`.
+    pub(crate) mtu_bytes: Option<u64>,
     pub(crate) latency_us_p50: Option<f64>,
     pub(crate) gbytes_per_s: Option<f64>,
 }
@@ -89,7 +89,7 @@ impl Report {
         for entry in &report.baselines {
             entry.check().map_err(|why| format!("{why} in {entry:?}"))?;
         }
-        for programs in report.programs.iter().chain(&report.one_host) {
+        if let Some(programs) = &report.programs {
             programs.check()?;
         }
         Ok(report)
@@ -120,8 +120,8 @@ impl Measured {
 
 impl Baseline {
     fn check(&self) -> Result {
-        if !matches!(self.name.as_str(), "tcp" | "udp" | "memcpy") {
-            return Err("a baseline is tcp, udp or memcpy".into());
+        if !matches!(self.name.as_str(), "tcp" | "udp" | "udp_packets" | "memcpy") {
+            return Err("a baseline is tcp, udp, udp_packets or memcpy".into());
         }
         figures_are_sound(&[self.latency_us_p50, self.gbytes_per_s])
     }
@@ -152,6 +152,7 @@ pub(crate) mod tests {
         ],
         "baselines": [
             {"name": "tcp", "size_bytes": 262144, "gbytes_per_s": 4.0},
+            {"name": "udp_packets", "size_bytes": 1048576, "mtu_bytes": 4096, "gbytes_per_s": 10.0},
             {"name": "udp", "size_bytes": 64, "latency_us_p50": 2.0}
         ]
     }"#;

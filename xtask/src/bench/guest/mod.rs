@@ -9,7 +9,7 @@
 //! |---|---|
 //! | `table` | what is measured, between which ends, and the bars |
 //! | `field` | the guest, the commands in it, and one run of them |
-//! | `page` | the part of BENCHMARKS.md, and its chart |
+//! | `page` | the tables, and the chart |
 
 mod field;
 mod page;
@@ -19,14 +19,16 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::drawing::Shown;
+use super::judged::Judged;
 use super::programs::{Programs, Series};
-use super::{machine, read};
-use crate::{Result, kernel, root};
+use super::{machine, readings};
+use crate::{Result, kernel};
 use field::Field;
 use table::{Ends, WORKS, Work};
 
-/// The JSON of the last measurement, relative to the root.
-const KEPT: &str = "target/bench-guest.json";
+/// The name of the readings.
+const NAME: &str = "guest";
 
 /// Rounds: an odd number, so that a median is a reading.
 const ROUNDS: usize = 5;
@@ -36,38 +38,59 @@ const QUICK_ROUNDS: usize = 3;
 /// What is kept of a measurement.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Report {
+pub(super) struct Report {
     /// The machine that emulates.
-    machine: String,
+    pub(super) machine: String,
     /// The guest: its kernel, its processors, how they are emulated.
-    guest: String,
+    pub(super) guest: String,
     /// A series for each work between each ends.
-    programs: Programs,
+    pub(super) programs: Programs,
 }
 
 impl Report {
+    /// The measurement that is kept.
+    pub(super) fn kept() -> Result<Self> {
+        Self::parse(&readings::kept(NAME)?)
+    }
+
     /// Reads what was kept, and checks what types cannot say.
     fn parse(json: &str) -> Result<Self> {
         Programs::read_kept(json, |report: &Self| &report.programs)
     }
+
+    /// Every bar.
+    pub(super) fn judge(&self) -> Vec<Judged> {
+        page::judge(self)
+    }
+
+    /// What was measured beside each driver.
+    pub(super) fn tables(&self) -> String {
+        page::tables(self)
+    }
+
+    /// The chart in a page.
+    pub(super) fn chart(&self) -> Shown {
+        page::shown(self)
+    }
+
+    /// Draws the chart.
+    pub(super) fn draw(&self) -> Result {
+        page::draw(self)
+    }
 }
 
-/// Measures (or reads the JSON of an earlier measurement), and rewrites the part of the page and
-/// its chart.
-pub(crate) fn report(from: Option<&Path>, quick: bool) -> Result {
-    let json = match from {
-        Some(path) => read(path)?,
+/// Measures (or reads the JSON of an earlier measurement), and keeps it.
+pub(super) fn take(from: Option<&Path>, quick: bool) -> Result {
+    let report = match from {
+        Some(path) => Report::parse(&readings::from(path)?)?,
         None => measure(quick)?,
     };
-    let report = Report::parse(&json)?;
-    page::draw(&report)?;
-    page::PART.write(&page::part(&report))?;
-    println!("{} is rewritten", page::PART.page);
-    Ok(())
+    let json = serde_json::to_string_pretty(&report).map_err(|e| e.to_string())?;
+    readings::keep(NAME, &json)
 }
 
-/// Boots the guest, measures in rounds, and keeps the JSON.
-fn measure(quick: bool) -> Result<String> {
+/// Boots the guest, and measures in rounds.
+fn measure(quick: bool) -> Result<Report> {
     let image = kernel::prepare_image()?;
     let mut field = Field::new(&image)?;
     let rounds = if quick { QUICK_ROUNDS } else { ROUNDS };
@@ -104,11 +127,7 @@ fn measure(quick: bool) -> Result<String> {
         }
     }
     let programs = Programs { cores: field.cores(), series, curves: Vec::new() };
-    let report = Report { machine: machine::describe(), guest: field.describe()?, programs };
-    let json = serde_json::to_string_pretty(&report).map_err(|e| e.to_string())?;
-    std::fs::write(root().join(KEPT), &json).map_err(|e| format!("{KEPT}: {e}"))?;
-    println!("the readings are kept in {KEPT}; `--guest --from {KEPT}` reads them again");
-    Ok(json)
+    Ok(Report { machine: machine::describe(), guest: field.describe()?, programs })
 }
 
 /// The series without readings.
@@ -119,6 +138,7 @@ fn begin(work: &Work, ends: Ends, field: &Field) -> Series {
         unit: work.unit().into(),
         readings: Vec::new(),
         failure: None,
+        summary: None,
     }
 }
 
@@ -134,6 +154,7 @@ mod tests {
             unit: if name.contains("lat") { "us" } else { "GB/s" }.into(),
             readings: readings.to_vec(),
             failure: readings.is_empty().then(|| "no end | in time".into()),
+            summary: None,
         });
         let programs =
             Programs { cores: "any".into(), series: series.collect(), curves: Vec::new() };
@@ -146,7 +167,7 @@ mod tests {
         let kept = serde_json::to_string_pretty(&kept).unwrap();
         let again = Report::parse(&kept).unwrap();
         assert_eq!(again.programs.median("ib_write_bw 1 MiB, rxe"), Some(0.5));
-        assert!(page::part(&again).contains("a machine"));
+        assert_eq!(again.machine, "a machine");
         for (from, to) in [("0.25", "-0.25"), ("0.25", "\"much\""), ("\"guest\"", "\"host\"")] {
             assert!(Report::parse(&kept.replacen(from, to, 1)).is_err(), "{from} -> {to}");
         }

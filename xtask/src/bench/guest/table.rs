@@ -114,11 +114,12 @@ impl Ends {
 
     /// What these are meant to reach.
     pub(super) fn bar(self, figure: Figure) -> Option<Bar> {
-        match (self.reference()?, figure) {
-            (Self::Rxe, Figure::Bandwidth) => Some(Bar::AtLeast(2.0)),
-            (Self::Rxe, Figure::Latency) => Some(Bar::AtMost(0.7)),
-            (_, Figure::Bandwidth) => Some(Bar::AtLeast(1.0)),
-            (_, Figure::Latency) => None,
+        match (self, figure) {
+            (Self::Default, Figure::Bandwidth) => Some(Bar::AtLeast(2.0)),
+            (Self::Default, Figure::Latency) => Some(Bar::AtMost(0.7)),
+            (Self::Udp, Figure::Latency) => Some(Bar::AtMost(3.0)),
+            (Self::Udp | Self::Iwarp { .. }, Figure::Bandwidth) => Some(Bar::AtLeast(1.0)),
+            _ => None,
         }
     }
 }
@@ -165,7 +166,9 @@ mod tests {
 
     #[test]
     fn bandwidth_is_to_be_more_and_latency_less() {
-        assert_eq!(Ends::Udp.bar(Figure::Bandwidth).map(|bar| bar.verdict(1.99)), Some("short"));
+        assert_eq!(Ends::Default.bar(Figure::Bandwidth).map(|b| b.verdict(1.99)), Some("short"));
+        assert_eq!(Ends::Udp.bar(Figure::Bandwidth).map(|bar| bar.verdict(1.99)), Some("reached"));
+        assert_eq!(Ends::Udp.bar(Figure::Latency).map(|bar| bar.verdict(3.01)), Some("short"));
         assert_eq!(Ends::Default.bar(Figure::Latency).map(|bar| bar.verdict(0.7)), Some("reached"));
         assert_eq!(Ends::Default.bar(Figure::Latency).map(|bar| bar.verdict(0.71)), Some("short"));
         let iwarp = Ends::Iwarp { crc: true };

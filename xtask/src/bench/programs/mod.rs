@@ -17,9 +17,9 @@
 //! | `chart` | what `sweep` measured, drawn |
 //! | `series`, `median` | the readings of all rounds: the JSON, medians, ratios |
 //! | `bars` | the figures this project means to reach |
-//! | `one_host` | what goes on within one host: its entries and bars, and their table |
+//! | `one_host` | what goes on within one host: its entries and bars |
 //! | `namespace` | a network of this measurement's own |
-//! | `page` | the tables of BENCHMARKS.md |
+//! | `page` | the tables of pages |
 
 mod bars;
 mod chart;
@@ -37,9 +37,11 @@ mod table;
 mod work;
 
 pub(crate) use bars::judge;
-pub(crate) use page::tables;
+pub(crate) use chart::shown;
+pub(crate) use page::{api_table, cost, cpu_table, curves_table, table};
 pub(crate) use series::{Programs, Series};
 pub(crate) use setup::Setup;
+pub(crate) use sweep::Chart;
 
 pub(super) use output::perftest_latency;
 pub(crate) use output::perftest_low_bandwidth;

@@ -1,10 +1,10 @@
-//! What goes on within one host: entries, bars, and their table.
+//! What goes on within one host: entries, and bars.
 //!
 //! Each entry stands behind what it is compared with, so a round runs them one after the other.
 
-use super::super::judged::number;
+use super::super::judged::{Judged, cell, number};
 use super::bars::Bar;
-use super::page::{cell, readings_table};
+use super::page::readings_table;
 use super::probe::Probe;
 use super::series::{Programs, Series};
 use super::setup::Setup;
@@ -92,32 +92,16 @@ pub(in crate::bench) fn measure(setup: &Setup, wanted: Option<usize>) -> Program
     Programs { cores, series, curves: Vec::new() }
 }
 
-/// The head of the table of bars.
-pub(in crate::bench) const BARS_HEAD: &str = "| what | bar | measured, lowest to highest | beside | verdict |\n\
-                                              |---|---|---|---|---|\n";
-
-/// The bars, and the figures of all rounds.
-pub(in crate::bench) fn tables(programs: &Programs) -> String {
-    let rounds = programs.series.iter().map(|series| series.readings.len()).max().unwrap_or(0);
-    let mut page = format!(
-        "Medians of {rounds} rounds, each of which ran everything once; ratios are medians of the \
-         rounds' ratios. The ends: {}.\n\n{BARS_HEAD}",
-        programs.cores
-    );
-    for (name, bar) in ROWS {
-        page += &bar_row(name, bar, programs);
-    }
-    page += "\n";
-    page += &readings_table(programs, ENTRIES);
-    page
+/// Every bar, in order.
+pub(in crate::bench) fn judge(programs: &Programs) -> Vec<Judged> {
+    ROWS.iter().map(|(name, bar)| judge_one(name, bar, programs)).collect()
 }
 
-/// A bar's row; one that was not measured, or not in every round, says why.
-fn bar_row(name: &str, bar: &Bar, programs: &Programs) -> String {
+/// A bar; one that was not measured, or not in every round, says why.
+fn judge_one(name: &str, bar: &Bar, programs: &Programs) -> Judged {
     let weighed = bar.weigh(name, programs);
     let [lowest, highest] = programs.extremes(name).map(number);
-    let spread = |text: &String| format!("{text}, {lowest} to {highest}");
-    let measured = weighed.measured.as_ref().map_or("-".into(), spread);
+    let spread = |text: String| format!("{text}, {lowest} to {highest}");
     // Some rounds may have been measured before one failed: too few to judge by.
     let failed = |name: &str| programs.failure(name).map(cell);
     let verdict = match failed(name).or_else(|| bar.reference().and_then(failed)) {
@@ -125,8 +109,15 @@ fn bar_row(name: &str, bar: &Bar, programs: &Programs) -> String {
         None if weighed.is_reached.is_none() => "not measured: no reading".into(),
         None => weighed.verdict().into(),
     };
-    let (bar, compared) = (weighed.bar, weighed.compared.unwrap_or_default());
-    format!("| {PREFIX}{name} | {bar} | {measured} | {compared} | {verdict} |\n")
+    let parts: Vec<String> =
+        weighed.measured.map(spread).into_iter().chain(weighed.compared).collect();
+    let measured = if parts.is_empty() { "-".into() } else { parts.join("; ") };
+    Judged { what: format!("{PREFIX}{name}"), bar: weighed.bar, measured, verdict }
+}
+
+/// The figures of all rounds.
+pub(in crate::bench) fn table(programs: &Programs) -> String {
+    readings_table(programs, ENTRIES)
 }
 
 /// Tells these bars from those of the same programs by the wire, where all bars stand together.
@@ -149,38 +140,55 @@ mod tests {
         }
     }
 
+    fn judged(list: &[(&str, &[f64])]) -> Vec<[String; 4]> {
+        let rows = judge(&programs(list)).into_iter();
+        rows.map(|j| [j.what, j.bar, j.measured, j.verdict]).collect()
+    }
+
     #[test]
     fn a_bar_stands_with_its_spread_its_comparison_and_its_verdict() {
-        let page = tables(&programs(&[
+        let all = judged(&[
             (UCX_POSIX, &[0.2, 0.1, 0.2]),
             (SEND_LAT, &[0.4, 0.3, 0.6]),
             (SEND_LISTS, &[9.0, 12.0, 10.0]),
             (SEND_1M, &[9.0, 12.0, 10.0]),
             (UCX_TAG, &[10.0, 10.0, 20.0]),
-        ]));
+        ]);
         for row in [
-            "| in one host: ib_send_lat 8 B | at most 2 x UCX posix, tag_lat 8 B \
-             | 0.40 GB/s, 0.30 to 0.60 | UCX posix, tag_lat 8 B 0.20: 3.00 x | short |",
-            "| in one host: ib_send_bw 8 B, lists of 16 | at least 10 GB/s \
-             | 10.0 GB/s, 9.00 to 12.0 |  | reached |",
-            "| in one host: ib_send_bw 1 MiB | at least 1 x UCX posix and cma, tag_bw 1 MiB \
-             | 10.0 GB/s, 9.00 to 12.0 | UCX posix and cma, tag_bw 1 MiB 10.0: 0.90 x | short |",
-            "| ib_send_lat 8 B | 0.40 | 0.30 | 0.60 | GB/s | 3.00 x UCX posix, tag_lat 8 B |",
+            [
+                "in one host: ib_send_lat 8 B",
+                "at most 2 x UCX posix, tag_lat 8 B",
+                "0.40 GB/s, 0.30 to 0.60; UCX posix, tag_lat 8 B 0.20: 3.00 x",
+                "short",
+            ],
+            [
+                "in one host: ib_send_bw 8 B, lists of 16",
+                "at least 10 GB/s",
+                "10.0 GB/s, 9.00 to 12.0",
+                "reached",
+            ],
+            [
+                "in one host: ib_send_bw 1 MiB",
+                "at least 1 x UCX posix and cma, tag_bw 1 MiB",
+                "10.0 GB/s, 9.00 to 12.0; UCX posix and cma, tag_bw 1 MiB 10.0: 0.90 x",
+                "short",
+            ],
         ] {
-            assert!(page.contains(row), "{row}\n{page}");
+            assert!(all.iter().any(|judged| *judged == row), "{row:?}\n{all:?}");
         }
     }
 
     #[test]
     fn what_was_not_measured_says_why() {
-        let page = tables(&programs(&[(SEND_LISTS, &[]), (SEND_64K, &[10.0]), (UCX_TAG_64K, &[])]));
-        for row in [
-            "| at least 10 GB/s | - |  | not measured: not installed |",
-            "| at least 1 x UCX posix and cma, tag_bw 64 KiB | 10.0 GB/s, 10.0 to 10.0 |  \
-             | not measured: not installed |",
-            "| not measured: no reading |",
+        let all = judged(&[(SEND_LISTS, &[]), (SEND_64K, &[10.0]), (UCX_TAG_64K, &[])]);
+        for (name, measured, verdict) in [
+            (SEND_LISTS, "-", "not measured: not installed"),
+            (SEND_64K, "10.0 GB/s, 10.0 to 10.0", "not measured: not installed"),
+            (SEND_LAT, "-", "not measured: no reading"),
         ] {
-            assert!(page.contains(row), "{row}\n{page}");
+            let what = format!("{PREFIX}{name}");
+            let [.., m, v] = all.iter().find(|[found, ..]| *found == what).unwrap();
+            assert_eq!((m.as_str(), v.as_str()), (measured, verdict), "{what}");
         }
     }
 }

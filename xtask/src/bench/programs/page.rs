@@ -1,9 +1,8 @@
-//! The part of BENCHMARKS.md about unmodified programs.
+//! Tables of what unmodified programs reached.
 
 use std::fmt::Write;
 
-use super::super::judged::number;
-use super::chart;
+use super::super::judged::{cell, number};
 use super::series::{Programs, Series};
 use super::sweep::{Chart, Curve, Point};
 use super::table::ENTRIES;
@@ -22,32 +21,26 @@ const COMPARED: &[(&str, &str)] = &[
     ("ib_send_lat 8 B", "Rust API, SEND 8 B, latency"),
 ];
 
-/// The tables: all figures, the C ABI beside the Rust API, the charts'.
-pub(crate) fn tables(programs: &Programs) -> String {
-    let rounds = programs.series.iter().map(|series| series.readings.len()).max().unwrap_or(0);
-    let mut page = format!(
-        "### Unmodified programs\n\nMedians of {rounds} rounds, each of which ran everything once; ratios are \
-         medians of the rounds' ratios. The ends: {}.\n\n",
-        programs.cores
-    );
-    page += &readings_table(programs, ENTRIES);
-    page += "\n### The C ABI beside the Rust API\n\n";
-    page += "| libibverbs | Rust API | unit | libibverbs by Rust API |\n|---|---|---|--:|\n";
+/// The C ABI beside the Rust API.
+pub(crate) fn api_table(programs: &Programs) -> String {
+    let mut table =
+        "| libibverbs | Rust API | unit | libibverbs by Rust API |\n|---|---|---|--:|\n".to_owned();
     for (c, rust) in COMPARED {
         let ratio = programs.ratio(c, rust).map_or("not measured".into(), |r| format!("{r:.2} x"));
-        let _ = writeln!(page, "| {c} | {rust} | {} | {ratio} |", programs.unit(c));
+        let _ = writeln!(table, "| {c} | {rust} | {} | {ratio} |", programs.unit(c));
     }
-    for chart in Chart::ALL {
-        page += &chart_section(chart, &programs.curves);
-    }
-    page += &cpu_table(&programs.curves);
-    page
+    table
+}
+
+/// The figures of all rounds of a whole run.
+pub(crate) fn table(programs: &Programs) -> String {
+    readings_table(programs, ENTRIES)
 }
 
 /// The figures of all rounds; `entries` know what each stands beside.
 pub(super) fn readings_table(programs: &Programs, entries: &[Entry]) -> String {
-    let mut table = "| what | median | lowest | highest | unit | beside | command |\n".to_owned();
-    table += "|---|--:|--:|--:|---|---|---|\n";
+    let mut table = "| what | median | lowest | highest | unit | beside |\n".to_owned();
+    table += "|---|--:|--:|--:|---|---|\n";
     for series in &programs.series {
         let entry = entries.iter().find(|entry| entry.name == series.name);
         let beside = entry.and_then(|entry| entry.beside);
@@ -56,8 +49,8 @@ pub(super) fn readings_table(programs: &Programs, entries: &[Entry]) -> String {
     table
 }
 
-/// A chart, and the figures behind it; nothing where nothing was measured.
-fn chart_section(chart: Chart, curves: &[Curve]) -> String {
+/// The figures behind a chart; nothing where nothing was measured.
+pub(crate) fn curves_table(chart: Chart, curves: &[Curve]) -> String {
     let curves: Vec<&Curve> = curves.iter().filter(|curve| curve.chart == chart).collect();
     let mut xs: Vec<u64> = curves.iter().flat_map(|c| c.points.iter().map(|p| p.x)).collect();
     xs.sort_unstable();
@@ -65,63 +58,56 @@ fn chart_section(chart: Chart, curves: &[Curve]) -> String {
     if xs.is_empty() {
         return String::new();
     }
-    let (title, (x, y), file) = (chart.title(), chart.axes(), chart::file(chart));
-    let mut page = format!("\n### {title}\n\n![{title}]({file})\n\n| {y} at {x} |");
-    xs.iter().for_each(|x| page += &format!(" {x} |"));
-    page += " first command |\n|---|";
-    xs.iter().for_each(|_| page += "--:|");
-    page += "---|\n";
-    for Curve { name, command, points, failure, .. } in curves {
-        page += &format!("| {name} |");
+    let (x, y) = chart.axes();
+    let mut table = format!("| {y} at {x} |");
+    xs.iter().for_each(|x| table += &format!(" {x} |"));
+    table += "\n|---|";
+    xs.iter().for_each(|_| table += "--:|");
+    table.push('\n');
+    for Curve { name, points, failure, .. } in curves {
+        let failure = failure.as_ref().map(|why| format!(" ({})", cell(why))).unwrap_or_default();
+        table += &format!("| {name}{failure} |");
         for x in &xs {
             let point = points.iter().find(|point| point.x == *x);
-            page += &format!(" {} |", number(point.and_then(Point::median)));
+            table += &format!(" {} |", number(point.and_then(Point::median)));
         }
-        let failure = failure.as_ref().map(|why| format!(" ({})", cell(why))).unwrap_or_default();
-        page += &format!(" `{command}`{failure} |\n");
+        table.push('\n');
     }
-    page
+    table
 }
 
-/// What a GB of the largest messages that all were measured with costs.
-fn cpu_table(curves: &[Curve]) -> String {
+/// Processor seconds per GB of messages of 1 MiB, passive and active side.
+pub(crate) fn cost(curves: &[Curve], name: &str) -> Option<[f64; 2]> {
     const SIZE: u64 = 1_048_576;
-    let costs = curves.iter().filter(|curve| curve.chart == Chart::Bandwidth).filter_map(|curve| {
-        let point = curve.points.iter().find(|point| point.x == SIZE)?;
-        Some((&curve.name, point.cpu()?))
-    });
-    let rows: String = costs
+    let is_it = |curve: &&Curve| curve.chart == Chart::Bandwidth && curve.name == name;
+    curves.iter().find(is_it)?.points.iter().find(|point| point.x == SIZE)?.cpu()
+}
+
+/// What a GB costs each side in processor time.
+pub(crate) fn cpu_table(curves: &[Curve]) -> String {
+    let rows: String = curves
+        .iter()
+        .filter(|curve| curve.chart == Chart::Bandwidth)
+        .filter_map(|curve| Some((&curve.name, cost(curves, &curve.name)?)))
         .map(|(name, [passive, active])| {
             format!("| {name} | {} | {} |\n", number(Some(passive)), number(Some(active)))
         })
         .collect();
-    if rows.is_empty() {
-        return rows;
-    }
-    let head = "| 1 MiB messages | passive side | active side |\n|---|--:|--:|\n";
-    format!(
-        "\n### Processor seconds per GB, start and end of the programs included\n\n{head}{rows}"
-    )
-}
-
-/// Text that does not end a table's cell.
-pub(super) fn cell(text: &str) -> String {
-    text.replace('|', "/").replace('\n', " ")
+    let head = "| s per GB, messages of 1 MiB | passive side | active side |\n|---|--:|--:|\n";
+    format!("{head}{rows}")
 }
 
 fn row(programs: &Programs, series: &Series, reference: Option<&str>) -> String {
-    let Series { name, unit, command, .. } = series;
-    let command = if command.is_empty() { String::new() } else { format!("`{command}`") };
+    let Series { name, unit, .. } = series;
     if let Some(why) = &series.failure {
-        let why = cell(why);
-        return format!("| {name} | | | | {unit} | not measured: {why} | {command} |");
+        return format!("| {name} | | | | {unit} | not measured: {} |", cell(why));
     }
     let beside = reference.and_then(|reference| {
         Some(format!("{:.2} x {reference}", programs.ratio(name, reference)?))
     });
     let [lowest, highest] = programs.extremes(name).map(number);
     let (median, beside) = (number(programs.median(name)), beside.unwrap_or_default());
-    format!("| {name} | {median} | {lowest} | {highest} | {unit} | {beside} | {command} |")
+    format!("| {name} | {median} | {lowest} | {highest} | {unit} | {beside} |")
 }
 
 #[cfg(test)]
@@ -134,27 +120,26 @@ mod tests {
     #[test]
     fn a_row_has_its_spread_and_what_it_stands_beside() {
         let name = "ib_read_bw 1 MiB, MTU 4096";
-        let page = tables(&programs(&[(IPERF3, &[4.0, 2.0, 4.0]), (name, &[6.0, 5.0, 6.4])]));
-        let row = format!("| {name} | 6.00 | 5.00 | 6.40 | GB/s | 1.60 x {IPERF3} | `a command` |");
-        assert!(page.contains(&row), "{page}");
-        assert!(page.contains("Medians of 3 rounds"), "{page}");
+        let table = table(&programs(&[(IPERF3, &[4.0, 2.0, 4.0]), (name, &[6.0, 5.0, 6.4])]));
+        let row = format!("| {name} | 6.00 | 5.00 | 6.40 | GB/s | 1.60 x {IPERF3} |");
+        assert!(table.contains(&row), "{table}");
     }
 
     #[test]
     fn what_was_not_measured_says_why() {
-        let page = tables(&programs(&[(IPERF3, &[])]));
-        assert!(page.contains("not measured: not installed"), "{page}");
+        let table = table(&programs(&[(IPERF3, &[])]));
+        assert!(table.contains("not measured: not installed"), "{table}");
     }
 
     #[test]
-    fn a_chart_stands_with_its_figures_and_its_cost() {
-        let mut programs = programs(&[]);
-        programs.curves = vec![curve(Chart::Bandwidth, "Vernic", &[(64, 0.5), (1_048_576, 9.0)])];
-        let page = tables(&programs);
-        assert!(page.contains("(charts/bandwidth.svg)"), "{page}");
-        assert!(page.contains("| GB/s at bytes | 64 | 1048576 | first command |"), "{page}");
-        assert!(page.contains("| Vernic | 0.50 | 9.00 | `a command` |"), "{page}");
-        assert!(page.contains("| Vernic | 0.10 | 0.20 |"), "{page}");
+    fn a_chart_has_its_figures_and_its_cost() {
+        let curves = [curve(Chart::Bandwidth, "Vernic", &[(64, 0.5), (1_048_576, 9.0)])];
+        let table = curves_table(Chart::Bandwidth, &curves);
+        assert!(table.contains("| GB/s at bytes | 64 | 1048576 |"), "{table}");
+        assert!(table.contains("| Vernic | 0.50 | 9.00 |"), "{table}");
+        assert_eq!(curves_table(Chart::Latency, &curves), "");
+        let table = cpu_table(&curves);
+        assert!(table.contains("| Vernic | 0.10 | 0.20 |"), "{table}");
     }
 
     #[test]

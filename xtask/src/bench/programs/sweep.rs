@@ -30,13 +30,26 @@ pub(crate) enum Chart {
 }
 
 impl Chart {
-    pub(super) const ALL: [Self; 3] = [Self::Latency, Self::Bandwidth, Self::Rate];
+    pub(crate) const ALL: [Self; 3] = [Self::Latency, Self::Bandwidth, Self::Rate];
 
     pub(super) fn title(self) -> &'static str {
         match self {
             Self::Latency => "Latency, one way, over the size of messages",
             Self::Bandwidth => "Bandwidth over the size of messages",
             Self::Rate => "Rate of 8-byte WRITEs over the number of queue pairs",
+        }
+    }
+
+    /// What is drawn, and which way is better.
+    pub(super) fn says(self) -> &'static str {
+        match self {
+            Self::Latency => {
+                "One way over the size of messages, both ends on one machine. Lower is better"
+            }
+            Self::Bandwidth => {
+                "Over the size of messages, both ends on one machine. Higher is better"
+            }
+            Self::Rate => "Over the number of queue pairs, in lists of 16. Higher is better",
         }
     }
 
@@ -177,7 +190,7 @@ impl Point {
     }
 
     /// Processor seconds per GB: passive, active side.
-    pub(super) fn cpu(&self) -> Option<[f64; 2]> {
+    pub(crate) fn cpu(&self) -> Option<[f64; 2]> {
         let side = |side: usize| median(self.cpu.iter().map(|both| both[side]).collect());
         Some([side(0)?, side(1)?])
     }
