@@ -89,10 +89,13 @@ impl Peer {
         let start = Instant::now();
         let socket = folder.join("agent");
         let qemu = qemu(&namespace, image, wanted, &folder)?;
-        while !socket.exists() && start.elapsed() < BOOT {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let guest = Guest::connect(&socket)?;
+        // The socket is there a moment before QEMU listens.
+        let guest = loop {
+            match Guest::connect(&socket) {
+                Err(_) if start.elapsed() < BOOT => std::thread::sleep(Duration::from_millis(20)),
+                connected => break connected?,
+            }
+        };
         let mut peer = Self { namespace, guest, folder, qemu, undertaker };
         peer.await_boot(start).map_err(|why| format!("{why}\n{}", peer.console()))?;
         println!("the guest is up after {:.1} s", start.elapsed().as_secs_f64());

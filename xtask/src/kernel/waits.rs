@@ -1,5 +1,5 @@
 //! `cargo xtask kernel --who-waits`: which end is the slow one when data goes to the kernel's
-//! driver, and from it.
+//! driver, and from it; and how fast data goes where packets are lost.
 //!
 //! A side that waits for the other is idle. So runs of bandwidth programs are watched from their
 //! start to their end: what the guest's processor did (`/proc/stat` there), and how much processor
@@ -30,19 +30,28 @@ const MESSAGE_BYTES: u64 = 65_536;
 /// Messages of a run: half a minute and more where the guest is emulated.
 const MESSAGES: u64 = 10_000;
 
+/// Messages of a run in which packets are lost.
+const MESSAGES_WITH_LOSS: u64 = 2_000;
+
 /// Clock ticks of `/proc`: the kernel's `USER_HZ`, 100 on every architecture that we run on.
 const TICKS_PER_S: f64 = 100.0;
 
 /// A run may take so long, seconds.
 const LIMIT_S: u64 = 600;
 
-/// What is run: program, its options, netdev MTU, whether data goes to the guest, and what of it
-/// sleeps here.
-const RUNS: [(&str, &str, u64, bool, &str); 4] = [
-    ("ib_write_bw", "", 9000, true, "polls"),
-    ("ib_send_bw", "-e", 1500, true, "sleeps"),
-    ("ib_write_bw", "", 9000, false, "sleeps"),
-    ("ib_send_bw", "-e", 1500, false, "sleeps"),
+/// What is run: program, its options, netdev MTU, whether the server is in the guest, what
+/// Vernic's end does meanwhile, and what is done to packets.
+const RUNS: [(&str, &str, u64, bool, &str, Fault); 10] = [
+    ("ib_write_bw", "", 9000, true, "polls", Fault::None),
+    ("ib_send_bw", "-e", 1500, true, "sleeps", Fault::None),
+    ("ib_write_bw", "", 9000, false, "sleeps", Fault::None),
+    ("ib_send_bw", "-e", 1500, false, "sleeps", Fault::None),
+    ("ib_write_bw", "", 1500, true, "polls", Fault::Loss),
+    ("ib_read_bw", "", 1500, true, "polls", Fault::Loss),
+    ("ib_write_bw", "", 1500, true, "polls", Fault::Link),
+    ("ib_read_bw", "", 1500, true, "polls", Fault::Link),
+    ("ib_write_bw", "", 1500, false, "sleeps", Fault::Link),
+    ("ib_read_bw", "", 1500, false, "sleeps", Fault::Link),
 ];
 
 /// What the guest's processor did, in clock ticks.
@@ -56,11 +65,11 @@ struct Ticks {
 /// Runs all of them; with `write` the page is rewritten.
 pub(super) fn run(lab: &mut Lab, write: bool) -> Result {
     let mut text = String::from(
-        "| direction | program, and what Vernic's end does | netdev MTU | MB/s, mean | the guest's processor is idle | \
-         and in softirqs | processor time of Vernic's process |\n|---|---|---|---|---|---|---|\n",
+        "| direction | program, and what Vernic's end does | netdev MTU | fault | MB/s, mean | the guest's processor is idle | \
+         and in softirqs | processor time of Vernic's process |\n|---|---|---|---|---|---|---|---|\n",
     );
-    for (number, (program, options, mtu, to_kernel, does)) in RUNS.into_iter().enumerate() {
-        let case = case(program, options, mtu, to_kernel)?;
+    for (number, (program, options, mtu, to_kernel, does, fault)) in RUNS.into_iter().enumerate() {
+        let case = case(program, options, mtu, to_kernel, fault)?;
         let (guest_before, ours_before) = (ticks(lab)?, own_ticks()?);
         let ended = pair::run(&case, number, lab)?;
         ended.outcome.map_err(|why| format!("{}: {why}\n{}", case.name(), ended.output))?;
@@ -73,7 +82,8 @@ pub(super) fn run(lab: &mut Lab, write: bool) -> Result {
         let shown = shown.trim_end();
         let direction = if to_kernel { "to-kernel" } else { "from-kernel" };
         let row = format!(
-            "| {direction} | `{shown}`, {does} | {mtu} | {mean:.1} | {:.1} % | {:.1} % | {ours_s:.2} s of {took_s:.0} s: {:.1} % |",
+            "| {direction} | `{shown}`, {does} | {mtu} | {} | {mean:.1} | {:.1} % | {:.1} % | {ours_s:.2} s of {took_s:.0} s: {:.1} % |",
+            fault.name(),
             share(guest.idle, guest_before.idle),
             share(guest.softirq, guest_before.softirq),
             100.0 * ours_s / took_s,
@@ -90,19 +100,26 @@ pub(super) fn run(lab: &mut Lab, write: bool) -> Result {
     Ok(())
 }
 
-fn case(program: &'static str, options: &str, mtu: u64, to_kernel: bool) -> Result<Case> {
+fn case(
+    program: &'static str,
+    options: &str,
+    mtu: u64,
+    to_kernel: bool,
+    fault: Fault,
+) -> Result<Case> {
     let is_it =
         |place: &Place| place.link.mtu == mtu && place.to_kernel == to_kernel && !place.is_ipv6;
     let place = Place::of(Driver::Rxe).into_iter().find(is_it);
     let place = place.ok_or_else(|| format!("there is no link of MTU {mtu}"))?;
     let space = if options.is_empty() { "" } else { " " };
-    let output = Output::Table { sizes: vec![MESSAGE_BYTES], iterations: Some(MESSAGES) };
+    let messages = if fault == Fault::None { MESSAGES } else { MESSAGES_WITH_LOSS };
+    let output = Output::Table { sizes: vec![MESSAGE_BYTES], iterations: Some(messages) };
     Ok(Case {
         program,
         kind: Program::Perftest,
         service: "RC",
-        options: format!("-c RC{space}{options} -n {MESSAGES}"),
-        fault: Fault::None,
+        options: format!("-c RC{space}{options} -n {messages}"),
+        fault,
         agreed: Agreed::Crc,
         place,
         expected: Expected::Output(output),
@@ -176,8 +193,8 @@ mod tests {
 
     #[test]
     fn every_run_has_a_link() {
-        for (program, options, mtu, to_kernel, _) in RUNS {
-            let case = case(program, options, mtu, to_kernel).unwrap();
+        for (program, options, mtu, to_kernel, _, fault) in RUNS {
+            let case = case(program, options, mtu, to_kernel, fault).unwrap();
             assert_eq!((case.place.link.mtu, case.place.to_kernel), (mtu, to_kernel));
         }
     }
