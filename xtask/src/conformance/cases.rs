@@ -306,38 +306,42 @@ fn of_tool(tool: &'static Tool, service: &'static str, place: Place) -> Vec<Case
     let iterations: u64 = if place == Place::Loss { 100 } else { 500 };
     let limit_s = if service.starts_with('U') { unreliable_limit_s(place) } else { 20 };
     let plain = Variant { tool, service, place, iterations, limit_s, ..Variant::default_of(tool) };
-    // CI runs the whole matrix in one place over RC, less over the other services, and elsewhere
-    // what depends on the place. Each case takes a second before it starts.
+    // CI runs nearly the whole matrix in one place over RC, less over the other services, and
+    // elsewhere what depends on the place. Each case takes a second before it starts.
     let (once, rc) = (place == Place::Loopback, service == "RC");
-    let mut cases = vec![plain.case("", true)];
+    let (bandwidth, packets) = (tool.bandwidth, rc || service == "UD");
+    let mut cases = vec![plain.case("", once || bandwidth || rc)];
     if tool.sizes {
         let sizes = plain.all_sizes();
         // As few iterations as the programs allow, 5, or a little more: the largest take long.
         let iterations = if tool.bandwidth { 10 } else { 5 };
         let sweep = Variant { sizes, iterations, limit_s: 3 * limit_s, ..plain.clone() };
-        let in_ci = if once { rc || service == "UD" } else { rc && tool.bandwidth };
+        let in_ci = if once { packets } else { rc && bandwidth };
         cases.push(sweep.case("-a", in_ci));
     }
     if tool.bandwidth {
-        cases.push(plain.case("-b", once));
-        cases.push(Variant { queue_pairs: 8, ..plain.clone() }.case("-q 8", once));
+        cases.push(plain.case("-b", once && packets));
+        cases.push(Variant { queue_pairs: 8, ..plain.clone() }.case("-q 8", once && packets));
         cases.push(plain.case("-Q 1", once && rc));
         cases.push(plain.case("-Q 50", once && rc));
     }
     if tool.events {
-        cases.push(plain.case("-e", once || (rc && place == Place::Ipv4)));
+        cases.push(plain.case("-e", (once && (bandwidth || rc)) || (rc && place == Place::Ipv4)));
     }
     if tool.inline {
         let sizes = vec![64];
         let inline = Variant { sizes, around: KNOWN_PART, ..plain.clone() };
-        cases.push(inline.case("-I 64 -s 64", once));
+        cases.push(inline.case("-I 64 -s 64", once && (packets || bandwidth)));
     }
     cases.push(Variant { around: KNOWN_PART, ..plain.clone() }.case("", once && rc));
     if tool.shared_queue && service != "XRC" {
-        cases.push(plain.case("--use-srq", once));
+        cases.push(plain.case("--use-srq", once && (bandwidth || rc)));
     }
     for mtu in MTUS {
-        let in_ci = if once { rc || service == "UD" } else { rc && mtu == 1024 };
+        let in_ci = match once {
+            true => packets && (bandwidth || mtu == MTUS[0]),
+            false => rc && bandwidth && mtu == 1024,
+        };
         cases.push(Variant { mtu, ..plain.clone() }.case(&format!("-m {mtu}"), in_ci));
     }
     let timed = Variant { timed: true, ..plain.clone() };
@@ -351,7 +355,7 @@ fn of_tool(tool: &'static Tool, service: &'static str, place: Place) -> Vec<Case
     }
     if place == Place::InfiniBand {
         // With a GRH.
-        cases.push(plain.case("-x 0", true));
+        cases.push(plain.case("-x 0", bandwidth && packets));
         return cases;
     }
     if tool.name == "ib_send_bw" && service == "UD" && place != Place::Loss {
@@ -475,11 +479,15 @@ mod tests {
     }
 
     #[test]
-    fn the_share_of_ci_has_every_program_service_and_place() {
-        let key = |case: &Case| (case.program, case.service, case.place.name());
+    fn the_share_of_ci_has_every_program_in_every_place_and_every_service_of_each() {
         let cases = all();
-        let every: BTreeSet<_> = cases.iter().map(key).collect();
-        let in_ci: BTreeSet<_> = cases.iter().filter(|case| case.in_ci).map(key).collect();
-        assert_eq!(every, in_ci);
+        let every = |key: fn(&Case) -> [&'static str; 2]| {
+            let all: BTreeSet<_> = cases.iter().map(key).collect();
+            let in_ci: BTreeSet<_> = cases.iter().filter(|case| case.in_ci).map(key).collect();
+            assert_eq!(all, in_ci);
+        };
+        every(|case| [case.program, case.place.name()]);
+        every(|case| [case.service, case.place.name()]);
+        every(|case| [case.program, case.service]);
     }
 }
