@@ -21,7 +21,7 @@
 //! | `fabric` | fabrics under OpenSM, infiniband-diags and tshark |
 //! | `clauses` | which clauses of iWARP are implemented where |
 //! | `lives` | the lives in ARCHITECTURE.md, compared with what a debugger sees |
-//! | `settings`, `pages` | the settings in README.md and docs/settings.md; generated parts of pages |
+//! | `settings`, `pages` | the settings in docs/settings.md and docs/setting-meanings.md; generated parts of pages |
 //! | `shell` | running a program with a time limit |
 
 #![expect(clippy::print_stdout, reason = "a command-line program")]
@@ -110,7 +110,7 @@ enum Command {
     },
     /// Rewrite the tables of programs and verbs in conformance/README.md
     Verbs,
-    /// Rewrite the settings in README.md and docs/settings.md
+    /// Rewrite the settings in docs/settings.md and docs/setting-meanings.md
     Settings,
     /// Rewrite the list of iWARP's clauses in crates/core/vernic-proto/IWARP.md
     Clauses,

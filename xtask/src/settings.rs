@@ -1,4 +1,4 @@
-//! The settings in README.md (the table) and docs/settings.md (what each does): the engine's own
+//! The settings in docs/settings.md (the table) and docs/setting-meanings.md (what each does): the engine's own
 //! table, as `vernic config --json` prints it.
 
 use std::fmt::Write as _;
@@ -12,8 +12,8 @@ use crate::shell::run;
 const BEGIN: &str = "<!-- settings: begin (written by `cargo xtask settings`, do not edit) -->";
 const END: &str = "<!-- settings: end -->";
 
-const TABLE: Part = Part { page: "README.md", begin: BEGIN, end: END };
-const MEANINGS: Part = Part { page: "docs/settings.md", begin: BEGIN, end: END };
+const TABLE: Part = Part { page: "docs/settings.md", begin: BEGIN, end: END };
+const MEANINGS: Part = Part { page: "docs/setting-meanings.md", begin: BEGIN, end: END };
 
 /// A row of the engine's table. The present value, which the JSON has too, is this machine's.
 #[derive(Deserialize)]

@@ -107,7 +107,7 @@ pub(crate) fn lint() -> Vec<Step> {
         Step::new("fmt", "formatting", &[], fmt),
         Step::new(
             "settings",
-            "the settings of README and docs/settings.md are the engine's",
+            "the settings of docs/settings.md and its neighbour are the engine's",
             &[],
             settings::check,
         ),

@@ -122,3 +122,8 @@ pub use vernic_engine::{
 #[cfg(doctest)]
 #[doc = include_str!("../../../../README.md")]
 pub struct Readme;
+
+/// The example of the page for people who write programs, tested.
+#[cfg(doctest)]
+#[doc = include_str!("../../../../docs/rust.md")]
+pub struct RustPage;
