@@ -61,9 +61,11 @@ pub(crate) enum Next {
     /// Sleeps until a descriptor is readable, until another thread wakes it, or until the time that
     /// the last poll planned: [`Event::Slept`].
     Watch,
-    /// Sleeps for [`rest_nanos`](Table::rest_nanos), and then does
-    /// [`ServeOthers`](Self::ServeOthers).
-    Rest,
+    /// Sleeps for `nanos`, and then does [`ServeOthers`](Self::ServeOthers).
+    Rest {
+        /// Nanoseconds.
+        nanos: u64,
+    },
     /// Serves local peers and, now and then, requests for the status and warnings. Otherwise this
     /// is done after a sleep on the descriptors, which the thread has not had. Then does
     /// [`Judge`](Self::Judge).
@@ -108,6 +110,8 @@ pub(crate) struct Background {
     ignores_callers: u32,
     /// The number of polls in this round.
     polls: u32,
+    /// How often in a row the lane was taken.
+    taken: u32,
 }
 
 impl Background {
@@ -121,6 +125,7 @@ impl Background {
             was_away: false,
             ignores_callers: 0,
             polls: 0,
+            taken: 0,
         }
     }
 
@@ -159,6 +164,7 @@ impl Background {
                     self.ignores_callers = table.ignore_callers_rounds;
                 }
                 self.polls += 1;
+                self.taken = 0;
                 match () {
                     () if is_done => Next::Watch,
                     () if self.polls < table.polls_per_round => Next::Poll,
@@ -168,10 +174,14 @@ impl Background {
             // The holder moves packets, and is done in some microseconds, if it runs. On a shared
             // core it may be this thread's sudden turn that keeps it from running. A thread that
             // sleeps mostly has the core back when it wakes. One that yields has given away its
-            // slice, and waits for the scheduler's next tick if the other computes.
+            // slice, and waits for the scheduler's next tick if the other computes. Where the lane is
+            // taken again and again, calls are long (each fills a batch of large packets, say): the
+            // thread rests longer each time, and sees in the end how many calls there are.
             Event::Taken => {
                 self.was_away = false;
-                Next::Rest
+                let nanos = table.rest_nanos << self.taken.min(table.longer_rests);
+                self.taken += 1;
+                Next::Rest { nanos: nanos.min(self.takeover_nanos) }
             }
         }
     }

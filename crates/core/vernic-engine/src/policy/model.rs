@@ -618,9 +618,9 @@ impl Machine {
                 cells.forget_plan();
                 Event::Slept
             }
-            Next::Rest => {
+            Next::Rest { nanos } => {
                 *next = Next::ServeOthers;
-                return Step::Sleep { until: now + self.table.rest_nanos, wakes: false };
+                return Step::Sleep { until: now + nanos, wakes: false };
             }
             Next::ServeOthers => {
                 *next = Next::Judge;

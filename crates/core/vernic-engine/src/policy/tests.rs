@@ -198,6 +198,23 @@ fn silence_nanos_tells_a_program_that_waits_for_its_memory_from_one_that_polls()
 }
 
 #[test]
+fn longer_rests_leave_an_application_with_long_calls_its_core() {
+    let mut policy = Background::new(TAKEOVER);
+    let mut rests = |times: usize| -> Vec<u64> {
+        let rest = |_| match policy.after(&TABLE, Event::Taken) {
+            Next::Rest { nanos } => nanos / 1000,
+            other => panic!("{other:?}"),
+        };
+        (0..times).map(rest).collect()
+    };
+    assert_eq!(rests(7), [20, 40, 80, 160, 320, 500, 500], "at most the take-over time");
+    let found = Event::Polled { found: true, is_done: true, silent_nanos: 0 };
+    assert_eq!(policy.after(&TABLE, found), Next::Watch);
+    let first = Next::Rest { nanos: TABLE.rest_nanos };
+    assert_eq!(policy.after(&TABLE, Event::Taken), first, "it had the lane");
+}
+
+#[test]
 fn ignore_callers_rounds_are_watched_whatever_the_calls() {
     assert_eq!(rounds_after(1_000_000, &TABLE), TABLE.ignore_callers_rounds as usize);
     assert_eq!(rounds_after(1_000_000, &but(|table| table.ignore_callers_rounds = 3)), 3);
@@ -240,7 +257,7 @@ fn polls_per_round_bound_how_long_it_does_not_ask_whether_others_poll() {
     }
     // A lane that is taken: its holder may be of a lower priority, or need this core.
     judged(&mut policy, 0);
-    assert_eq!(policy.after(&TABLE, Event::Taken), Next::Rest);
+    assert_eq!(policy.after(&TABLE, Event::Taken), Next::Rest { nanos: TABLE.rest_nanos });
 }
 
 #[test]

@@ -25,7 +25,7 @@ use vernic_proto::Time;
 use crate::lane::protocol::Lane;
 use crate::local::control::LocalControl;
 use crate::policy::{self, Event, Next, TABLE};
-use crate::progress::engine::{Engine, sleep_briefly};
+use crate::progress::engine::Engine;
 use crate::support::threads;
 
 /// The descriptors that the background thread polls in addition to those of the engine.
@@ -152,8 +152,8 @@ impl Background {
                 self.sleep();
                 Event::Slept
             }
-            Next::Rest => {
-                sleep_briefly();
+            Next::Rest { nanos } => {
+                std::thread::sleep(Duration::from_nanos(nanos));
                 return Next::ServeOthers;
             }
             Next::ServeOthers => {
