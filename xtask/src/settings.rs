@@ -1,5 +1,5 @@
-//! The settings in docs/settings.md (the table) and docs/setting-meanings.md (what each does): the engine's own
-//! table, as `vernic config --json` prints it.
+//! The settings in docs/settings.md (the table) and docs/setting-meanings.md (what each does): the
+//! engine's own table, as `vernic config --json` prints it.
 
 use std::fmt::Write as _;
 

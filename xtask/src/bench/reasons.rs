@@ -25,9 +25,8 @@ const REASONS: &[Reason] = &[
       protocol's, which bare UDP does without."),
     (&[("RC READ 8 B, message rate", ""), ("RC ATOMIC 8 B, message rate", "")],
      "Each is a packet there and a packet back. Of WRITEs one acknowledgement covers about twelve."),
-    (&[("ib_write_lat 8 B", "")],
-     "Measured while the background thread still yielded where it found the lane taken: the scheduler then took its \
-      slice."),
+    (&[("ib_write_bw 8 B, lists of 16, 8 QPs", ""), ("Rust API, WRITE 8 B, lists of 64, 8 QPs", "")],
+     "At its bar within what runs differ."),
     (&[("ib_write_bw 8 B, lists of 16", "")],
      "Both ends take turns: the sender looked 22 times in vain for each call that it made."),
     (&[("Rust API, WRITE 8 B, lists of 64", ""), ("RC WRITE 8 B, message rate", "")],

@@ -138,7 +138,6 @@ fn begin(work: &Work, ends: Ends, field: &Field) -> Series {
         unit: work.unit().into(),
         readings: Vec::new(),
         failure: None,
-        summary: None,
     }
 }
 
@@ -154,7 +153,6 @@ mod tests {
             unit: if name.contains("lat") { "us" } else { "GB/s" }.into(),
             readings: readings.to_vec(),
             failure: readings.is_empty().then(|| "no end | in time".into()),
-            summary: None,
         });
         let programs =
             Programs { cores: "any".into(), series: series.collect(), curves: Vec::new() };

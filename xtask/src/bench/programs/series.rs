@@ -1,7 +1,5 @@
 //! The readings of all rounds, as they are kept in the JSON of a run.
 
-use std::collections::BTreeMap;
-
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -38,21 +36,6 @@ pub(crate) struct Series {
     pub(crate) readings: Vec<f64>,
     /// Why it was given up, if it was.
     pub(crate) failure: Option<String>,
-    /// What is known of rounds whose readings were not kept.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub(crate) summary: Option<Summary>,
-}
-
-/// Rounds of which only this was kept.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(crate) struct Summary {
-    rounds: usize,
-    median: f64,
-    lowest: f64,
-    highest: f64,
-    /// Medians of the rounds' ratios to other entries, by their names.
-    ratios: BTreeMap<String, f64>,
 }
 
 impl Programs {
@@ -72,10 +55,8 @@ impl Programs {
             // Nothing is what a share may be.
             let share = series.unit == Figure::PassiveShare.unit();
             let is_sound = |r: &f64| r.is_finite() && (*r > 0.0 || share && *r == 0.0);
-            let summary = series.summary.iter().flat_map(|s| [s.median, s.lowest, s.highest]);
-            let sound = series.readings.iter().copied().chain(summary).all(|r| is_sound(&r));
-            let is_empty = series.readings.is_empty() && series.summary.is_none();
-            if !sound || (is_empty && series.failure.is_none()) {
+            let sound = series.readings.iter().all(is_sound);
+            if !sound || (series.readings.is_empty() && series.failure.is_none()) {
                 return Err(format!("{}: no reading, or one that is not above zero", series.name));
             }
         }
@@ -89,18 +70,11 @@ impl Programs {
 
     /// How many rounds there were.
     pub(in crate::bench) fn rounds(&self) -> usize {
-        let of = |series: &Series| {
-            series.summary.as_ref().map_or(series.readings.len(), |summary| summary.rounds)
-        };
-        self.series.iter().map(of).max().unwrap_or(0)
+        self.series.iter().map(|series| series.readings.len()).max().unwrap_or(0)
     }
 
     fn find(&self, name: &str) -> Option<&Series> {
         self.series.iter().find(|series| series.name == name)
-    }
-
-    fn summary(&self, name: &str) -> Option<&Summary> {
-        self.find(name)?.summary.as_ref()
     }
 
     /// The unit of an entry; nothing if it was not measured.
@@ -120,27 +94,20 @@ impl Programs {
 
     /// The median over the rounds.
     pub(in crate::bench) fn median(&self, name: &str) -> Option<f64> {
-        let summary = || Some(self.summary(name)?.median);
-        median(self.readings(name).to_vec()).or_else(summary)
+        median(self.readings(name).to_vec())
     }
 
     /// The lowest and the highest of all rounds.
     pub(in crate::bench) fn extremes(&self, name: &str) -> [Option<f64>; 2] {
-        if let Some(Summary { lowest, highest, .. }) = self.summary(name) {
-            return [Some(*lowest), Some(*highest)];
-        }
         let extreme = |pick: fn(f64, f64) -> f64| self.readings(name).iter().copied().reduce(pick);
         [extreme(f64::min), extreme(f64::max)]
     }
 
     /// The median of the ratios that the rounds gave: `name` by `reference`. A disturbance that
-    /// lasts a round hits both. Where rounds were not kept, the ratio that was; where that neither,
-    /// the ratio of the medians.
+    /// lasts a round hits both.
     pub(in crate::bench) fn ratio(&self, name: &str, reference: &str) -> Option<f64> {
         let rounds = self.readings(name).iter().zip(self.readings(reference));
-        let kept = || self.summary(name)?.ratios.get(reference).copied();
-        let of_medians = || Some(self.median(name)? / self.median(reference)?);
-        median(rounds.map(|(a, b)| a / b).collect()).or_else(kept).or_else(of_medians)
+        median(rounds.map(|(a, b)| a / b).collect())
     }
 }
 
@@ -158,7 +125,6 @@ impl Entry {
             unit: self.figure.unit().into(),
             readings: Vec::new(),
             failure,
-            summary: None,
         }
     }
 }
@@ -174,7 +140,6 @@ pub(super) mod tests {
             unit: "GB/s".into(),
             readings: readings.to_vec(),
             failure: readings.is_empty().then(|| "not installed".into()),
-            summary: None,
         }
     }
 
@@ -190,20 +155,6 @@ pub(super) mod tests {
         assert_eq!(programs.median("a"), Some(6.0));
         assert_eq!(programs.ratio("a", "c"), None);
         assert_eq!(median(vec![4.0, 1.0]), Some(2.5));
-    }
-
-    #[test]
-    fn of_rounds_that_were_not_kept_their_summary_stands() {
-        let mut programs = programs(&[("a", &[]), ("b", &[1.0, 1.5, 2.0]), ("c", &[])]);
-        let summary = r#"{"rounds": 7, "median": 3.0, "lowest": 2.0, "highest": 4.0,
-            "ratios": {"x": 1.9}}"#;
-        programs.series[0].summary = serde_json::from_str(summary).unwrap();
-        programs.series[0].failure = None;
-        assert_eq!(programs.check(), Ok(()));
-        assert_eq!((programs.rounds(), programs.median("a")), (7, Some(3.0)));
-        assert_eq!(programs.extremes("a"), [Some(2.0), Some(4.0)]);
-        let ratios = ["x", "b", "c"].map(|other| programs.ratio("a", other));
-        assert_eq!(ratios, [Some(1.9), Some(2.0), None]);
     }
 
     #[test]

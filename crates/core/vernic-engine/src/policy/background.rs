@@ -174,9 +174,11 @@ impl Background {
             // The holder moves packets, and is done in some microseconds, if it runs. On a shared
             // core it may be this thread's sudden turn that keeps it from running. A thread that
             // sleeps mostly has the core back when it wakes. One that yields has given away its
-            // slice, and waits for the scheduler's next tick if the other computes. Where the lane is
-            // taken again and again, calls are long (each fills a batch of large packets, say): the
-            // thread rests longer each time, and sees in the end how many calls there are.
+            // slice, and waits for the scheduler's next tick if the other computes.
+            //
+            // Where the lane is taken again and again, calls are long, as each fills a batch of
+            // large packets. So the thread rests longer each time, and sees how many calls there
+            // are in the end.
             Event::Taken => {
                 self.was_away = false;
                 let nanos = table.rest_nanos << self.taken.min(table.longer_rests);
