@@ -78,6 +78,7 @@ counted! {
     Cnp => cnps_received,
     CnpSent => cnps_sent,
     EcnMarked => ecn_marked_received,
+    Stall => stalls,
     QpFailure => qp_failures,
     PacedTurn => paced_turns,
     PaceTimeout => pace_timeouts,
@@ -213,6 +214,9 @@ pub struct DeviceCounters {
     pub ecn_marked_received: u64,
     /// Queue pairs that went to the error state because of a failure.
     pub qp_failures: u64,
+    /// Requests for which a queue pair waited for its peer for two seconds: the peer had no receive
+    /// posted, or did not answer. The log says which, at level `warn`.
+    pub stalls: u64,
     /// TCP connections that were closed because the setting `peers` does not allow the address that
     /// they came from.
     pub refused_peers: u64,
@@ -287,6 +291,7 @@ impl Default for DeviceCounters {
             cnps_sent: 0,
             ecn_marked_received: 0,
             qp_failures: 0,
+            stalls: 0,
             refused_peers: 0,
             cq_overflows: 0,
             paced_turns: 0,
@@ -331,6 +336,7 @@ impl DeviceCounters {
             ("cnps_sent", self.cnps_sent),
             ("ecn_marked_received", self.ecn_marked_received),
             ("qp_failures", self.qp_failures),
+            ("stalls", self.stalls),
             ("refused_peers", self.refused_peers),
             ("cq_overflows", self.cq_overflows),
             ("paced_turns", self.paced_turns),

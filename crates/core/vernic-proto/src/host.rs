@@ -3,7 +3,7 @@
 use vernic_wire::{LocalRoute, Rkey, Srqn};
 
 use crate::completion::Completion;
-use crate::error::{AccessFault, Failure};
+use crate::error::{AccessFault, Failure, Stall};
 use crate::event::QpEvent;
 use crate::state::QpAttr;
 use crate::wqe::{RecvWqe, SendWqe};
@@ -162,6 +162,10 @@ pub trait Host {
     /// Delivers a completion of the receive queue.
     fn complete_recv(&mut self, completion: Completion);
 
+    /// The queue pair has waited for its peer for two seconds, and goes on. Called once for each
+    /// request that is waited for. By default nothing has to be done.
+    fn stalled(&mut self, _stall: Stall) {}
+
     /// A congestion notification packet leaves. By default nothing has to be done.
     fn notification_sent(&mut self) {}
 
@@ -211,31 +215,58 @@ pub struct Transmit {
     pub ah: Option<u32>,
 }
 
-/// Counters of a queue pair, since its reset.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[expect(missing_docs, reason = "each is what its name says")]
-pub struct QpCounters {
-    pub tx_packets: u64,
-    pub tx_bytes: u64,
-    pub rx_packets: u64,
-    pub rx_bytes: u64,
-    pub retransmitted_packets: u64,
-    pub ack_timeouts: u64,
-    pub patient_timeouts: u64,
-    pub tail_probes: u64,
-    pub sequence_naks_received: u64,
-    pub sequence_naks_sent: u64,
-    pub implied_naks: u64,
-    pub rnr_naks_received: u64,
-    pub rnr_naks_sent: u64,
-    pub duplicates_received: u64,
-    pub acks_sent: u64,
-    pub acks_received: u64,
-    pub messages_sent: u64,
-    pub messages_received: u64,
-    pub ecn_marked_received: u64,
-    pub cnps_received: u64,
-    pub cnps_sent: u64,
-    pub packets_kept: u64,
-    pub kept_packets_handled: u64,
+/// Defines [`QpCounters`] with the names of its fields.
+macro_rules! qp_counters {
+    ($($name:ident,)+) => {
+        /// Counters of a queue pair, since its reset.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        #[expect(missing_docs, reason = "each is what its name says")]
+        pub struct QpCounters {
+            $(pub $name: u64,)+
+        }
+
+        impl QpCounters {
+            /// The names of the counters.
+            pub const NAMES: &[&str] = &[$(stringify!($name)),+];
+
+            /// Returns the values, in the order of [`NAMES`](Self::NAMES).
+            pub fn values(&self) -> impl Iterator<Item = u64> {
+                [$(self.$name),+].into_iter()
+            }
+
+            /// Returns the counter of a name; `None` if there is none.
+            pub fn by_name(&mut self, name: &str) -> Option<&mut u64> {
+                match name {
+                    $(stringify!($name) => Some(&mut self.$name),)+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+qp_counters! {
+    tx_packets,
+    tx_bytes,
+    rx_packets,
+    rx_bytes,
+    retransmitted_packets,
+    ack_timeouts,
+    patient_timeouts,
+    tail_probes,
+    sequence_naks_received,
+    sequence_naks_sent,
+    implied_naks,
+    rnr_naks_received,
+    rnr_naks_sent,
+    duplicates_received,
+    acks_sent,
+    acks_received,
+    messages_sent,
+    messages_received,
+    ecn_marked_received,
+    cnps_received,
+    cnps_sent,
+    packets_kept,
+    kept_packets_handled,
 }

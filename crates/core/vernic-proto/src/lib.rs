@@ -52,7 +52,7 @@ pub use direct::{After, Direct, DirectOp};
 pub use disposition::{Disposition, DropReason};
 pub use error::{
     AccessCheck, AccessFault, Cause, ERRORS, ErrorClass, ErrorRow, Failure, PostError, RemoteRange,
-    WcStatus, requester_status,
+    Stall, WcStatus, requester_status,
 };
 pub use event::QpEvent;
 pub use host::{AtomicOp, Host, PullFault, QpCounters, RemoteAccess, RxMeta, SrqFault, Transmit};

@@ -224,6 +224,11 @@ impl Qp {
         each!(&self.machine, m => m.send_queue().slots())
     }
 
+    /// Returns how many send requests were completed, and how many were posted, since the reset.
+    pub fn send_totals(&self) -> (u64, u64) {
+        each!(&self.machine, m => m.send_queue().totals())
+    }
+
     /// Appends a send request and returns its slot. In Error and SQE it will be flushed.
     pub fn post_send(&mut self, wqe: SendWqe) -> Result<u32, PostError> {
         if !self.init.qp_type.sends() {
@@ -523,6 +528,16 @@ impl Qp {
     #[inline]
     pub fn packets_in_flight(&self) -> u64 {
         each!(&self.machine, m => m.packets_in_flight())
+    }
+
+    /// The congestion window in packets; `None` of services that have none.
+    pub fn window(&self) -> Option<u32> {
+        each!(&self.machine, m => m.window())
+    }
+
+    /// The smoothed round trip in nanoseconds; `None` where none was measured.
+    pub fn round_trip(&self) -> Option<u64> {
+        each!(&self.machine, m => m.round_trip())
     }
 
     /// What congestion control was told since the queue pair was created; `None` of services that

@@ -138,6 +138,11 @@ impl SendQueue {
     pub(crate) fn slots(&self) -> u32 {
         self.slots
     }
+
+    /// Requests that were completed, and those that were posted, since the reset.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        (self.head, self.tail)
+    }
     pub(crate) fn limit(&self) -> u32 {
         self.limit
     }

@@ -283,6 +283,16 @@ pub(crate) trait Transport: fmt::Debug {
         0
     }
 
+    /// The congestion window in packets, where there is such.
+    fn window(&self) -> Option<u32> {
+        None
+    }
+
+    /// The smoothed round trip in nanoseconds, where one was measured.
+    fn round_trip(&self) -> Option<u64> {
+        None
+    }
+
     /// What congestion control was told, where there is such.
     fn tally(&self) -> Option<&Tally> {
         None

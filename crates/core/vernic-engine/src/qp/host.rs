@@ -11,7 +11,8 @@ use vernic_mem::{
 };
 use vernic_proto::{
     AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, MwBind, PullFault, QpAttr,
-    QpEvent, RecvWqe, RemoteAccess, SendOp, SendWqe, SrqFault, Tag, Time, WcOpcode, WcStatus,
+    QpEvent, RecvWqe, RemoteAccess, SendOp, SendWqe, SrqFault, Stall, Tag, Time, WcOpcode,
+    WcStatus,
 };
 use vernic_wire::{LocalRoute, Qpn, Rkey, Srqn};
 
@@ -350,6 +351,16 @@ impl Host for QpHost<'_> {
         self.side.push_arrived(receives);
         let fits = self.side.filling.complete(receives, wc);
         self.side.note_completion(fits);
+    }
+
+    #[cold]
+    fn stalled(&mut self, stall: Stall) {
+        self.engine.counts().note(Counted::Stall);
+        tracing::warn!(
+            qpn = %self.qp.qpn(),
+            path = self.side.peer.path().map(tracing::field::display),
+            "queue pair waits: {stall}"
+        );
     }
 
     #[cold]

@@ -79,7 +79,7 @@ impl fmt::Display for AccessCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::KeyUnknown => "no region or window has this key",
-            Self::KeyStale => "the key was deregistered, invalidated or rebound",
+            Self::KeyStale => "the key was deregistered, invalidated or rebound, or is a wrong one",
             Self::WrongPd => "the key belongs to another protection domain",
             Self::WrongQp => "the window is bound to another queue pair",
             Self::Bounds => "the range leaves the region",

@@ -149,7 +149,15 @@ impl fmt::Display for Cause {
                 delay.nanos() / 1000
             ),
             Self::RemoteNak { class, asked } => {
-                write!(f, "the peer refused: {class}")?;
+                match class {
+                    // What a NAK of this code stands for: it says no more.
+                    ErrorClass::UnsupportedOpcode => f.write_str(
+                        "the peer refused the request as invalid: it is longer than the receive there, or \
+                         the path MTUs of the ends differ, or the queue pair there does not have or grant \
+                         the operation (qp_access_flags)",
+                    )?,
+                    class => write!(f, "the peer refused: {class}")?,
+                }
                 if let Some(asked) = asked {
                     write!(f, "; it was asked for {asked}")?;
                 }

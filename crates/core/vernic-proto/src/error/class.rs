@@ -106,7 +106,7 @@ pub const ERRORS: [ErrorRow; 13] = {
             S::LocalLength,
             true,
             Some(E::RequestError),
-            "the packet has the wrong length for its opcode",
+            "the packet has the wrong length for its opcode, as if the path MTUs of the ends differ",
         ),
         row(
             C::MessageLength,

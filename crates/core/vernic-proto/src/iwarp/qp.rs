@@ -223,6 +223,11 @@ impl Qp {
         self.sq.slots()
     }
 
+    /// Returns how many send requests were completed, and how many were posted, since the reset.
+    pub fn send_totals(&self) -> (u64, u64) {
+        self.sq.totals()
+    }
+
     /// Appends a send request and returns its slot. In Error and SQD it will be flushed.
     ///
     /// # Errors

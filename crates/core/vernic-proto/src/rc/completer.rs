@@ -21,7 +21,7 @@ use super::requester::{Fatal, Requester};
 use super::window::Window;
 use crate::cx::Cx;
 use crate::disposition::{Disposition, DropReason};
-use crate::error::{Cause, RemoteRange, WcStatus, requester_status};
+use crate::error::{Cause, RemoteRange, STALL_NANOS, Stall, WcStatus, requester_status};
 use crate::host::Host;
 use crate::kept::{Keeping, Kept};
 use crate::message::PartAck;
@@ -43,6 +43,10 @@ pub(crate) struct Completer {
     waits: u32,
     /// Repetitions since the last progress: after RNR NAKs.
     rnr_retries: u32,
+    /// The packet that the peer has no receive for, and since when.
+    not_ready: (u64, Time),
+    /// The packet of which the host was told that it waits.
+    stalled: u64,
     /// `una` for which the requester was already sent back: further signs of the same loss are old.
     repairing: Option<u64>,
     /// The packet that the requester was sent back to since the peer misses it, and not since
@@ -112,7 +116,7 @@ impl Completer {
                     return Ok(Disposition::Drop(DropReason::Malformed));
                 };
                 cx.counters.acks_received += 1;
-                self.handle_ack(parts, cx, seq, aeth, packet.payload())
+                self.handle_ack(parts, cx, seq, (aeth, packet.payload()), host)
             }
             Kind::ReadResponse | Kind::AtomicAck => {
                 self.learn(parts, seq + 1);
@@ -140,6 +144,7 @@ impl Completer {
         parts: &mut Parts<'_>,
         cx: &mut Cx<'_>,
         ack: PartAck,
+        host: &mut impl Host,
     ) -> Outcome {
         let seq = parts.sq.extend(ack.psn);
         if seq >= parts.sq.high() {
@@ -147,7 +152,7 @@ impl Completer {
         }
         self.heard = true;
         cx.counters.acks_received += 1;
-        self.handle_ack(parts, cx, seq, ack.aeth, &[])
+        self.handle_ack(parts, cx, seq, (ack.aeth, &[]), host)
     }
 
     fn handle_ack(
@@ -155,8 +160,8 @@ impl Completer {
         parts: &mut Parts<'_>,
         cx: &mut Cx<'_>,
         seq: u64,
-        aeth: Aeth,
-        kept: &[u8],
+        (aeth, kept): (Aeth, &[u8]),
+        host: &mut impl Host,
     ) -> Outcome {
         match aeth.syndrome.decode() {
             AethCode::Ack { .. } => {
@@ -168,7 +173,7 @@ impl Completer {
                 take_credits(parts.req, aeth);
                 self.acknowledge(parts, cx, seq + 1)
             }
-            AethCode::RnrNak(timer) => self.handle_rnr(parts, cx, seq, (aeth, timer)),
+            AethCode::RnrNak(timer) => self.handle_rnr(parts, cx, (seq, aeth, timer), host),
             AethCode::Nak(NakCode::PSN_SEQUENCE) => self.handle_gap(parts, cx, seq, kept),
             AethCode::Nak(code) => self.handle_refusal(parts, cx, seq, code),
             AethCode::Reserved(_) => Ok(Disposition::Drop(DropReason::Malformed)),
@@ -261,8 +266,8 @@ impl Completer {
         &mut self,
         parts: &mut Parts<'_>,
         cx: &mut Cx<'_>,
-        seq: u64,
-        (aeth, timer): (Aeth, RnrTimer),
+        (seq, aeth, timer): (u64, Aeth, RnrTimer),
+        host: &mut impl Host,
     ) -> Outcome {
         cx.counters.rnr_naks_received += 1;
         if seq < parts.sq.una() {
@@ -278,6 +283,7 @@ impl Completer {
             let cause = Cause::RnrNak { tries: self.rnr_retries, delay: timer };
             return Err(Fatal { status: WcStatus::RnrRetryExceeded, cause });
         }
+        self.note_not_ready(parts, cx, host);
         // Receives that the peer told of before are used up.
         parts.req.end_credits(aeth.msn);
         parts.req.start_rnr_delay(cx.now + timer.nanos());
@@ -286,6 +292,21 @@ impl Completer {
         self.deadline = None;
         parts.probe.restart(cx.now, None);
         Ok(Disposition::Accepted)
+    }
+
+    /// The peer has no receive for the oldest request; the host is told once it has had none for
+    /// long.
+    fn note_not_ready(&mut self, parts: &Parts<'_>, cx: &Cx<'_>, host: &mut impl Host) {
+        let una = parts.sq.una();
+        if self.not_ready.0 != una {
+            self.not_ready = (una, cx.now);
+        }
+        let waited = cx.now.since(self.not_ready.1);
+        if waited >= STALL_NANOS && self.stalled != una {
+            self.stalled = una;
+            let for_ever = cx.attr.rnr_retry == RNR_FOR_EVER;
+            host.stalled(Stall::NotReady { naks: self.rnr_retries, waited, for_ever });
+        }
     }
 
     /// A NAK that ends the connection: requests before it succeeded, the one at `seq` failed.

@@ -406,7 +406,7 @@ impl Transport for Rc {
         ack: PartAck,
         host: &mut impl Host,
     ) -> Result<Disposition, Broken> {
-        let outcome = self.completer.handle_part_ack(&mut parts!(self), cx, ack);
+        let outcome = self.completer.handle_part_ack(&mut parts!(self), cx, ack, host);
         self.after_answer(outcome, cx, host)
     }
 
@@ -472,6 +472,14 @@ impl Transport for Rc {
     #[inline]
     fn packets_in_flight(&self) -> u64 {
         self.sq.in_flight().saturating_sub(self.requester.gone.into())
+    }
+
+    fn window(&self) -> Option<u32> {
+        Some(self.window.size())
+    }
+
+    fn round_trip(&self) -> Option<u64> {
+        self.repair.round_trip()
     }
 
     #[inline]

@@ -147,6 +147,11 @@ impl Repair {
         self.smoothed = self.smoothed - self.smoothed / 8 + nanos / 8;
     }
 
+    /// The smoothed round trip in nanoseconds; `None` before one is measured.
+    pub(crate) fn round_trip(&self) -> Option<u64> {
+        (self.smoothed != 0).then_some(self.smoothed)
+    }
+
     /// When [`judge`](Self::judge) is to be called.
     #[inline]
     pub(crate) fn due(&self) -> Option<Time> {

@@ -129,6 +129,9 @@ impl Host for TestHost {
     fn failure(&mut self, failure: Failure) {
         let _ = write!(self.log, "failed: {}; ", failure.cause);
     }
+    fn stalled(&mut self, stall: Stall) {
+        let _ = write!(self.log, "stalled: {stall}; ");
+    }
 }
 
 /// A queue pair in RTS, MTU 256, timeout 4.2 ms, sequence numbers from `psn`.
@@ -405,6 +408,25 @@ fn rnr_nak_waits_for_its_delay_and_gives_up_after_rnr_retry() {
 }
 
 #[test]
+fn a_peer_without_receives_is_told_of_once_for_each_request_after_two_seconds() {
+    let mut s = Sender::with(|attr| attr.rnr_retry = 7);
+    (1..=2).for_each(|_| s.post(SendOp::Send, 1));
+    let delay = RnrTimer::new(0);
+    for psn in 0..2 {
+        for naks in 1..=6 {
+            s.drain();
+            s.aeth(psn, psn, Syndrome::rnr(delay));
+            let is_told = s.log().contains("stalled: for 2.6 s the peer has had no receive posted");
+            assert_eq!(is_told, naks == 5, "{naks}");
+            s.pass(delay.nanos());
+        }
+        s.drain();
+        s.ack(psn);
+        assert_eq!(s.log().trim_end(), format!("wc {} Success;", psn + 1));
+    }
+}
+
+#[test]
 fn ack_beyond_an_unanswered_read_is_an_implied_nak() {
     let mut s = Sender::new();
     s.post(read_at(0x1000), 2 * MTU);
@@ -584,7 +606,7 @@ fn local_error_waits_for_the_requests_before_it() {
     check(
         &s.log(),
         expect![
-            "wc 1 Success; failed: local memory: key 0x00000001, address 0x0, 0 bytes: the key was deregistered, invalidated or rebound; wc 2 LocalProtection; wc 3 Flushed;"
+            "wc 1 Success; failed: local memory: key 0x00000001, address 0x0, 0 bytes: the key was deregistered, invalidated or rebound, or is a wrong one; wc 2 LocalProtection; wc 3 Flushed;"
         ],
     );
 }

@@ -2,7 +2,7 @@
 
 use super::{Completer, Parts};
 use crate::cx::Cx;
-use crate::error::{Cause, WcStatus};
+use crate::error::{Cause, STALL_NANOS, Stall, WcStatus};
 use crate::host::Host;
 use crate::rc::requester::Fatal;
 use crate::time::Time;
@@ -84,6 +84,12 @@ impl Completer {
         }
         let began = *self.trouble_since.get_or_insert(cx.now - timeout);
         let waited = cx.now.since(began);
+        let una = parts.sq.una();
+        if waited >= STALL_NANOS && self.stalled != una {
+            self.stalled = una;
+            let (tries, heard) = (self.retries + self.waits + 1, self.heard);
+            host.stalled(Stall::Silent { tries, waited, heard });
+        }
         if waited < host.live_peer_patience(cx.attr) {
             self.wait_for_live_peer(parts, cx, timeout);
             return Ok(());

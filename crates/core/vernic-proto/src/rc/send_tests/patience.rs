@@ -52,7 +52,12 @@ fn a_silent_peer_that_is_there_is_asked_by_its_oldest_and_newest_packet_and_uses
     // At least each quarter of a second, and not more often for long.
     assert!((240..300).contains(&questions), "{questions}");
     assert_eq!(s.qp.counters().ack_timeouts, 0);
-    check(&s.log(), expect![""]);
+    check(
+        &s.log(),
+        expect![
+            "stalled: for 2.0 s the peer has not answered, after 14 transmissions; it never did: is its queue pair in RTR, and of that number and address?;"
+        ],
+    );
     s.ack(4);
     check(&s.log(), expect!["wc 1 Success;"]);
     assert_eq!(s.qp.next_deadline(), None);
