@@ -74,6 +74,16 @@ impl Device {
         engine::processes(name)
     }
 
+    /// What the processes of this user have on all their devices: one entry for each device that a
+    /// process has open. And how many did not tell, since they are stopped or very busy. For root,
+    /// the processes of all users. Processes of other network namespaces are not seen.
+    ///
+    /// # Errors
+    /// `/proc/net/unix` cannot be read.
+    pub fn processes_of_all() -> std::io::Result<(Vec<engine::ProcessStatus>, usize)> {
+        engine::processes_of_all()
+    }
+
     /// Opens the configured device, or the first of [`Device::list`].
     ///
     /// # Errors

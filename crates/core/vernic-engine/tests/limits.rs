@@ -265,6 +265,40 @@ fn the_rnr_timer_of_a_running_queue_pair_can_be_changed() {
 }
 
 #[test]
+fn a_receive_that_is_missing_for_two_seconds_is_a_stall_by_either_route() {
+    let mut wire = test_config();
+    wire.set("force_wire", "on").unwrap();
+    let pairs = [test_config(), wire]
+        .map(|config| Pair::with(Service::Rc, Setup::default(), config.clone(), config));
+    let start = Instant::now();
+    for t in &pairs {
+        let send = |wr_id| wr(wr_id, SendOp::Send, &[]);
+        t.a_qp.post_send(&[send(1), send(2)]).unwrap();
+    }
+    let stalls = |t: &Pair| t.a.context.counters().stalls;
+    while pairs.iter().any(|t| stalls(t) == 0) {
+        for t in &pairs {
+            let _ = t.a.cq.poll(&mut [EMPTY_WC]);
+            t.b.context.progress();
+        }
+        assert!(start.elapsed() < PATIENCE);
+    }
+    assert!(start.elapsed().as_secs() >= 2);
+    for t in &pairs {
+        t.b_qp.post_recv(&[1, 2].map(|wr_id| RecvWr { wr_id, sges: &[] })).unwrap();
+        assert_eq!(statuses(&t.a, 2), [WcStatus::Success; 2], "it goes on");
+        assert_eq!(stalls(t), 1, "once for each request that waits");
+        let is_told = |process: &ProcessStatus| {
+            let qp = process.qps.iter().find(|qp| qp.qpn == t.a_qp.qpn());
+            qp.is_some_and(|qp| qp.completed == 2)
+        };
+        while !processes_of_all().unwrap().0.iter().any(is_told) {
+            assert!(start.elapsed() < PATIENCE);
+        }
+    }
+}
+
+#[test]
 fn a_datagram_over_ipv6_arrives_behind_an_ipv6_header() {
     let (a, b) = (End::new(), End::new());
     let Some(row) = b.context.gid_table().into_iter().find(|row| row.local.ip.is_ipv6()) else {

@@ -14,11 +14,14 @@
 //!   port port_xmit_data 17        what is shown in ports/1/counters
 //!   hw rx_packets 17              what is shown in ports/1/hw_counters
 //!   qp 16385 2 3 16386 7 9        number, type, state, peer's number, receive PSN, send PSN
+//!   columns peer route ...        of the next kind of line; tabs are between its words
+//!   flow 16385 10.0.0.2 ...       what is under way, and the counters, of a queue pair
+//!   failure 16385 no answer ...   why a queue pair failed
 //!   offender 10.0.0.9 1 0 0 0     address; wrong source, not allowed, wrong keys, fatal NAKs sent
 //!   end                           nothing was lost
 //! ```
 //!
-//! The engine makes the text (`vernic-engine/src/status.rs`), and serves the socket from its
+//! The engine makes the text (`vernic-engine/src/verbs/status.rs`), and serves the socket from its
 //! background thread. Other programs read it by `vernic-paths`. Nothing here is on the data path.
 //!
 //! Limit: one descriptor per open device. Text that the socket's buffer does not take at once is
@@ -38,6 +41,9 @@ const BACKLOG: i32 = 64;
 
 /// The most callers answered in one call.
 const MAX_SERVED: usize = 16;
+
+/// Bytes of a socket's buffer that are asked for, at least.
+const LEAST_ROOM: usize = 1 << 18;
 
 /// The status socket of a device. See the module's documentation.
 #[derive(Debug)]
@@ -73,6 +79,9 @@ impl StatusSocket {
             if let Some(tell) = tell.take() {
                 text = tell();
             }
+            // A thousand queue pairs take more than the default. The system's limit holds.
+            let room = i32::try_from(text.len().max(LEAST_ROOM)).unwrap_or(i32::MAX);
+            let _ = sys::set_option(asker.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, room);
             // A caller that is gone gets nothing; one whose buffer is too small sees that `end` is
             // missing.
             let _ = send_all(&asker, text.as_bytes());
@@ -93,15 +102,37 @@ const MAX_PROCESSES: usize = 1024;
 /// A process did not tell in time, or not everything. No further one is asked then.
 pub fn ask_all(device: &str, of_one: Duration, of_all: Duration) -> io::Result<Vec<String>> {
     let until = Instant::now() + of_all;
+    let texts = names(&format!("{device}/"))?;
+    let texts = texts.iter().map(|name| ask(name, until.min(Instant::now() + of_one)));
+    texts.filter_map(Result::transpose).collect()
+}
+
+/// Returns what the processes of this user tell of all their devices (for root, those of all
+/// users), and how many of them did not tell: each may take `of_one`, and all together `of_all`.
+///
+/// # Errors
+/// The list of sockets (`/proc/net/unix`) cannot be read.
+pub fn ask_each(of_one: Duration, of_all: Duration) -> io::Result<(Vec<String>, usize)> {
+    let until = Instant::now() + of_all;
+    let (mut texts, mut silent) = (Vec::new(), 0);
+    for name in names("")? {
+        match ask(&name, until.min(Instant::now() + of_one)) {
+            Ok(text) => texts.extend(text),
+            Err(_) => silent += 1,
+        }
+    }
+    Ok((texts, silent))
+}
+
+/// The names of status sockets that go on so.
+fn names(rest: &str) -> io::Result<BTreeSet<String>> {
     let list = std::fs::read("/proc/net/unix")?;
     let list = String::from_utf8_lossy(&list);
-    let start = format!("@vernic/status/{device}/");
+    let start = format!("@vernic/status/{rest}");
     let names = list.lines().filter_map(|line| line.split_ascii_whitespace().last());
     let names = names.filter(|name| name.starts_with(&start));
     // A connection that is open now has the same name.
-    let names: BTreeSet<_> = names.map(|name| &name[1..]).take(MAX_PROCESSES).collect();
-    let texts = names.into_iter().map(|name| ask(name, until.min(Instant::now() + of_one)));
-    texts.filter_map(Result::transpose).collect()
+    Ok(names.map(|name| name[1..].to_owned()).take(MAX_PROCESSES).collect())
 }
 
 /// Returns what the process with this socket tells; `None` if it has ended, or is another user's.

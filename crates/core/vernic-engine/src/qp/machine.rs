@@ -59,6 +59,10 @@ impl Machine {
     pub(crate) fn post_send(&mut self, wqe: SendWqe) -> Result<u32, PostError> {
         either!(self, qp => qp.post_send(wqe))
     }
+    /// Returns how many send requests were completed, and how many were posted, since the reset.
+    pub(crate) fn send_totals(&self) -> (u64, u64) {
+        either!(self, qp => qp.send_totals())
+    }
     pub(crate) fn modify(
         &mut self,
         attr: &QpAttr,
@@ -157,6 +161,14 @@ impl Machine {
         match self {
             Self::Packets(qp) => qp.silent_since(),
             Self::Stream(_) => None,
+        }
+    }
+    /// Returns the packets that an answer is awaited for, the congestion window in packets, and the
+    /// smoothed round trip in nanoseconds. TCP has those of streams.
+    pub(crate) fn flight(&self) -> (u64, Option<u32>, Option<u64>) {
+        match self {
+            Self::Packets(qp) => (qp.packets_in_flight(), qp.window(), qp.round_trip()),
+            Self::Stream(_) => (0, None, None),
         }
     }
     /// Sets the partition on the alternate path. Streams have no such path.

@@ -1,6 +1,7 @@
 //! The route of a queue pair's packets, as it is reported to applications.
 
 use std::fmt;
+use std::sync::Arc;
 
 use vernic_io::host::Slot;
 use vernic_local::ConnectFailure;
@@ -90,6 +91,20 @@ pub enum WhyWire {
     NotYet,
     /// The peer's process is gone.
     Gone,
+}
+
+impl Route {
+    /// Returns the route in one word: `memory`, `link` (UDP, or frames of RoCEv1), `tcp`, `fabric`,
+    /// or `none`.
+    pub fn way(&self) -> &'static str {
+        match self {
+            Self::SharedMemory { .. } => "memory",
+            Self::Wire(WhyWire::Iwarp) => "tcp",
+            Self::Wire(WhyWire::Fabric) => "fabric",
+            Self::Wire(WhyWire::NotConnected) => "none",
+            Self::Wire(_) => "link",
+        }
+    }
 }
 
 impl fmt::Display for Route {
@@ -196,6 +211,21 @@ impl Engine {
             None if qp.service() == Service::Ud => Route::Wire(WhyWire::Datagrams),
             None => self.told(self.with_lane(|lane| local_route(lane.local_peers(), qp)), qp),
         }
+    }
+
+    /// Returns the routes of several queue pairs. Takes the lane once.
+    pub(super) fn routes(&self, qps: &[Arc<QpInner>]) -> Vec<Route> {
+        if let Some(why) = self.why_wire() {
+            return vec![Route::Wire(why); qps.len()];
+        }
+        let routes = self.with_lane(|lane| {
+            let of = |qp: &Arc<QpInner>| match qp.service() {
+                Service::Ud => Route::Wire(WhyWire::Datagrams),
+                _ => local_route(lane.local_peers(), qp),
+            };
+            qps.iter().map(of).collect::<Vec<_>>()
+        });
+        routes.into_iter().zip(qps).map(|(route, qp)| self.told(route, qp)).collect()
     }
 
     /// Adds to the route the reason why shared memory with the peer's process could not be

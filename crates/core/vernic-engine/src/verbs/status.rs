@@ -10,20 +10,18 @@
 //! out of another process's memory (`direct_*`, `near_pulled_*`) are not in packets. They are only
 //! among the device's counters.
 
-use std::fmt::Write as _;
-use std::io;
-use std::time::Duration;
+mod read;
+mod rows;
 
-use vernic_proto::QpAttr;
-use vernic_wire::Qpn;
+use std::fmt::Write as _;
 
 use crate::counters::DeviceCounters;
 use crate::device::alarms::Offender;
 use crate::device::transport::Transport;
 use crate::local::control::LocalControl;
 use crate::progress::engine::Engine;
-use crate::qp::state::QpInner;
-use crate::support::events::lock;
+
+pub use read::{ProcessStatus, QpStatus, processes, processes_of_all};
 
 /// The names of the port's counters in `ports/1/counters`, which are those of the kernel.
 pub const PORT_COUNTERS: [&str; 6] = [
@@ -37,9 +35,6 @@ pub const PORT_COUNTERS: [&str; 6] = [
 
 /// The unit in which `port_xmit_data` and `port_rcv_data` count, in bytes.
 const DATA_UNIT_BYTES: u64 = 4;
-
-/// Largest number of queue pairs in the text, so that the text fits into a socket's buffer.
-const MAX_QPS: usize = 1000;
 
 impl DeviceCounters {
     /// Returns the values of [`PORT_COUNTERS`], in their order.
@@ -64,79 +59,6 @@ impl DeviceCounters {
         let [tx_data, rx_data] = [tx_bytes, rx_bytes].map(|bytes| bytes / DATA_UNIT_BYTES);
         [tx_data, rx_data, tx_packets, rx_packets, discards, errors]
     }
-}
-
-/// How long the processes of a device together are waited for: one that runs answers in a
-/// millisecond.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// What a process of this host has on a device that it has open.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ProcessStatus {
-    /// The process.
-    pub pid: u32,
-    /// The values of [`PORT_COUNTERS`], in their order.
-    pub port: [u64; PORT_COUNTERS.len()],
-    /// The queue pairs; the first thousand.
-    pub qps: Vec<QpStatus>,
-}
-
-/// A queue pair of a process.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct QpStatus {
-    /// The number.
-    pub qpn: Qpn,
-    /// The type, by its number in `ibv_qp_type`.
-    pub qp_type: u8,
-    /// The state, by its number in `ibv_qp_state`.
-    pub state: u8,
-    /// The number of the peer's queue pair; 0 if there is none.
-    pub dest_qpn: Qpn,
-}
-
-impl ProcessStatus {
-    /// Reads a text of [`Engine::status`]. Lines that are not known are left out.
-    fn parse(text: &str) -> Self {
-        let mut status = Self::default();
-        for line in text.lines() {
-            let words: Vec<_> = line.split(' ').collect();
-            let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok());
-            match words[0] {
-                "pid" => status.pid = number(1).unwrap_or(0) as u32,
-                "port" => {
-                    let at = PORT_COUNTERS.iter().position(|name| words.get(1) == Some(name));
-                    if let (Some(at), Some(value)) = (at, number(2)) {
-                        status.port[at] = value;
-                    }
-                }
-                "qp" => status.qps.extend(QpStatus::of([1, 2, 3, 4].map(number))),
-                _ => {}
-            }
-        }
-        status
-    }
-}
-
-impl QpStatus {
-    fn of(numbers: [Option<u64>; 4]) -> Option<Self> {
-        let [qpn, qp_type, state, dest_qpn] = numbers;
-        Some(Self {
-            qpn: Qpn::new(qpn? as u32),
-            qp_type: qp_type? as u8,
-            state: state? as u8,
-            dest_qpn: Qpn::new(dest_qpn? as u32),
-        })
-    }
-}
-
-/// Returns what the processes of this user (for root, of all users) have on a device, this process
-/// included.
-///
-/// # Errors
-/// A process did not tell within 2 s, or not everything.
-pub fn processes(device: &str) -> io::Result<Vec<ProcessStatus>> {
-    let texts = vernic_io::status::ask_all(device, PATIENCE, PATIENCE)?;
-    Ok(texts.iter().map(|text| ProcessStatus::parse(text)).collect())
 }
 
 impl Engine {
@@ -165,7 +87,7 @@ impl Engine {
         let counters = self.counters();
         let (pds, regions) = self.memory().population();
         let (cqs, srqs) = (self.in_use().cqs(), self.in_use().srqs());
-        let (qps, rows) = self.qp_rows();
+        let (qps, rows) = rows::of(self);
         let objects =
             [("pd", pds), ("cq", cqs), ("qp", qps), ("mr", regions), ("ctx", 1), ("srq", srqs)];
         for (name, count) in objects {
@@ -190,21 +112,6 @@ impl Engine {
         text.push_str("end\n");
         text
     }
-
-    /// Returns the number of queue pairs, and a line of text for each of the first [`MAX_QPS`].
-    fn qp_rows(&self) -> (usize, String) {
-        let mut rows = String::new();
-        let qps: Vec<_> = self.with_lane(|lane| lane.table().iter().cloned().collect());
-        qps.iter().take(MAX_QPS).for_each(|qp| row(qp, &mut rows));
-        (qps.len(), rows)
-    }
-}
-
-fn row(qp: &QpInner, rows: &mut String) {
-    let QpAttr { state, dest_qpn, rq_psn, sq_psn, .. } = *lock(&qp.core).machine.attr();
-    let (number, kind) = (qp.qpn().value(), qp.qp_type() as u8);
-    let (dest, rq_psn, sq_psn) = (dest_qpn.value(), rq_psn.value(), sq_psn.value());
-    let _ = writeln!(rows, "qp {number} {kind} {} {dest} {rq_psn} {sq_psn}", state as u8);
 }
 
 #[cfg(test)]
@@ -243,13 +150,43 @@ mod tests {
         let status = ProcessStatus::parse(&text);
         assert_eq!((status.pid, status.port[2]), (std::process::id(), expected));
         let (qpn, dest_qpn) = (a.qpn(), b.qpn());
-        assert!(
-            status.qps.contains(&QpStatus { qpn, qp_type: 2, state: 3, dest_qpn }),
-            "{status:?}"
-        );
-        assert_eq!(ProcessStatus::parse("qp 1 2 x 4\nqp 5\nnew 1\n\nport a 1"), Default::default());
+        let told = status.qps.iter().find(|qp| qp.qpn == qpn).unwrap();
+        assert_eq!((told.qp_type, told.state, told.dest_qpn), (2, 3, dest_qpn));
+        assert_eq!(told.counters, a.counters());
+        let address = a.path().map(|path| path.remote().to_ip().to_string());
+        assert_eq!((told.peer.clone(), told.in_flight), (address, 0));
+        assert_eq!((told.completed, told.posted), (3, 3));
+        assert_eq!((&*told.way, told.route.clone()), (a.route().way(), a.route().to_string()));
+        assert!(told.window.is_some() && told.round_trip.is_some(), "{told:?}");
+        let (_, link) = status.counters.iter().find(|(name, _)| name == "rx_packets").unwrap();
+        assert_eq!(*link, context.counters().link.rx_packets);
+        assert_eq!((status.device.as_str(), status.count("qp")), (&*context.info().name, 2));
         assert!(text.starts_with(&format!("device {}\npid ", context.info().name)), "{text}");
         assert!(text.ends_with("\nend\n"), "{text}");
+    }
+
+    #[test]
+    fn a_process_with_more_than_a_thousand_queue_pairs_tells_of_a_thousand_and_of_how_many() {
+        let context = without_background();
+        let cq = context.create_cq(16, None).unwrap();
+        let pairs: Vec<_> = (0..510).map(|_| rc_pair(&context, &cq, 1)).collect();
+        // A name of its own: other tests have devices of this one open that nobody serves.
+        let name = format!("thousand{}", std::process::id());
+        let socket = vernic_io::StatusSocket::open(&name).unwrap();
+        let asker = std::thread::spawn(move || {
+            let long = std::time::Duration::from_secs(30);
+            vernic_io::status::ask_all(&name, long, long)
+        });
+        while !asker.is_finished() {
+            socket.serve(|| context.engine().status());
+            std::thread::yield_now();
+        }
+        let texts = asker.join().unwrap().unwrap();
+        let all: Vec<_> = texts.iter().map(|text| ProcessStatus::parse(text)).collect();
+        let ours = all.iter().find(|process| process.count("qp") == 1020).unwrap();
+        assert_eq!(ours.qps.len(), 1000);
+        assert!(ours.qps.iter().all(|qp| qp.peer.is_some() && !qp.way.is_empty()));
+        drop(pairs);
     }
 
     #[test]
