@@ -11,6 +11,7 @@
 mod peers;
 mod settings;
 
+use std::fmt;
 use std::path::PathBuf;
 
 use vernic_io::fault::FaultConfig;
@@ -458,12 +459,30 @@ fn show_mtu(value: &Option<Mtu>) -> String {
     value.map_or(0, Mtu::bytes).to_string()
 }
 
+/// Returns the setting whose name, or whose environment variable, a mistyped one is most like.
+pub fn nearest(name: &str) -> Option<&'static str> {
+    let all = KEYS.iter().flat_map(|key| [key.name, key.variable]).chain(settings::OTHER_VARIABLES);
+    let far = |known: &&str| strsim::damerau_levenshtein(name, known);
+    let near = all.min_by_key(far)?;
+    // Two slips of a finger, of which a short name has no room for one more.
+    (far(&near) <= 2.min(name.len() / 3)).then_some(near)
+}
+
+/// ", did you mean ...?", or nothing.
+struct Meant<'a>(&'a str);
+
+impl fmt::Display for Meant<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        nearest(self.0).map_or(Ok(()), |near| write!(f, " (did you mean `{near}`?)"))
+    }
+}
+
 /// The reason why a configuration was refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
     /// No setting has this name.
-    #[error("{origin}: there is no setting {name:?}; `vernic config` lists all")]
+    #[error("{origin}: there is no setting {name:?}{}; `vernic config` lists all", Meant(name))]
     UnknownKey {
         /// The name that was given.
         name: String,
@@ -652,7 +671,7 @@ mod tests {
         let error = config.parse_file("# ok\nmtu = 1024\nmtuu = 1", "x.conf").unwrap_err();
         assert_eq!(
             error.to_string(),
-            "x.conf line 3: there is no setting \"mtuu\"; `vernic config` lists all"
+            "x.conf line 3: there is no setting \"mtuu\" (did you mean `mtu`?); `vernic config` lists all"
         );
         assert_eq!(config.mtu, Some(Mtu::B1024));
         let error = config.set("mtu", "1500").unwrap_err().to_string();

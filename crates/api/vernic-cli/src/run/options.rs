@@ -102,7 +102,9 @@ fn refused(words: &str, error: ConfigError) -> Failure {
         }
         ConfigError::BadValue { reason, .. } => format!("{words}: {reason}"),
         ConfigError::UnknownKey { name, .. } => {
-            format!("{words}: there is no setting {name:?}; `vernic config` lists all")
+            let meant = vernic::nearest_setting(&name);
+            let meant = meant.map_or(String::new(), |near| format!(" (did you mean `{near}`?)"));
+            format!("{words}: there is no setting {name:?}{meant}; `vernic config` lists all")
         }
         other => format!("{words}: {other}"),
     })

@@ -21,7 +21,7 @@ const PREFIX: &str = "VERNIC_";
 /// to the tests. `VERNIC_FABRIC_DIR` is the folder with the sockets of fabrics. `VERNIC_PATHS`
 /// names the folder of device files that `vernic run` shows to programs. The variables of rsockets
 /// belong to the library that lets TCP programs use rsockets.
-const OTHER_VARIABLES: [&str; 8] = [
+pub(super) const OTHER_VARIABLES: [&str; 8] = [
     "VERNIC_BENCH_TOKEN",
     "VERNIC_FABRIC_DIR",
     "VERNIC_LOG",
