@@ -24,12 +24,18 @@ pub(crate) struct Failure {
     pub(crate) errno: c_int,
     why: Cow<'static, str>,
     level: Level,
+    /// Programs that work meet it, too: they destroy objects in any order at their end, and try
+    /// which limits there are.
+    is_usual: bool,
 }
+
+/// The target of warnings of what programs that work meet, too.
+pub(crate) const USUAL: &str = "vernic::usual";
 
 impl Failure {
     /// With a reason in words.
     pub(crate) fn new(errno: c_int, why: impl Into<Cow<'static, str>>) -> Self {
-        Self { errno, why: why.into(), level: Level::WARN }
+        Self { errno, why: why.into(), level: Level::WARN, is_usual: errno == EBUSY }
     }
 
     /// What the system refused, with its reason.
@@ -84,6 +90,12 @@ impl Failure {
         Self { level: Level::DEBUG, ..self }
     }
 
+    /// Makes it one that programs meet which try what there is.
+    #[cold]
+    pub(crate) fn usual(self) -> Self {
+        Self { is_usual: true, ..self }
+    }
+
     /// Whether nothing works after it.
     pub(crate) fn is_fatal(&self) -> bool {
         self.level == Level::ERROR
@@ -98,6 +110,9 @@ impl Failure {
     pub(crate) fn log(&self, call: &str) {
         match self.level {
             Level::ERROR => tracing::error!("{call}: {}", self.in_words()),
+            Level::WARN if self.is_usual => {
+                tracing::warn!(target: USUAL, "{call}: {}", self.in_words());
+            }
             Level::WARN => tracing::warn!("{call}: {}", self.in_words()),
             _ => tracing::debug!("{call}: {}", self.in_words()),
         }

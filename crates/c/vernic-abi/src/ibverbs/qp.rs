@@ -105,14 +105,14 @@ fn sizes(request: &Request, shares: bool) -> QpCap {
 /// device.
 #[cold]
 fn refusal(shared: &Shared, error: CreateError) -> Failure {
-    let is_known = match error {
-        CreateError::Limit { what: "max_inline", .. } => {
-            !shared.refusals.is_news(Cause::InlineLimit)
-        }
-        _ => false,
-    };
+    let is_inline = matches!(error, CreateError::Limit { what: "max_inline", .. });
     let failure = Failure::from(error);
-    if is_known { failure.repeated() } else { failure }
+    match is_inline {
+        // libfabric tries how much there may be.
+        true if shared.refusals.is_news(Cause::InlineLimit) => failure.usual(),
+        true => failure.repeated(),
+        false => failure,
+    }
 }
 
 /// RC, UC, UD.

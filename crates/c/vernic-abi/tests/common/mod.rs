@@ -77,10 +77,16 @@ impl Folder {
 
     /// The same with settings.
     pub fn run_with(&self, program: &Path, settings: &[(&str, &str)]) -> Output {
+        self.command_with(program, settings).output().unwrap()
+    }
+
+    /// The command that does so, for arguments of the program.
+    pub fn command_with(&self, program: &Path, settings: &[(&str, &str)]) -> Command {
         // One that waits for ever fails, rather than the run of all tests.
         let mut command = Command::new("timeout");
         command.args(["--kill-after=5", "120"]).arg(program);
-        command.env("LD_LIBRARY_PATH", &self.0).envs(settings.iter().copied()).output().unwrap()
+        command.env("LD_LIBRARY_PATH", &self.0).envs(settings.iter().copied());
+        command
     }
 
     /// Compiles and runs a program that says what is wrong and then fails.
