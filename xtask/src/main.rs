@@ -17,6 +17,7 @@
 //! | `conformance` | Debian's verbs programs and rdma-core's Python tests, through `vernic run` |
 //! | `kernel` | the same programs against the Linux kernel's own driver, in an emulated machine |
 //! | `ipsec` | the recipe of docs/ipsec.md, carried out and measured |
+//! | `dist` | what people install, packed and tried |
 //! | `kills` | programs of one host that are killed, and what their peers learn of it |
 //! | `fabric` | fabrics under OpenSM, infiniband-diags and tshark |
 //! | `clauses` | which clauses of iWARP are implemented where |
@@ -31,6 +32,7 @@ mod capture;
 mod clauses;
 mod conformance;
 mod cycles;
+mod dist;
 mod fabric;
 mod history;
 mod instructions;
@@ -122,6 +124,8 @@ enum Command {
         #[arg(long)]
         write: bool,
     },
+    /// Pack what people install: the command, its libraries, man pages, completions
+    Dist(dist::Arguments),
     /// Measure Vernic and unmodified programs on it, and write BENCHMARKS.md, docs/benchmark-*.md
     /// and the charts
     Bench {
@@ -191,6 +195,7 @@ fn main() -> ExitCode {
         }),
         Command::Instructions { write: false } => instructions::check(),
         Command::Instructions { write: true } => instructions::write(),
+        Command::Dist(arguments) => dist::dist(&arguments),
         Command::Bench { growth: true, .. } => bench::report_growth(),
         Command::Bench { guest: true, from, quick, .. } => {
             bench::report_guest(from.as_deref(), quick)

@@ -6,14 +6,15 @@ use crate::plan::{Done, Step};
 use crate::shell::run;
 use crate::unit::FEATURES;
 use crate::{
-    Result, bench, capture, clauses, conformance, fabric, instructions, ipsec, kernel, kills,
+    Result, bench, capture, clauses, conformance, dist, fabric, instructions, ipsec, kernel, kills,
     lives, root, rules, settings, tools, unit,
 };
 
-/// Crates whose unit tests run under Miri: memory with its racy accesses, and the parsers with the
-/// CRC that they call. `vernic-proto` has no `unsafe`, and nothing of its dependencies has much: it
-/// takes Miri eight minutes to find nothing. The others make system calls that Miri does not know.
-const MIRI_CRATES: &[&str] = &["vernic-mem", "vernic-wire"];
+/// Crates whose unit tests run under Miri, and which of these: memory with its racy accesses, and
+/// the CRCs, which are `unsafe` code of others. The rest of `vernic-wire`, and `vernic-proto`, have
+/// no `unsafe`: it takes Miri minutes to find nothing. The others make system calls that Miri does
+/// not know.
+const MIRI_TESTS: &[(&str, &str)] = &[("vernic-mem", ""), ("vernic-wire", "crc")];
 
 /// Every step, in the order of running: quick ones first.
 pub(crate) fn all(seeds: u64, fuzz_seconds: u64) -> Vec<Step> {
@@ -60,6 +61,12 @@ pub(crate) fn all(seeds: u64, fuzz_seconds: u64) -> Vec<Step> {
             conformance::check,
         ),
         Step::may_skip(
+            "dist",
+            "what people install is packed, and runs where it is unpacked",
+            &["packages"],
+            dist::check,
+        ),
+        Step::may_skip(
             "kills",
             "programs that are killed, and what their peers learn of it",
             &["packages"],
@@ -95,7 +102,7 @@ pub(crate) fn all(seeds: u64, fuzz_seconds: u64) -> Vec<Step> {
             &["packages", "cargo-fuzz"],
             move || fuzz(fuzz_seconds, None),
         ),
-        Step::may_skip("miri", "unit tests of mem and wire under Miri", &[], miri),
+        Step::may_skip("miri", "unit tests of mem, and of the CRCs, under Miri", &[], miri),
     ]);
     steps
 }
@@ -230,9 +237,9 @@ fn miri() -> Result<Done> {
     if let Err(why) = tools::miri_sysroot() {
         return Ok(Done::Skipped(format!("no standard library for Miri, nothing checked: {why}")));
     }
-    for package in MIRI_CRATES {
+    for (package, tests) in MIRI_TESTS {
         run(&format!(
-            "rustup run nightly cargo miri test --target-dir target/miri --lib -p {package}"
+            "rustup run nightly cargo miri test --target-dir target/miri --lib -p {package} {tests}"
         ))
         // Property tests read their case count from the environment, and their own path.
         // The racy copies mix access sizes, which Miri's weak-memory emulation cannot do.

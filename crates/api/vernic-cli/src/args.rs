@@ -3,11 +3,14 @@
 //! Options of `bench` have the names and letters of the perftest programs (`ib_send_bw` and its
 //! kin) where those have one, so that fingers need not learn new ones.
 
+use crate::doctor;
 use crate::fabric;
 use crate::relay;
 use crate::run;
 use crate::spec::{Kind, MAX_DEPTH, MAX_OUTSTANDING, MAX_QPS, MAX_SIZE, Op, Service, parse_mtu};
+use crate::watch;
 use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
 use vernic::limits::MAX_INLINE;
 
 /// Vernic is an RDMA network card in user space: it runs verbs programs over ordinary UDP sockets
@@ -43,6 +46,12 @@ pub(crate) enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Say what is in the way of RDMA here, and to a host, and what helps
+    Doctor(doctor::Arguments),
+    /// Print what programs do on their devices now: queue pairs with their peers, routes and rates
+    Stat(watch::StatArguments),
+    /// Show the same live in the terminal, to be sorted, filtered and looked into
+    Top(watch::TopArguments),
     /// Run a verbs program on these devices: perftest, UCX, anything that uses libibverbs
     Run(Box<run::Arguments>),
     /// Print what `vernic run` sets, for a shell: eval "$(vernic env)"
@@ -55,6 +64,17 @@ pub(crate) enum Command {
     Fabric {
         #[command(subcommand)]
         command: fabric::Command,
+    },
+    /// Print what a shell needs to complete this command's words
+    Completions {
+        /// The shell
+        shell: clap_complete::Shell,
+    },
+    /// Write a manual page for each command into a folder: for those who make packages
+    #[command(hide = true)]
+    ManPages {
+        /// The folder
+        folder: PathBuf,
     },
 }
 

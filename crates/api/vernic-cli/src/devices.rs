@@ -257,22 +257,30 @@ impl QpView {
         let peer = qp.dest_qpn.value();
         Self {
             number: qp.qpn.value(),
-            kind: match qp.qp_type {
-                2 => "RC",
-                3 => "UC",
-                4 => "UD",
-                9 => "XRC initiator",
-                10 => "XRC target",
-                _ => "other",
-            },
-            state: STATES.get(usize::from(qp.state)).unwrap_or(&"other"),
+            kind: qp_kind(qp.qp_type),
+            state: qp_state(qp.state),
             peer: (peer != 0).then_some(peer),
         }
     }
 }
 
-/// The names of the states of queue pairs, by number.
-const STATES: [&str; 7] = ["Reset", "Init", "RTR", "RTS", "SQD", "SQE", "Error"];
+/// The name of a type of queue pairs, by its number in `ibv_qp_type`.
+pub(crate) fn qp_kind(number: u8) -> &'static str {
+    match number {
+        2 => "RC",
+        3 => "UC",
+        4 => "UD",
+        9 => "XRC initiator",
+        10 => "XRC target",
+        _ => "other",
+    }
+}
+
+/// The name of a state of queue pairs, by its number in `ibv_qp_state`.
+pub(crate) fn qp_state(number: u8) -> &'static str {
+    const STATES: [&str; 7] = ["Reset", "Init", "RTR", "RTS", "SQD", "SQE", "Error"];
+    STATES.get(usize::from(number)).unwrap_or(&"other")
+}
 
 impl PortView {
     fn of(device: &Device) -> Self {

@@ -9,15 +9,18 @@
 mod args;
 mod bench;
 mod devices;
+mod doctor;
 mod fabric;
 mod failure;
 mod logger;
+mod manual;
 mod relay;
 mod run;
 mod select;
 mod settings;
 mod spec;
 mod table;
+mod watch;
 
 use args::{Arguments, Command};
 use clap::Parser as _;
@@ -51,8 +54,13 @@ fn execute(command: Option<Command>) -> Outcome<ExitCode> {
         Some(Command::Info { device, json }) => {
             devices::info(device.as_deref(), &settings, json)?;
         }
+        Some(Command::Stat(arguments)) => watch::stat(&arguments)?,
+        Some(Command::Top(arguments)) => watch::top(&arguments)?,
+        Some(Command::Doctor(arguments)) => doctor::doctor(&arguments, &settings)?,
         Some(Command::Relay(arguments)) => relay::run(&arguments)?,
         Some(Command::Fabric { command }) => fabric::execute(command)?,
+        Some(Command::Completions { shell }) => manual::completions(shell)?,
+        Some(Command::ManPages { folder }) => manual::pages(&folder)?,
         Some(Command::Config { json }) => settings::show(&settings, json)?,
     }
     Ok(ExitCode::SUCCESS)

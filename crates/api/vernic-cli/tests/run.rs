@@ -30,6 +30,17 @@ fn the_program_takes_the_place_of_the_command() {
 }
 
 #[test]
+fn the_log_of_a_program_has_the_first_warnings_of_each_kind_unless_it_is_asked_for_otherwise() {
+    let installed = Installed::new();
+    let level = |variable: Option<&str>| {
+        let mut command = installed.command(&["run", "sh", "-c", "echo $VERNIC_LOG"]);
+        command.env_remove("VERNIC_LOG").envs(variable.map(|value| ("VERNIC_LOG", value)));
+        String::from_utf8(command.output().unwrap().stdout).unwrap()
+    };
+    assert_eq!((level(None).trim(), level(Some("off")).trim()), ("brief", "off"));
+}
+
+#[test]
 fn a_program_finds_the_libraries_under_the_names_it_was_linked_against() {
     let installed = Installed::new();
     let library = installed.0.join("lib/vernic");

@@ -147,3 +147,86 @@ fn rdma_of_iproute2_sees_the_device_its_objects_and_its_counters() {
         assert!(said.contains("Operation not supported"), "{refused}: {said}");
     }
 }
+
+#[test]
+fn stat_tells_of_each_queue_pair_where_its_requests_go_and_how_many() {
+    let pair = Pair::new();
+    let name = &pair.device.info().name;
+    let pid = std::process::id().to_string();
+    let stat = |more: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_vernic"));
+        let output = command.args(["stat", "-d", name, "-p", &pid]).args(more).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let told: serde_json::Value = serde_json::from_str(&stat(&["--json"])).unwrap();
+    let processes = told["processes"].as_array().unwrap();
+    // Tests beside this one have the same device open, in this process.
+    let rows = processes.iter().flat_map(|process| process["qps"].as_array().unwrap());
+    let [a, b] = [0, 1].map(|at| pair.qps[at].qpn().value());
+    let row = rows.clone().find(|row| row["number"] == a).expect("the first queue pair");
+    assert_eq!((&row["type"], &row["state"]), (&"RC".into(), &"RTS".into()));
+    assert_eq!((&row["peer"], &row["peer_number"]), (&"127.0.0.1".into(), &b.into()));
+    assert_eq!((&row["completed"], &row["outstanding"]), (&MESSAGES.into(), &0.into()));
+    assert_eq!(row["route"].as_str().unwrap(), pair.qps[0].route().to_string());
+    assert!(rows.clone().any(|row| row["number"] == b));
+    let text = stat(&[]);
+    for part in
+        [format!("{name}, process {pid}: "), format!("{a:#x}  RC    RTS    127.0.0.1 {b:#x}")]
+    {
+        assert!(text.contains(&part), "no {part:?} in\n{text}");
+    }
+}
+
+#[test]
+fn stat_again_and_again_has_rates_and_top_wants_a_terminal() {
+    use std::io::BufRead as _;
+    let pair = Pair::new();
+    let number = pair.qps[0].qpn().value();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_vernic"));
+    command.args(["stat", "--json", "--watch", "0.1"]).stdout(std::process::Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let lines = std::io::BufReader::new(child.stdout.take().unwrap()).lines().take(2);
+    let read = |line: Result<String, _>| serde_json::from_str(&line.unwrap()).unwrap();
+    let looks: Vec<serde_json::Value> = lines.map(read).collect();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(looks[0]["interval_s"].is_null(), "there is nothing before");
+    assert!(looks[1]["interval_s"].as_f64().unwrap() >= 0.1);
+    let pid = std::process::id();
+    let rates = |look: &serde_json::Value| {
+        let processes = look["processes"].as_array().unwrap();
+        let ours = processes.iter().find(|process| process["pid"] == pid).unwrap();
+        let qps = ours["qps"].as_array().unwrap();
+        let qp = qps.iter().find(|qp| qp["number"] == number).unwrap();
+        qp["rates"].clone()
+    };
+    assert!(rates(&looks[0]).is_null() && rates(&looks[1])["completed"].is_number());
+    let top = Command::new(env!("CARGO_BIN_EXE_vernic")).arg("top").output().unwrap();
+    let said = String::from_utf8_lossy(&top.stderr).into_owned();
+    assert_eq!(top.status.code(), Some(2), "{said}");
+    assert!(said.contains("needs a terminal") && said.contains("vernic stat --watch"), "{said}");
+}
+
+#[test]
+fn doctor_finds_this_machine_well_and_a_peer_by_its_answer() {
+    let installed = Installed::new();
+    let said = |arguments: &[&str]| {
+        let output = installed.vernic(&[&["doctor"], arguments].concat());
+        (output.status.code(), String::from_utf8(output.stdout).unwrap())
+    };
+    let (code, text) = said(&["--json"]);
+    assert_eq!(code, Some(0), "{text}");
+    let findings: serde_json::Value = serde_json::from_str(&text).unwrap();
+    let lo = findings
+        .as_array()
+        .unwrap()
+        .iter()
+        .find(|finding| finding["what"].as_str().unwrap().contains("(lo) opens"));
+    assert_eq!(lo.expect("the device of lo")["kind"], "ok");
+    // The command itself answers for this host.
+    let (code, text) = said(&["127.0.0.1"]);
+    assert!(code == Some(0) && text.contains("127.0.0.1 (127.0.0.1) answers"), "{text}");
+    let (code, text) = said(&["no-such-host.invalid"]);
+    assert!(code == Some(1) && text.contains("FAULT  no-such-host.invalid: "), "{text}");
+}

@@ -45,6 +45,11 @@ impl Libraries {
         ))
     }
 
+    /// The folder that they are in.
+    pub(super) fn folder(&self) -> &Path {
+        &self.folder
+    }
+
     /// The links that programs find, each under a name that programs were linked against.
     pub(super) fn links(&self) -> Vec<Entry> {
         let names = LIBRARIES.iter().flat_map(|(file, names)| names.iter().map(move |n| (file, n)));

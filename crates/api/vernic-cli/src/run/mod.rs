@@ -29,6 +29,7 @@ use std::ffi::{OsStr, OsString};
 use std::io::{self, Write as _};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
+use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 
 /// Exit status of a shell for a program that is not there.
@@ -51,6 +52,11 @@ pub(crate) struct Arguments {
 
 /// Environment variables and their values.
 type Variables = Vec<(&'static str, OsString)>;
+
+/// Where the libraries are that programs get.
+pub(crate) fn find_libraries() -> Outcome<PathBuf> {
+    Libraries::find().map(|libraries| libraries.folder().to_owned())
+}
 
 /// `vernic run`: returns only if the program cannot be started.
 pub(crate) fn run(arguments: &Arguments, loaded: &vernic::Settings) -> ExitCode {
@@ -122,6 +128,10 @@ fn prepared(options: &Options, settings: Settings) -> Outcome<Variables> {
     }
     if !shims.is_empty() {
         variables.push(("LD_PRELOAD", before("LD_PRELOAD", &shims)));
+    }
+    // Why something does not work is told without being asked for; `off` and others hold.
+    if std::env::var_os("VERNIC_LOG").is_none() {
+        variables.push(("VERNIC_LOG", "brief".into()));
     }
     variables.extend(settings.variables);
     Ok(variables)

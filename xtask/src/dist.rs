@@ -1,0 +1,151 @@
+//! `cargo xtask dist`: what people install, packed.
+//!
+//! One folder that can be unpacked over a prefix such as `/usr/local`: the command, its libraries
+//! where it looks for them, man pages, completions of shells, licences. The packages of Debian and
+//! of RPM take the same folder (`[package.metadata.deb]` and `generate-rpm` of `vernic-cli`).
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::plan::Done;
+use crate::shell::run;
+use crate::{Result, root, target};
+
+/// The libraries that the command looks for in `../lib/vernic`.
+const LIBRARIES: [&str; 4] =
+    ["libvernic_abi.so", "libvernic_paths.so", "libvernic_providers.so", "libvernic_rspreload.so"];
+
+/// Files of the repository that come along.
+const DOCUMENTS: [&str; 4] = ["README.md", "CHANGELOG.md", "LICENSE-MIT", "LICENSE-APACHE"];
+
+/// Completions: the shell, and where it looks.
+const SHELLS: [(&str, &str); 3] = [
+    ("bash", "share/bash-completion/completions/vernic"),
+    ("zsh", "share/zsh/site-functions/_vernic"),
+    ("fish", "share/fish/vendor_completions.d/vernic.fish"),
+];
+
+/// What to pack.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Build for this target instead of this machine, as aarch64-unknown-linux-gnu; with a version
+    /// of glibc behind it, as x86_64-unknown-linux-gnu.2.28, by `cargo zigbuild`
+    #[arg(long, value_name = "TRIPLE")]
+    target: Option<String>,
+}
+
+/// `cargo xtask dist`.
+pub(crate) fn dist(arguments: &Arguments) -> Result {
+    let (folder, archive) = pack(arguments.target.as_deref())?;
+    println!("{}\n{}", folder.display(), archive.display());
+    Ok(())
+}
+
+/// Builds and packs; the folder and the archive.
+fn pack(triple: Option<&str>) -> Result<(PathBuf, PathBuf)> {
+    let built = build(triple)?;
+    let name = triple.map_or_else(host, |triple| Ok(without_glibc(triple).to_owned()))?;
+    let id = run("cargo pkgid -p vernic-cli").output()?;
+    let version = id.trim().rsplit(['@', '#']).next().unwrap_or_default();
+    let name = format!("vernic-{version}-{name}");
+    let dist = target().join("dist");
+    let folder = dist.join("vernic");
+    if folder.exists() {
+        fs::remove_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    }
+    let copy = |from: &Path, to: String| put(&folder, &to, || fs::copy(from, folder.join(&to)));
+    copy(&built.join("vernic"), "bin/vernic".into())?;
+    for library in LIBRARIES {
+        copy(&built.join(library), format!("lib/vernic/{library}"))?;
+    }
+    for document in DOCUMENTS {
+        copy(&root().join(document), format!("share/doc/vernic/{document}"))?;
+    }
+    // The command describes itself; that of another processor does not run here.
+    let own = if triple.is_some() { build(None)? } else { built };
+    let command = own.join("vernic").display().to_string();
+    for (shell, place) in SHELLS {
+        let text = run(&command).args(&["completions", shell]).output()?;
+        put(&folder, place, || fs::write(folder.join(place), &text))?;
+    }
+    let manual = folder.join("share/man/man1");
+    fs::create_dir_all(&manual).map_err(|e| format!("{}: {e}", manual.display()))?;
+    run(&command).arg("man-pages").arg(manual.display().to_string()).go()?;
+
+    let archive = dist.join(format!("{name}.tar.gz"));
+    run("tar --owner=0 --group=0 --sort=name -czf")
+        .arg(archive.display().to_string())
+        .arg(format!("--transform=s,^vernic,{name},"))
+        .args(&["-C", &dist.display().to_string(), "vernic"])
+        .limit_min(5)
+        .go()?;
+    Ok((folder, archive))
+}
+
+/// Does something with a path below a folder, whose parent is made before.
+fn put<T>(folder: &Path, to: &str, write: impl FnOnce() -> std::io::Result<T>) -> Result {
+    let path = folder.join(to);
+    let parent = path.parent().unwrap_or(folder);
+    let written = fs::create_dir_all(parent).and_then(|()| write());
+    written.map(drop).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// Builds the command and its libraries; the folder that they are in.
+fn build(triple: Option<&str>) -> Result<PathBuf> {
+    let Some(triple) = triple else {
+        run("cargo build --release --quiet").limit_min(20).go()?;
+        return Ok(target().join("release"));
+    };
+    let plain = without_glibc(triple);
+    let build = if plain == triple { "build" } else { "zigbuild" };
+    run(&format!("cargo {build} --release --quiet --target {triple}")).limit_min(30).go()?;
+    Ok(target().join(plain).join("release"))
+}
+
+/// `x86_64-unknown-linux-gnu` of `x86_64-unknown-linux-gnu.2.28`.
+fn without_glibc(triple: &str) -> &str {
+    triple.split('.').next().unwrap_or(triple)
+}
+
+/// The triple of this machine.
+fn host() -> Result<String> {
+    let version = run("rustc -vV").output()?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+    host.map(str::to_owned).ok_or_else(|| "rustc -vV names no host".into())
+}
+
+/// The step of `cargo xtask test`: what is packed runs where it is unpacked.
+pub(crate) fn check() -> Result<Done> {
+    let (_, archive) = pack(None)?;
+    let prefix = target().join("dist/unpacked");
+    if prefix.exists() {
+        fs::remove_dir_all(&prefix).map_err(|e| format!("{}: {e}", prefix.display()))?;
+    }
+    fs::create_dir_all(&prefix).map_err(|e| format!("{}: {e}", prefix.display()))?;
+    let prefix = prefix.display().to_string();
+    let name = archive.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let folder = archive.with_file_name("");
+    // As a release has them.
+    let sum = run("sha256sum").arg(archive.display().to_string()).output()?;
+    let sum = format!("{}  {name}\n", sum.split(' ').next().unwrap_or_default());
+    fs::write(folder.join("SHA256SUMS"), sum).map_err(|e| format!("SHA256SUMS: {e}"))?;
+    run("sh tools/install/install.sh")
+        .env("VERNIC_PREFIX", &prefix)
+        .env("VERNIC_URL", &format!("file://{}", folder.display()))
+        .limit_min(5)
+        .go()?;
+    let vernic = format!("{prefix}/bin/vernic");
+    run(&vernic).arg("devices").limit_min(1).go()?;
+    let listed = run(&vernic).args(&["run", "--", "ibv_devices"]).limit_min(1).output()?;
+    if !listed.contains("vernic0") {
+        return Err(format!("ibv_devices under the unpacked command lists no vernic0:\n{listed}"));
+    }
+    let page = run("man --warnings -E UTF-8 -l -Tutf8 -Z")
+        .arg(format!("{prefix}/share/man/man1/vernic-run.1"))
+        .limit_min(1);
+    if run("man --version").succeeds() {
+        page.output()?;
+    }
+    run("bash -n").arg(format!("{prefix}/share/bash-completion/completions/vernic")).go()?;
+    Ok(Done::Passed)
+}
