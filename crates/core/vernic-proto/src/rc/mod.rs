@@ -288,7 +288,10 @@ impl Transport for Rc {
         if let Some(len) = self.poll_repair(cx, host, buf) {
             return Ok(Some(Transmit { len, ah: None }));
         }
-        let middle = self.requester.poll_middle(&mut self.sq, &mut self.window, cx, host, buf);
+        let middle = match self.sq.is_in_middle() {
+            true => self.requester.poll_middle(&mut self.sq, &mut self.window, cx, host, buf),
+            false => None,
+        };
         if middle.is_some() {
             self.completer.on_sent(&mut parts!(self), cx);
             self.requester.pace(&self.window, cx.now);

@@ -17,20 +17,8 @@ use crate::sq::SendQueue;
 impl Requester {
     /// Writes the next packet if it is one in the middle of a message of RC. `None`, and nothing
     /// but the content of `buf` has changed: [`poll`](Self::poll) decides.
-    #[inline]
-    pub(crate) fn poll_middle(
-        &mut self,
-        sq: &mut SendQueue,
-        window: &mut Window,
-        cx: &mut Cx<'_>,
-        host: &mut impl Host,
-        buf: &mut [u8],
-    ) -> Option<Transmit> {
-        if sq.is_in_middle() { self.send_middle(sq, window, cx, host, buf) } else { None }
-    }
-
     #[inline(never)]
-    fn send_middle(
+    pub(crate) fn poll_middle(
         &mut self,
         sq: &mut SendQueue,
         window: &mut Window,
