@@ -3,8 +3,8 @@
 //! `crates/api/vernic/examples/instructions.rs` does the work, both ends in one thread; callgrind
 //! counts what is executed in the function that does it. Two runs of different lengths give what
 //! one message adds. The kernel's part is not counted, and how often a poll finds nothing yet is a
-//! matter of luck: so the least of some attempts is taken. Unlike times, these figures are the same
-//! on a busy machine.
+//! matter of luck: so the least of some attempts of each is taken. Unlike times, these figures are
+//! the same on a busy machine.
 //!
 //! The figures that hold are those in docs/benchmark-instructions.md. More than [`TOLERANCE`] above
 //! is an error.
@@ -116,19 +116,21 @@ fn build() -> Result<String> {
     Ok(target().join("release/examples/instructions").display().to_string())
 }
 
-/// Instructions that one more message takes: the least of the attempts, which end once it is not
-/// above `enough`.
+/// Instructions that one more message takes, by the least of each run's attempts. They end once it
+/// is not above `enough`.
 fn measure(program: &str, work: (&str, Way), enough: u64) -> Result<u64> {
     let [short, long] = MESSAGES;
-    let mut least = u64::MAX;
+    let (mut few, mut many) = (u64::MAX, u64::MAX);
+    let mut each = u64::MAX;
     for _ in 0..ATTEMPTS {
-        let (few, many) = (count(program, work, short)?, count(program, work, long)?);
-        least = least.min(many.saturating_sub(few) / (long - short));
-        if least <= enough {
+        few = few.min(count(program, work, short)?);
+        many = many.min(count(program, work, long)?);
+        each = many.saturating_sub(few) / (long - short);
+        if each <= enough {
             break;
         }
     }
-    Ok(least)
+    Ok(each)
 }
 
 /// Instructions of a whole run.
