@@ -29,6 +29,19 @@ pub fn frame_socket() -> io::Result<OwnFd> {
     socket(libc::AF_PACKET, libc::SOCK_RAW, 0)
 }
 
+/// Whether [`frame_socket`] would succeed. Opens none: closing a packet socket takes the kernel a
+/// grace period, some ten milliseconds. Asks for a kind that no packet socket has, and the kernel
+/// looks at the rights of the process before it looks at the kind.
+///
+/// # Errors
+/// Those of [`frame_socket`].
+pub fn may_open_frame_socket() -> io::Result<()> {
+    match socket(libc::AF_PACKET, libc::SOCK_SEQPACKET, 0) {
+        Err(error) if error.raw_os_error() != Some(libc::ESOCKTNOSUPPORT) => Err(error),
+        _ => Ok(()),
+    }
+}
+
 fn link_address(ifindex: u32, ethertype: u16) -> libc::sockaddr_ll {
     libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
@@ -299,5 +312,16 @@ unsafe fn read_control(cmsg: *const libc::cmsghdr, frame: &mut IncomingFrame) {
         }
         (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => frame.overflow = word(0),
         _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whether_a_frame_socket_could_be_opened_is_what_opening_one_says() {
+        let error = |result: io::Result<()>| result.err().and_then(|error| error.raw_os_error());
+        assert_eq!(error(may_open_frame_socket()), error(frame_socket().map(drop)));
     }
 }

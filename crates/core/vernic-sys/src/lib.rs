@@ -50,8 +50,8 @@ pub use fork::{ClosableFd, Gate, Origin, OwnFd};
 pub use frame_ring::{FrameRing, RingFrame};
 pub use frames::{
     FrameKind, IncomingFrame, Instruction, MAX_FRAME_HEAD, OutgoingFrame, attach_filter,
-    bind_frames, enable_frame_details, frame_socket, recv_frames, send_frames,
-    set_frame_membership,
+    bind_frames, enable_frame_details, frame_socket, may_open_frame_socket, recv_frames,
+    send_frames, set_frame_membership,
 };
 pub use ifaddrs::{Interface, addresses_of, interfaces, mtu_of};
 pub use mapping::{

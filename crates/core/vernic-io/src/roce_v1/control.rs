@@ -306,7 +306,7 @@ impl State {
 /// # Errors
 /// The system's error, `EPERM` without `CAP_NET_RAW`.
 pub fn may_use_roce_v1() -> io::Result<()> {
-    sys::frame_socket().map(drop)
+    sys::may_open_frame_socket()
 }
 
 fn os_error(error: &io::Error) -> i32 {
