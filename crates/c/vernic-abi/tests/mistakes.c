@@ -33,6 +33,7 @@ struct choice {
     unsigned rights;
     int rnr_retry;
     int gid_index;
+    int timeout;
     uint32_t peer;
 };
 
@@ -60,8 +61,8 @@ static int bring(int which, const struct choice *choice)
                    IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER))
         return 1;
     attr = (struct ibv_qp_attr){.qp_state = IBV_QPS_RTS,
-                                .timeout = 8,
-                                .retry_cnt = 2,
+                                .timeout = choice->timeout,
+                                .retry_cnt = 4,
                                 .rnr_retry = choice->rnr_retry,
                                 .max_rd_atomic = 1};
     return modify(qp, &attr,
@@ -76,18 +77,21 @@ static void receive(uint32_t length)
     must(!ibv_post_recv(qps[1], &request, &bad), "post a receive");
 }
 
-/* Sends, and says what came of it within some seconds. */
-static void send_it(enum ibv_wr_opcode opcode, struct ibv_sge sge, uint64_t address, uint32_t rkey)
+static int post(enum ibv_wr_opcode opcode, struct ibv_sge sge, uint64_t address, uint32_t rkey)
 {
     struct ibv_send_wr request = {
         .sg_list = &sge, .num_sge = 1, .opcode = opcode, .send_flags = IBV_SEND_SIGNALED}, *bad;
     request.wr.rdma.remote_addr = address;
     request.wr.rdma.rkey = rkey;
     errno = ibv_post_send(qps[0], &request, &bad);
-    if (errno) {
+    if (errno)
         perror("ibv_post_send");
-        return;
-    }
+    return errno;
+}
+
+/* Says what came of a request within some seconds. */
+static void wait_for_it(void)
+{
     struct ibv_wc wc;
     for (int tenths = 0; tenths < 35; tenths++) {
         for (int polls = 0; polls < 100; polls++) {
@@ -101,6 +105,48 @@ static void send_it(enum ibv_wr_opcode opcode, struct ibv_sge sge, uint64_t addr
         }
     }
     printf("nothing comes\n");
+}
+
+static void send_it(enum ibv_wr_opcode opcode, struct ibv_sge sge, uint64_t address, uint32_t rkey)
+{
+    if (!post(opcode, sge, address, rkey))
+        wait_for_it();
+}
+
+/* Sends a datagram with another queue key than the receiver's. */
+static void send_datagram(struct ibv_sge sge)
+{
+    struct ibv_qp *ends[2];
+    for (int i = 0; i < 2; i++) {
+        struct ibv_qp_init_attr init = {.send_cq = cqs[i],
+                                        .recv_cq = cqs[i],
+                                        .cap = {4, 4, 1, 1, 0},
+                                        .qp_type = IBV_QPT_UD};
+        ends[i] = ibv_create_qp(pd, &init);
+        must(ends[i] != NULL, "UD queue pair");
+        struct ibv_qp_attr attr = {.qp_state = IBV_QPS_INIT, .port_num = 1, .qkey = 0x1111};
+        must(!modify(ends[i], &attr,
+                     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY), "Init");
+        attr.qp_state = IBV_QPS_RTR;
+        must(!modify(ends[i], &attr, IBV_QP_STATE), "RTR");
+        attr.qp_state = IBV_QPS_RTS;
+        must(!modify(ends[i], &attr, IBV_QP_STATE | IBV_QP_SQ_PSN), "RTS");
+    }
+    struct ibv_ah_attr to = {.is_global = 1, .port_num = 1, .grh = {.hop_limit = 64}};
+    must(!ibv_query_gid(context, 1, 0, &to.grh.dgid), "GID");
+    struct ibv_send_wr request = {
+        .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}, *bad;
+    request.wr.ud.ah = ibv_create_ah(pd, &to);
+    request.wr.ud.remote_qpn = ends[1]->qp_num;
+    request.wr.ud.remote_qkey = 0x2222;
+    must(request.wr.ud.ah != NULL, "address handle");
+    must(!ibv_post_send(ends[0], &request, &bad), "post a datagram");
+    wait_for_it();
+    struct ibv_wc wc;
+    for (int polls = 0; polls < 300; polls++) {
+        must(!ibv_poll_cq(cqs[1], 1, &wc), "no receive");
+        usleep(1000);
+    }
 }
 
 int main(int argc, char **argv)
@@ -122,6 +168,7 @@ int main(int argc, char **argv)
     struct choice choice = {.mtu = {IBV_MTU_1024, IBV_MTU_1024},
                             .rights = IBV_ACCESS_REMOTE_WRITE,
                             .rnr_retry = IS("no-receive") ? 2 : 7,
+                            .timeout = IS("not-in-rtr") ? 14 : 8,
                             .gid_index = IS("gid-index") ? 77 : 0};
     if (IS("path-mtu"))
         choice.mtu[1] = IBV_MTU_512;
@@ -130,6 +177,10 @@ int main(int argc, char **argv)
     if (IS("wrong-number"))
         choice.peer = 0x3f0001;
     struct ibv_sge sge = {(uintptr_t)bytes, 2000, mr->lkey};
+    if (IS("queue-key")) {
+        send_datagram((struct ibv_sge){(uintptr_t)bytes, 200, mr->lkey});
+        return 0;
+    }
     if (IS("before-rts")) {
         send_it(IBV_WR_SEND, sge, 0, 0);
         return 0;
@@ -143,14 +194,16 @@ int main(int argc, char **argv)
         receive(100);
     if (IS("path-mtu"))
         receive(4096);
-    if (IS("no-receive") || IS("no-receive-for-ever") || IS("receive-too-short") || IS("path-mtu") ||
+    if (IS("no-receive-for-ever"))
+        post(IBV_WR_SEND, sge, 0, 0);
+    if (IS("no-receive") || IS("receive-too-short") || IS("path-mtu") ||
         IS("not-in-rtr") || IS("wrong-number"))
         send_it(IBV_WR_SEND, sge, 0, 0);
     if (IS("rkey"))
         send_it(IBV_WR_RDMA_WRITE, sge, target, mr->rkey + 0x1000);
     if (IS("outside"))
         send_it(IBV_WR_RDMA_WRITE, sge, target + 4000, mr->rkey);
-    if (IS("rights-of-region") || IS("rights-of-queue-pair"))
+    if (IS("rights-of-region") || IS("rights-of-queue-pair") || IS("no-receive-for-ever"))
         send_it(IBV_WR_RDMA_WRITE, sge, target, mr->rkey);
     if (IS("lkey")) {
         sge.lkey += 0x1000;

@@ -10,7 +10,7 @@ use std::path::Path;
 use common::Folder;
 
 /// The mistake, what the program itself can say, and what the log has to.
-const MISTAKES: [(&str, &str, &[&str]); 13] = [
+const MISTAKES: [(&str, &str, &[&str]); 14] = [
     ("rkey", "remote access error", &["no region or window has this key"]),
     ("outside", "remote access error", &["the range leaves the region"]),
     ("rights-of-region", "remote access error", &["the region does not grant this right"]),
@@ -23,9 +23,18 @@ const MISTAKES: [(&str, &str, &[&str]); 13] = [
     ("receive-too-short", "remote invalid request error", &["longer than the receive"]),
     ("path-mtu", "remote invalid request error", &["path MTUs of the ends differ"]),
     ("no-receive", "RNR retry counter exceeded", &["had no receive posted", "raise rnr_retry"]),
-    ("no-receive-for-ever", "nothing comes", &["has had no receive posted", "rnr_retry is 7"]),
-    ("not-in-rtr", "transport retry counter exceeded", &["it never answered", "not in RTR"]),
+    (
+        "no-receive-for-ever",
+        "nothing comes",
+        &["has had no receive posted", "rnr_retry is 7", "request posted behind it waits too"],
+    ),
+    (
+        "not-in-rtr",
+        "transport retry counter exceeded",
+        &["it never answered", "not in RTR", "packets are dropped: the queue pair is in Reset"],
+    ),
     ("wrong-number", "transport retry counter exceeded", &["it never answered", "QPN"]),
+    ("queue-key", "success", &["packets are dropped: their queue key is not the queue pair's"]),
     ("gid-index", "Invalid argument", &["GID", "77"]),
     ("before-rts", "Invalid argument", &["ibv_post_send", "Reset"]),
 ];

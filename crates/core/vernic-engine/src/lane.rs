@@ -2,6 +2,7 @@
 
 mod control;
 pub(crate) mod core;
+mod drop_log;
 pub(crate) mod grant_requests;
 mod groups;
 pub(crate) mod gsi;

@@ -21,6 +21,7 @@ use vernic_local::LocalPeers;
 use vernic_proto::Time;
 
 use crate::device::opened::Device;
+use crate::lane::drop_log::DropLog;
 use crate::lane::groups::Groups;
 use crate::lane::gsi::Gsi;
 use crate::lane::udp_backpressure::{self, UdpBackpressure};
@@ -68,6 +69,7 @@ pub(crate) struct LaneState {
     pub(super) pulled: u64,
     pub(super) groups: Groups,
     pub(super) gsi: Gsi,
+    pub(super) drop_log: DropLog,
 }
 
 impl LaneState {
@@ -85,6 +87,7 @@ impl LaneState {
             pulled: 0,
             groups: Groups::default(),
             gsi,
+            drop_log: DropLog::default(),
         }
     }
 

@@ -2,14 +2,13 @@
 //!
 //! Per packet: check the ICRC, parse, look up the destination, compare the source of connected
 //! services, and hand the packet to the machine. Every packet that stops on the way is counted
-//! under one [`DropReason`]. Consecutive packets of one queue pair, the usual case, take its lock
-//! once.
+//! under one [`DropReason`], and some are told (`drop_log.rs`). Consecutive packets of one queue
+//! pair, the usual case, take its lock once.
 
 use std::net::IpAddr;
 use std::sync::{Arc, MutexGuard};
 
-use vernic_io::host::Lookup;
-use vernic_io::host::ReceiverPage;
+use vernic_io::host::{Lookup, ReceiverPage, Slot};
 use vernic_io::{Address, Door, Icrc, Nanos, RxPacket};
 use vernic_local::{BYTES_PER_POLL, RingSource, SenderMemory};
 use vernic_local::{LocalPeerId, MAX_RING_BYTES, Record, rx_packet};
@@ -20,6 +19,7 @@ use crate::counters::Counted;
 use crate::device::grh;
 use crate::device::opened::Device;
 use crate::lane::core::LaneState;
+use crate::lane::drop_log::DropLog;
 use crate::lane::groups::Groups;
 use crate::lane::packets::Packets;
 use crate::qp::arrivals::Arrivals;
@@ -65,7 +65,7 @@ impl Packets {
             return from_rings;
         }
         lane.sched.count_received(count);
-        let LaneState { link, table, srqs, sched, arrivals, groups, gsi, .. } = lane;
+        let LaneState { link, table, srqs, sched, arrivals, groups, gsi, drop_log, .. } = lane;
         let (locked, mads, paced, via, sender_memory, pulled) =
             (None, Vec::new(), 0, None, None, 0);
         let mut noted = None;
@@ -84,6 +84,7 @@ impl Packets {
             sender_memory,
             pulled,
             accepted: 0,
+            drop_log,
         };
         for packet in self.rx.packets() {
             let before = demux.accepted;
@@ -92,7 +93,7 @@ impl Packets {
                 Icrc::Good | Icrc::Unchecked => demux.handle(&packet),
             };
             if let Err(reason) = result {
-                engine.drop_from(packet.meta.src, reason);
+                demux.drop_packet(&packet, reason);
             }
             // Noted once for each buffer.
             let buffer = std::ptr::from_ref(packet.meta);
@@ -136,8 +137,8 @@ impl LaneState {
 
     /// Receives up to `bytes` from the ring of one local peer.
     fn receive_ring(&mut self, engine: &Device, index: u16, bytes: u64, now: Time) -> usize {
-        let Self { local_peers, table, srqs, sched, arrivals, groups, pulled: all_pulled, .. } =
-            self;
+        let Self { local_peers, table, srqs, sched, arrivals, groups, drop_log, .. } = self;
+        let all_pulled = &mut self.pulled;
         let (mut buffer, mut count, mut total, mut broken) =
             (local_peers.take_buffer(), 0, 0, None);
         let Some((reader, via)) = local_peers.reading(index) else { return 0 };
@@ -158,6 +159,7 @@ impl LaneState {
             sender_memory,
             pulled,
             accepted: 0,
+            drop_log,
         };
         let is_rest = bytes > RING_BYTES;
         let may_go_on = |demux: &Demux<'_, '_>, count| {
@@ -174,7 +176,7 @@ impl LaneState {
                     total += len as u64;
                     let packet = rx_packet(&buffer, len, reader.origin());
                     if let Err(reason) = demux.handle_from_ring(&packet) {
-                        engine.drop_from(packet.meta.src, reason);
+                        demux.drop_packet(&packet, reason);
                     }
                 }
                 Ok(None) => break,
@@ -254,6 +256,7 @@ struct Demux<'a, 'p> {
     pulled: u64,
     /// Packets that machines took as the next of their sequence.
     accepted: u64,
+    drop_log: &'a mut DropLog,
 }
 
 impl<'a, 'p> Demux<'a, 'p> {
@@ -387,6 +390,26 @@ impl<'a, 'p> Demux<'a, 'p> {
         }
     }
 
+    /// Counts a packet that is dropped, and tells of it if it shows a mistake.
+    #[cold]
+    fn drop_packet(&mut self, packet: &RxPacket<'_>, reason: DropReason) {
+        self.engine.drop_from(packet.meta.src, reason);
+        let Ok(parsed) = Packet::parse(packet.transport()) else { return };
+        let qpn = parsed.dest_qpn();
+        // A response is late rather than wrong, and a queue pair of another process is not ours to
+        // speak of.
+        let is_ours = self.engine.slots().is_ours(Slot::of(qpn));
+        if !parsed.info().is_request() || !is_ours {
+            return;
+        }
+        let locked = self.locked.as_ref().filter(|locked| locked.qp.qpn() == qpn);
+        let state = locked.map(|locked| locked.core.machine.state());
+        if let Some(advice) = self.drop_log.note(reason, (qpn, state), self.now) {
+            let (from, count) = (packet.meta.src, self.engine.counts().drops(reason));
+            tracing::warn!(%from, %qpn, drops = count, "packets are dropped: {advice}");
+        }
+    }
+
     /// Locks a queue pair, unless it is locked since the packet before.
     #[inline]
     fn lock(&mut self, qpn: Qpn) -> Result<(), DropReason> {
@@ -427,7 +450,7 @@ impl<'a, 'p> Demux<'a, 'p> {
             is_taken = true;
             // A refusal counts for that member alone; the others still get the packet.
             if let Err(reason) = self.deliver(member, packet, parsed) {
-                self.engine.drop_from(packet.meta.src, reason);
+                self.drop_packet(packet, reason);
             }
         }
         if is_taken { Ok(()) } else { Err(DropReason::NotAttached) }

@@ -305,7 +305,10 @@ impl Completer {
         if waited >= STALL_NANOS && self.stalled != una {
             self.stalled = una;
             let for_ever = cx.attr.rnr_retry == RNR_FOR_EVER;
-            host.stalled(Stall::NotReady { naks: self.rnr_retries, waited, for_ever });
+            let behind = |(index, _)| (parts.sq.tail() - index - 1) as u32;
+            let behind = parts.sq.holding(una).map_or(0, behind);
+            let naks = self.rnr_retries;
+            host.stalled(Stall::NotReady { naks, waited, behind, for_ever });
         }
     }
 
