@@ -6,7 +6,8 @@
 //! watched. The worker's thread probes the host from [`FIRST_LOOK`] on, until ICMP reports a closed
 //! port, the request is answered, or [`LONGEST`] is over. One probe is not enough, because hosts
 //! limit their ICMP messages: Linux sends each peer one a second, and the repeats of the request
-//! use some of these.
+//! use some of these. After [`TELL_AFTER`] without any answer the log says so, for the programs
+//! that do not: a firewall would keep them waiting for a minute.
 //!
 //! Limits: one entry and one socket per request.
 
@@ -31,6 +32,8 @@ const PAUSE: Duration = Duration::from_millis(50);
 const PATIENCE: Duration = Duration::from_millis(250);
 /// The number of probes with this wait; for each further probe the wait doubles.
 const EAGER: u32 = 16;
+/// How long a request goes without an answer before the log says so.
+const TELL_AFTER: Duration = Duration::from_secs(2);
 /// How long a request is repeated by default.
 const LONGEST: Duration = Duration::from_secs(62);
 
@@ -44,6 +47,8 @@ struct Watch {
     probe: Option<(PortProbe, Instant)>,
     patience: Duration,
     probes: u32,
+    /// When the log says that there is no answer; `None` once it has.
+    tell_at: Option<Instant>,
     until: Instant,
     next: Instant,
 }
@@ -68,6 +73,10 @@ enum Finding {
 impl Watch {
     fn look(&mut self, now: Instant) -> Finding {
         self.next = now + PAUSE;
+        if self.tell_at.is_some_and(|at| at <= now) {
+            self.tell_at = None;
+            self.tell();
+        }
         match &self.probe {
             Some((probe, _)) if probe.is_refused() => Finding::Closed,
             Some((_, until)) if now < *until => Finding::Open,
@@ -80,9 +89,22 @@ impl Watch {
                 if self.probes > EAGER {
                     self.patience *= 2;
                 }
-                if self.probe.is_some() { Finding::Open } else { Finding::Nothing }
+                let is_done = self.probe.is_none() && self.tell_at.is_none();
+                if is_done { Finding::Nothing } else { Finding::Open }
             }
         }
+    }
+
+    /// Says that nothing has answered the request yet, unless something has meanwhile.
+    fn tell(&self) {
+        let Ok(Some(times)) = self.agent.sent_unanswered(self.conn) else { return };
+        let (peer, seconds, host) = (self.peer, TELL_AFTER.as_secs(), self.peer.ip());
+        tracing::warn!(
+            %peer,
+            "no answer to the connection request for {seconds} s, sent {times} times: is the host up, and do \
+             both hosts' firewalls let UDP port {ROCE_PORT} through? `vernic doctor {host}` looks. The request \
+             is repeated, for a minute unless the program says otherwise"
+        );
     }
 
     /// Refuses the request, unless it was answered meanwhile.
@@ -113,9 +135,18 @@ impl SilentHosts {
         peer: SocketAddr,
     ) {
         let (agent, now) = (agent.clone(), Instant::now());
-        let (patience, until, next) = (PATIENCE, now + LONGEST, now + FIRST_LOOK);
-        let watch =
-            Watch { agent, conn, local, peer, probe: None, patience, probes: 0, until, next };
+        let watch = Watch {
+            agent,
+            conn,
+            local,
+            peer,
+            probe: None,
+            patience: PATIENCE,
+            probes: 0,
+            tell_at: Some(now + TELL_AFTER),
+            until: now + LONGEST,
+            next: now + FIRST_LOOK,
+        };
         lock(&self.0).push(watch);
     }
 

@@ -92,6 +92,9 @@ impl Agent for FakeAgent {
     fn refuse(&self, conn: ConnId) -> Result<bool, CmCallError> {
         self.about("refuse", conn).map(|()| true)
     }
+    fn sent_unanswered(&self, conn: ConnId) -> Result<Option<u32>, CmCallError> {
+        self.about("sent unanswered", conn).map(|()| Some(1))
+    }
     fn connect_now(&self, _: &ConnectParams<'_>) -> Result<ConnId, CmCallError> {
         Ok(self.conn("connect now"))
     }

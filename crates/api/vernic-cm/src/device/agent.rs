@@ -28,6 +28,7 @@ pub(crate) trait Agent: fmt::Debug + Send + Sync {
     fn connect(&self, params: &ConnectParams<'_>) -> Called<ConnId>;
     fn connect_now(&self, params: &ConnectParams<'_>) -> Called<ConnId>;
     fn refuse(&self, conn: ConnId) -> Called<bool>;
+    fn sent_unanswered(&self, conn: ConnId) -> Called<Option<u32>>;
     fn accept(&self, conn: ConnId, params: &AcceptParams<'_>) -> Called;
     fn ready_to_use(&self, conn: ConnId) -> Called;
     fn load_alternate_path(&self, conn: ConnId, params: &LapParams) -> Called;
@@ -69,6 +70,9 @@ impl Agent for Context {
     }
     fn refuse(&self, conn: ConnId) -> Called<bool> {
         self.cm().refuse(conn)
+    }
+    fn sent_unanswered(&self, conn: ConnId) -> Called<Option<u32>> {
+        self.cm().sent_unanswered(conn)
     }
     fn accept(&self, conn: ConnId, params: &AcceptParams<'_>) -> Called {
         self.cm().accept(conn, params)

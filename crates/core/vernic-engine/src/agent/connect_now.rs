@@ -62,4 +62,12 @@ impl CmAgent {
     pub fn refuse(&self, conn: ConnId) -> Result<bool, CmCallError> {
         self.engine.command(|machine, now| machine.refuse(now, conn))
     }
+
+    /// How often a request was sent that has no answer at all; `None` once there is one.
+    ///
+    /// # Errors
+    /// [`CmCallError`].
+    pub fn sent_unanswered(&self, conn: ConnId) -> Result<Option<u32>, CmCallError> {
+        self.engine.command(|machine, _| machine.sent_unanswered(conn))
+    }
 }

@@ -75,4 +75,14 @@ impl Cm {
         self.end_rejected(now, conn.0, &rej);
         Ok(true)
     }
+
+    /// How often a request was sent that has no answer at all, not even a call for patience (MRA,
+    /// IBTA 12.6.6); `None` once there is one.
+    ///
+    /// # Errors
+    /// Unknown connection.
+    pub fn sent_unanswered(&self, conn: ConnId) -> Result<Option<u32>, CmError> {
+        let entry = self.owned(conn)?;
+        Ok((entry.state == State::ReqSent).then(|| u32::from(entry.retries) + 1))
+    }
 }

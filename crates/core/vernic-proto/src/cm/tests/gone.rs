@@ -111,6 +111,7 @@ fn a_request_that_nobody_hears_is_rejected_and_not_sent() {
     let mut t = Pair::new();
     let a = t.a.cm.connect(t.now, &params(gid(1), gid(2))).unwrap();
     let other = t.a.cm.connect(t.now, &params(gid(1), gid(2))).unwrap();
+    assert_eq!(t.a.cm.sent_unanswered(a), Ok(Some(1)));
     assert_eq!(t.a.cm.refuse(t.now, a), Ok(true));
     t.settle();
     t.b.expect_request();
@@ -133,6 +134,7 @@ fn a_request_that_is_answered_was_heard_by_somebody() {
     let a = t.connect();
     t.accept();
     assert_eq!(t.a.cm.refuse(t.now, a), Ok(false));
+    assert_eq!(t.a.cm.sent_unanswered(a), Ok(None));
     t.a.cm.ready_to_use(a, b"").unwrap();
     assert_eq!(t.a.cm.counters().refused_here, 0);
 }
