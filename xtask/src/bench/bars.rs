@@ -87,8 +87,14 @@ const COSTS: &[Cost] = &[
         what: "memory of an idle RC QP",
         bar: "at most 4096 bytes beyond its rings",
         at_most: 4096.0,
-        figure: |r| r.bytes_per_qp as f64,
-        shown: |r| format!("{} bytes, rings of one entry included", r.bytes_per_qp),
+        figure: |r| r.bytes_per_qp.saturating_sub(r.bytes_per_ring_entry) as f64,
+        shown: |r| match r.bytes_per_ring_entry {
+            0 => format!("{} bytes, rings of one entry included", r.bytes_per_qp),
+            entry => {
+                let beside = r.bytes_per_qp.saturating_sub(entry);
+                format!("{beside} bytes beside {entry} of its rings")
+            }
+        },
     },
     Cost {
         what: "opening 10,000 RC QPs",
@@ -250,7 +256,7 @@ mod tests {
 
     #[test]
     fn costs_of_rest_are_judged() {
-        let with = r#""resources": {"qps": 5000, "open_s": 0.9, "bytes_per_qp": 5000,
+        let with = r#""resources": {"qps": 5000, "open_s": 0.9, "bytes_per_qp": 5000, "bytes_per_ring_entry": 800,
             "idle_cpu_percent": 0.01}, "baselines""#;
         let report = Report::parse(&SAMPLE.replacen(r#""baselines""#, with, 1)).unwrap();
         let judged = judge(&report);

@@ -35,6 +35,9 @@ pub(crate) struct Resources {
     pub(crate) open_s: f64,
     /// Resident memory that each added.
     pub(crate) bytes_per_qp: u64,
+    /// What one entry of its rings takes of that; 0 in readings from before it was measured.
+    #[serde(default)]
+    pub(crate) bytes_per_ring_entry: u64,
     /// Share of one core that the process used meanwhile.
     pub(crate) idle_cpu_percent: f64,
 }

@@ -314,10 +314,13 @@ pub(crate) fn text(series: &[Series], resources: Option<Resources>) -> String {
         // Writing to a String does not fail.
         let _ = write!(text, "\n{}\n{}", section.title(), table.render());
     }
-    if let Some(Resources { qps, open_s, bytes_per_qp, idle_cpu_percent }) = resources {
+    if let Some(resources) = resources {
+        let Resources { qps, open_s, bytes_per_qp, bytes_per_ring_entry, idle_cpu_percent } =
+            resources;
         let _ = write!(
             text,
-            "\nIdle\n  {qps} RC queue pairs connected in {open_s:.2} s, {bytes_per_qp} bytes each\n  \
+            "\nIdle\n  {qps} RC queue pairs connected in {open_s:.2} s, {bytes_per_qp} bytes each, \
+             {bytes_per_ring_entry} of them an entry of its rings\n  \
              {idle_cpu_percent:.3} % of a core used while they are idle\n"
         );
     }

@@ -7,6 +7,9 @@ use vernic::{Cq, Device, Pd, Qp, Rc, Rts};
 
 /// Queue pairs opened at once; half of them are the peers of the other half.
 const QPS: u32 = 10_000;
+/// Entries of each ring of the queue pairs that show what an entry takes, and how many of those.
+const MORE_ENTRIES: u32 = 9;
+const MORE_QPS: u32 = 2_000;
 /// How long the idle device is watched.
 const IDLE: Duration = Duration::from_secs(1);
 
@@ -19,6 +22,8 @@ pub(crate) struct Resources {
     pub(crate) open_s: f64,
     /// Resident memory that each added, its rings of one entry included.
     pub(crate) bytes_per_qp: u64,
+    /// What one entry of both rings takes of that.
+    pub(crate) bytes_per_ring_entry: u64,
     /// Share of one core that the process used while its devices and queue pairs were idle.
     pub(crate) idle_cpu_percent: f64,
 }
@@ -31,22 +36,28 @@ pub(crate) fn measure(device: &Device) -> Outcome<Resources> {
     let pd = device.alloc_pd().doing(|| "allocate a protection domain".into())?;
     let cq = device.create_cq(1024).doing(|| "create a completion queue".into())?;
     // The first pair brings up what all share.
-    let mut qps = vec![pair(&pd, &cq)?];
-    let before = resident_bytes()?;
+    let mut qps = vec![pair(&pd, &cq, 1)?];
+    let mut open = |count: u32, entries| -> Outcome<u64> {
+        let before = resident_bytes()?;
+        for _ in 0..count / 2 {
+            qps.push(pair(&pd, &cq, entries)?);
+        }
+        Ok(resident_bytes()?.saturating_sub(before) / u64::from(count))
+    };
     let began = Instant::now();
-    for _ in 0..QPS / 2 {
-        qps.push(pair(&pd, &cq)?);
-    }
+    let bytes_per_qp = open(QPS, 1)?;
     let open_s = began.elapsed().as_secs_f64();
-    let used = resident_bytes()?.saturating_sub(before);
     let idle_cpu_percent = idle_percent()?;
-    Ok(Resources { qps: QPS, open_s, bytes_per_qp: used / u64::from(QPS), idle_cpu_percent })
+    let more = open(MORE_QPS, MORE_ENTRIES)?.saturating_sub(bytes_per_qp);
+    let bytes_per_ring_entry = more / u64::from(MORE_ENTRIES - 1);
+    Ok(Resources { qps: QPS, open_s, bytes_per_qp, bytes_per_ring_entry, idle_cpu_percent })
 }
 
-fn pair(pd: &Pd, cq: &Cq) -> Outcome<[Qp<Rc, Rts>; 2]> {
+/// Two queue pairs with rings of so many entries, connected to each other.
+fn pair(pd: &Pd, cq: &Cq, entries: u32) -> Outcome<[Qp<Rc, Rts>; 2]> {
     let create = || {
         let builder = pd.qp::<Rc>().send_cq(cq).recv_cq(cq);
-        let builder = builder.max_send_wr(1).max_recv_wr(1).max_inline(0);
+        let builder = builder.max_send_wr(entries).max_recv_wr(entries).max_inline(0);
         builder.create().doing(|| "create a queue pair".into())
     };
     let (one, other) = (create()?, create()?);
