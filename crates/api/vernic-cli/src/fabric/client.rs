@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use vernic_attach::ControlClient;
 use vernic_fabricd::control::{Answer, LinkChange, Request, State};
 
-use crate::failure::{Doing as _, Failure, Outcome};
+use crate::failure::{Doing as _, Failure, Outcome, complain};
 
 /// Sends a request to the fabric called `name`, and waits for its answer.
 pub(super) fn ask(name: &str, request: &Request) -> Outcome<Answer> {
@@ -103,7 +103,12 @@ pub(super) fn listen(name: &str, end: &str, address: &str) -> Outcome<()> {
 pub(super) fn capture(name: &str, path: Option<PathBuf>) -> Outcome<()> {
     // The fabric process has another working directory.
     let path = path.map(std::path::absolute).transpose().doing(|| "find the file".to_owned())?;
-    expect_done(name, &Request::Capture { path })
+    let begins = path.is_some();
+    expect_done(name, &Request::Capture { path })?;
+    if !begins {
+        complain(format_args!("the capture of {name:?} has ended"));
+    }
+    Ok(())
 }
 
 /// Ends a fabric.

@@ -65,12 +65,15 @@ fn line_of(state: &State) -> Listed {
 /// Writes a picture to a file.
 pub(super) fn picture(name: &str, file: &Path) -> Outcome<()> {
     let picture = client::picture(name)?;
-    std::fs::write(file, picture).doing(|| format!("write {file:?}"))
+    std::fs::write(file, picture).doing(|| format!("write {file:?}"))?;
+    complain(format_args!("wrote {}", file.display()));
+    Ok(())
 }
 
 /// Shows a fabric, or one node of it.
 pub(super) fn show(name: &str, node: Option<&str>, json: bool) -> Outcome<()> {
     let mut state = client::state(name)?;
+    let whole = line_of(&state);
     if let Some(node) = node {
         let of_kind = |kind: &str| {
             let nodes = state.nodes.iter().filter(|one| one.kind == kind);
@@ -80,16 +83,16 @@ pub(super) fn show(name: &str, node: Option<&str>, json: bool) -> Outcome<()> {
         state.nodes.retain(|one| one.name == node);
         if state.nodes.is_empty() {
             let text = format!("the fabric {name:?} has no node {node:?}; it has {all}");
-            return Err(Failure::new(text));
+            return Err(Failure::usage(text));
         }
         let prefix = format!("{node}:");
         state.cables.retain(|cable| cable.ends.iter().any(|end| end.starts_with(&prefix)));
     }
-    if json { print_json(&state) } else { print(&text_of(&state, node.is_some())) }
+    if json { print_json(&state) } else { print(&text_of(&state, &whole, node.is_some())) }
 }
 
-fn text_of(state: &State, in_detail: bool) -> String {
-    let listed = line_of(state);
+/// Writes what `state` holds, the whole fabric or a node of it, below the line of the whole.
+fn text_of(state: &State, listed: &Listed, in_detail: bool) -> String {
     let manager = state.manager.map_or("no subnet manager".to_owned(), |it| it.to_string());
     let mut text = format!(
         "fabric {:?}, process {}, {} s: {} switches, {} hosts, {} programs, {manager}\n",
