@@ -147,5 +147,44 @@ pub(crate) fn check() -> Result<Done> {
         page.output()?;
     }
     run("bash -n").arg(format!("{prefix}/share/bash-completion/completions/vernic")).go()?;
+    check_bundled()?;
     Ok(Done::Passed)
+}
+
+/// Checks that a command which carries its libraries, as `cargo install` makes it, runs without
+/// anything beside it.
+fn check_bundled() -> Result {
+    let built = build(None)?;
+    let folder = target().join("dist/bundled");
+    // Built in the place of the usual command, which is put back below.
+    let bundling = run("cargo build --release --quiet -p vernic-cli")
+        .env("BUNDLE_VERNIC", &built.display().to_string())
+        .limit_min(10)
+        .go();
+    let copied = bundling.and_then(|()| {
+        put(&folder, "bin/vernic", || fs::copy(built.join("vernic"), folder.join("bin/vernic")))
+    });
+    build(None)?;
+    copied?;
+    let cache = folder.join("cache");
+    if cache.exists() {
+        fs::remove_dir_all(&cache).map_err(|e| format!("{}: {e}", cache.display()))?;
+    }
+    let vernic = folder.join("bin/vernic").display().to_string();
+    for _ in 0..2 {
+        let listed = run(&vernic)
+            .args(&["run", "--", "ibv_devices"])
+            .env("XDG_CACHE_HOME", &cache.display().to_string())
+            .limit_min(1)
+            .output()?;
+        if !listed.contains("vernic0") {
+            return Err(format!("ibv_devices under the bundled command has no vernic0:\n{listed}"));
+        }
+    }
+    let unpacked = fs::read_dir(cache.join("vernic")).map_err(|e| format!("{cache:?}: {e}"))?;
+    // The libraries and the lock.
+    match unpacked.count() {
+        2 => Ok(()),
+        count => Err(format!("{}: {count} entries, 2 were expected", cache.display())),
+    }
 }

@@ -6,11 +6,15 @@
 //! nobody changes one that is there, but for putting back what is missing: systems clean `/tmp`
 //! file by file. A folder that nobody asked for in a day and that no process has in its environment
 //! is removed.
+//!
+//! What a command carries is unpacked into such a folder in `$XDG_CACHE_HOME/vernic`, else in
+//! `~/.cache/vernic`, and stays: programs that run for long load from it.
 
 use crate::failure::{Doing as _, Failure, Outcome};
 use std::ffi::OsStr;
+use std::fmt;
 use std::fs::{self, DirBuilder, File};
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, symlink};
@@ -34,9 +38,37 @@ pub(super) struct Entry {
     kind: Kind,
 }
 
+/// A file inside the command. Its number stands for its content.
+#[derive(Clone, Copy)]
+pub(super) struct Carried {
+    pub(super) id: u64,
+    pub(super) bytes: &'static [u8],
+}
+
+impl fmt::Debug for Carried {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes of {:#x}", self.bytes.len(), self.id)
+    }
+}
+
+impl PartialEq for Carried {
+    fn eq(&self, other: &Self) -> bool {
+        (self.id, self.bytes.len()) == (other.id, other.bytes.len())
+    }
+}
+
+impl Eq for Carried {}
+
+impl Hash for Carried {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.id, self.bytes.len()).hash(state);
+    }
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Kind {
     File(String),
+    Carried(Carried),
     Link(PathBuf),
     Folder,
 }
@@ -44,6 +76,10 @@ enum Kind {
 impl Entry {
     pub(super) fn file(path: String, content: impl Into<String>) -> Self {
         Self { path, kind: Kind::File(content.into()) }
+    }
+
+    pub(super) fn carried(path: String, content: Carried) -> Self {
+        Self { path, kind: Kind::Carried(content) }
     }
 
     pub(super) fn link(path: String, target: impl Into<PathBuf>) -> Self {
@@ -67,6 +103,9 @@ impl Entry {
         let path = root.join(&self.path);
         match &self.kind {
             Kind::File(content) => fs::read(path).is_ok_and(|found| found == content.as_bytes()),
+            Kind::Carried(carried) => {
+                fs::metadata(path).is_ok_and(|found| found.len() == carried.bytes.len() as u64)
+            }
             Kind::Link(target) => fs::read_link(path).is_ok_and(|found| found == *target),
             Kind::Folder => path.is_dir(),
         }
@@ -77,6 +116,7 @@ impl Entry {
         fs::create_dir_all(path.parent().unwrap_or(root))?;
         match &self.kind {
             Kind::File(content) => fs::write(path, content),
+            Kind::Carried(carried) => fs::write(path, carried.bytes),
             Kind::Link(target) => symlink(target, path),
             Kind::Folder => fs::create_dir_all(path),
         }
@@ -89,6 +129,27 @@ pub(super) fn prepare(entries: &[Entry]) -> Outcome<PathBuf> {
     prepare_in(&base, entries).map_err(|error| impossible("prepare a folder in", &base, &error))
 }
 
+/// Returns the folder with these entries in the user's cache: one that is there, or a new one. It
+/// stays.
+pub(super) fn keep(entries: &[Entry]) -> Outcome<PathBuf> {
+    let base = match cache() {
+        Some(base) => base,
+        None => base()?,
+    };
+    let kept = place(&base, entries).map(|(folder, _)| folder);
+    kept.map_err(|error| impossible("unpack the libraries into", &base, &error))
+}
+
+/// Makes the folder of folders in the user's cache, if need be; `None` where there can be none.
+fn cache() -> Option<PathBuf> {
+    let of = |variable| std::env::var_os(variable).map(PathBuf::from);
+    let cache = of("XDG_CACHE_HOME").or_else(|| Some(of("HOME")?.join(".cache")))?;
+    let base = cache.is_absolute().then(|| cache.join("vernic"))?;
+    DirBuilder::new().recursive(true).mode(0o700).create(&base).ok()?;
+    let user = fs::metadata("/proc/self").ok()?.uid();
+    (is_owned(&base, user) && File::create(base.join(LOCK)).is_ok()).then_some(base)
+}
+
 /// Why there can be no folder here, and where there could be one.
 fn impossible(what: &str, base: &Path, error: &io::Error) -> Failure {
     let base = base.display();
@@ -97,6 +158,15 @@ fn impossible(what: &str, base: &Path, error: &io::Error) -> Failure {
 }
 
 fn prepare_in(base: &Path, entries: &[Entry]) -> io::Result<PathBuf> {
+    let (folder, lock) = place(base, entries)?;
+    if lock.try_lock().is_ok() {
+        remove_old(base, &folder);
+    }
+    Ok(folder)
+}
+
+/// Returns the folder with these entries in `base`, whole, and the lock of `base`, which is free.
+fn place(base: &Path, entries: &[Entry]) -> io::Result<(PathBuf, File)> {
     let mut hasher = DefaultHasher::new();
     (entries, env!("CARGO_PKG_VERSION")).hash(&mut hasher);
     let folder = base.join(format!("{:016x}", hasher.finish()));
@@ -113,10 +183,7 @@ fn prepare_in(base: &Path, entries: &[Entry]) -> io::Result<PathBuf> {
     }
     File::open(&folder)?.set_modified(SystemTime::now())?;
     lock.unlock()?;
-    if lock.try_lock().is_ok() {
-        remove_old(base, &folder);
-    }
-    Ok(folder)
+    Ok((folder, lock))
 }
 
 /// Makes a folder under another name; who is first to rename wins, and all have the same.
@@ -292,6 +359,17 @@ mod tests {
         prepare_in(&base.0, &entries("1")).unwrap();
         assert_eq!(fs::read_to_string(folder.join("a/b")).unwrap(), "1");
         assert_eq!(fs::metadata(&folder).unwrap().ino(), inode);
+    }
+
+    #[test]
+    fn what_the_command_carries_is_unpacked_once_and_mended() {
+        let base = Base::new();
+        let of = |id, bytes| [Entry::carried("lib/x.so".into(), Carried { id, bytes })];
+        let (folder, _) = place(&base.0, &of(1, b"seven..")).unwrap();
+        fs::write(folder.join("lib/x.so"), "cut").unwrap();
+        assert_eq!(place(&base.0, &of(1, b"seven..")).unwrap().0, folder);
+        assert_eq!(fs::read(folder.join("lib/x.so")).unwrap(), b"seven..");
+        assert_ne!(place(&base.0, &of(2, b"seven..")).unwrap().0, folder, "another build");
     }
 
     #[test]

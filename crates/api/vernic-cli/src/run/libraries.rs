@@ -1,6 +1,7 @@
-//! Where Vernic's libraries are, and the names programs know them by.
+//! Where Vernic's libraries are.
 
-use super::Entry;
+use super::names::LIBRARIES;
+use super::{Entry, bundle};
 use crate::failure::{Doing as _, Failure, Outcome};
 use std::path::{Path, PathBuf};
 
@@ -13,14 +14,6 @@ pub(super) const PATHS: &str = "libvernic_paths.so";
 /// The library to preload for programs that speak TCP.
 pub(super) const RSOCKETS: &str = "librspreload.so";
 
-/// A library, and the names it is linked under.
-const LIBRARIES: [(&str, &[&str]); 4] = [
-    ("libvernic_abi.so", &["libibverbs.so.1", "librdmacm.so.1", "libibumad.so.3"]),
-    ("libvernic_providers.so", &["libmlx5.so.1", "libefa.so.1"]),
-    (PATHS, &[PATHS]),
-    ("libvernic_rspreload.so", &[RSOCKETS]),
-];
-
 /// The libraries that belong to this command.
 #[derive(Debug)]
 pub(super) struct Libraries {
@@ -28,7 +21,8 @@ pub(super) struct Libraries {
 }
 
 impl Libraries {
-    /// Beside the command, as cargo leaves them, or in `../lib/vernic`, as they are installed.
+    /// Beside the command, as cargo leaves them, or in `../lib/vernic`, as they are installed; else
+    /// those that the command carries.
     pub(super) fn find() -> Outcome<Self> {
         let command = std::env::current_exe().doing(|| "find the vernic command itself".into())?;
         let beside = command.parent().unwrap_or(Path::new("/")).to_path_buf();
@@ -37,11 +31,15 @@ impl Libraries {
         if let Some(folder) = [&beside, &installed].into_iter().find(has_all) {
             return Ok(Self { folder: folder.clone() });
         }
+        if let Some(folder) = bundle::unpacked() {
+            return Ok(Self { folder: folder? });
+        }
         let library = missing(&beside).unwrap_or_default();
         let (beside, installed) = (beside.display(), installed.display());
         Err(Failure::new(format!("{library} is neither in {beside} nor in {installed}")).hint(
             "`cargo build --release` in Vernic's repository makes the command and its libraries; \
-             keep them together, or put the libraries into lib/vernic beside the command's bin",
+             keep them together, or put the libraries into lib/vernic beside the command's bin. \
+             `BUNDLE_VERNIC=build cargo install` makes a command that carries them",
         ))
     }
 

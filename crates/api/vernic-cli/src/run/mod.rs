@@ -8,14 +8,18 @@
 //! | file | owns |
 //! |---|---|
 //! | `options` | the options that both commands share, and the settings they stand for |
-//! | `libraries` | where Vernic's libraries are, and the names programs know them by |
+//! | `libraries` | where Vernic's libraries are |
+//! | `names` | the names that programs know them by |
+//! | `bundle` | those inside the command, if it was built with `BUNDLE_VERNIC` |
 //! | `files` | the files of devices, as the kernel shows them |
 //! | `folder` | the user's folder that holds links and files |
 //! | `program` | what can be told of a program before it runs |
 
+mod bundle;
 mod files;
 mod folder;
 mod libraries;
+mod names;
 mod options;
 mod program;
 
