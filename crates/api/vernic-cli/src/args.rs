@@ -4,6 +4,7 @@
 //! kin) where those have one, so that fingers need not learn new ones.
 
 use crate::doctor;
+use crate::explain;
 use crate::fabric;
 use crate::relay;
 use crate::run;
@@ -56,6 +57,8 @@ pub(crate) enum Command {
     Run(Box<run::Arguments>),
     /// Print what `vernic run` sets, for a shell: eval "$(vernic env)"
     Env(Box<run::Options>),
+    /// Say what happened in a capture, or in a program that is run for it, and what helps
+    Explain(Box<explain::Arguments>),
     /// Measure latency, bandwidth and message rate beside UDP and TCP
     Bench(Box<BenchArguments>),
     /// Be a bad network between two netdevs: loss, delay, jitter, a bottleneck with a queue and ECN

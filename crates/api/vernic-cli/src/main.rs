@@ -2,14 +2,15 @@
 //! and InfiniBand fabrics.
 //!
 //! Uses the safe API of the `vernic` crate; for fabrics the crates of the fabric. Exit status: 0
-//! success, 1 failure (the reason is on standard error), 2 wrong usage; of `vernic run`, the
-//! program's own, or 127 and 126 as in a shell.
+//! success, 1 failure (the reason is on standard error), 2 wrong usage; of `vernic run` and of
+//! `vernic explain --live`, the program's own, or 127 and 126 as in a shell.
 #![forbid(unsafe_code)]
 
 mod args;
 mod bench;
 mod devices;
 mod doctor;
+mod explain;
 mod fabric;
 mod failure;
 mod logger;
@@ -41,6 +42,7 @@ fn execute(command: Option<Command>) -> Outcome<ExitCode> {
     match command {
         Some(Command::Run(arguments)) => return Ok(run::run(&arguments, &settings)),
         Some(Command::Env(options)) => return Ok(run::env(&options, &settings)),
+        Some(Command::Explain(arguments)) => return explain::run(&arguments),
         Some(Command::Bench(arguments)) => bench::run(&arguments, &settings)?,
         None => {
             complain(format_args!(
