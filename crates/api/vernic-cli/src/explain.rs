@@ -51,7 +51,7 @@ pub(crate) struct Arguments {
     #[arg(long, conflicts_with = "diagram")]
     json: bool,
     /// The program of --live, and its arguments
-    #[arg(last = true, requires = "live", value_name = "PROGRAM")]
+    #[arg(last = true, conflicts_with = "files", value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
 

@@ -13,10 +13,11 @@ const TIME_WIDTH: usize = 10;
 /// beginning, the end, and what is around that which went wrong.
 pub fn diagram(flow: &Flow) -> String {
     let mut out = format!("[{}] {}\n", flow.number, title(flow));
-    let room = WIDTH - 1;
     let gap = " ".repeat(WIDTH - 2);
+    let (a, b) = (end(&flow.a), end(&flow.b));
+    let room = WIDTH.saturating_sub(a.chars().count()).max(b.chars().count() + 1);
     out += &format!("{:>TIME_WIDTH$}  A{gap}B\n", "");
-    out += &format!("{:>TIME_WIDTH$}  {:<room$}{}\n", "", end(&flow.a), end(&flow.b));
+    out += &format!("{:>TIME_WIDTH$}  {a}{b:>room$}\n", "");
     for arrow in &flow.arrows {
         out += &format!("{:>TIME_WIDTH$}  |{}|\n", duration(arrow.time_ns), line(arrow));
     }

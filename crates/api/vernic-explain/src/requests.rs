@@ -192,7 +192,7 @@ impl Requests {
             (self.next, self.slack) = (end, most - least);
         }
         if fate != Fate::Resent {
-            self.count(packet);
+            self.count(packet, fate);
         }
         fate
     }
@@ -201,7 +201,7 @@ impl Requests {
     pub(crate) fn take_datagram(&mut self, packet: &RocePacket<'_>) -> Fate {
         self.packets += 1;
         self.first.get_or_insert(packet.bth.psn);
-        self.count(packet);
+        self.count(packet, Fate::New);
         Fate::New
     }
 
@@ -280,7 +280,7 @@ impl Requests {
     }
 
     /// Counts messages and payload.
-    fn count(&mut self, packet: &RocePacket<'_>) {
+    fn count(&mut self, packet: &RocePacket<'_>, fate: Fate) {
         let info = packet.info();
         let payload = u64::from(packet.payload_len);
         self.bytes += payload;
@@ -290,19 +290,21 @@ impl Requests {
             .reth()
             .map(|reth| (reth.addr, reth.rkey, reth.length))
             .or_else(|| packet.atomic().map(|atomic| (atomic.addr, atomic.rkey, 8)));
-        if begins {
-            let asked = Asked { psn: packet.bth.psn, kind: info.kind, memory, bytes: 0 };
-            self.asked.push_back(asked);
+        let psn = packet.bth.psn;
+        // Behind a gap it may be another message than before.
+        if begins || fate == Fate::Ahead {
+            // In the order of PSNs: what was missing may come late.
+            let before = self.asked.iter().rposition(|asked| asked.psn.is_before(psn));
+            let asked = Asked { psn, kind: info.kind, memory, bytes: 0 };
+            self.asked.insert(before.map_or(0, |at| at + 1), asked);
             if self.asked.len() > MAX_ASKED {
                 self.asked.pop_front();
             }
         }
-        let mut message_bytes = payload;
-        if let Some(asked) = self.asked.back_mut() {
+        if let Some(asked) = self.asked.iter_mut().rev().find(|asked| !psn.is_before(asked.psn)) {
             asked.bytes += payload;
-            message_bytes = asked.bytes;
+            self.longest_message = self.longest_message.max(asked.bytes);
         }
-        self.longest_message = self.longest_message.max(message_bytes);
         let asked_for = match memory {
             Some((_, _, len)) if info.kind == Kind::ReadRequest => u64::from(len),
             _ => payload,

@@ -556,9 +556,8 @@ fn label(event: &Event) -> String {
     }
     label += match event.fate {
         Fate::New => "",
-        Fate::Ahead => ", packets before it are missing",
-        Fate::Resent => ", sent again",
-        Fate::Repaired => ", sent again (it was missing)",
+        Fate::Ahead => ", gap before it",
+        Fate::Resent | Fate::Repaired => ", sent again",
         Fate::Overtaken => ", late",
     };
     if event.is_marked {

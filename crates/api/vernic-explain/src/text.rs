@@ -186,7 +186,7 @@ fn answers(answers: &Answers) -> Vec<String> {
         parts.push(format!("{} ({})", counted(*count, "RNR NAK"), duration(*timer)));
     }
     for (code, count) in &answers.naks {
-        parts.push(counted(*count, &format!("NAK {code}")));
+        parts.push(format!("{} {code}", counted(*count, "NAK")));
     }
     parts
 }

@@ -183,7 +183,8 @@ impl Explainer {
         let candidates = self.by_addresses.get(&opposite).map_or(&[][..], Vec::as_slice);
         let is_it = |other: &&usize| {
             let stream = &self.streams[**other];
-            **other != at && stream.peer.is_none() && stream.requests.covers(psn)
+            let is_free = **other != at && stream.peer.is_none() && stream.is_reliable();
+            is_free && stream.requests.covers(psn)
         };
         let mut found = candidates.iter().take(MAX_CANDIDATES).filter(is_it);
         if let (Some(peer), None) = (found.next(), found.next()) {

@@ -5,7 +5,9 @@ mod common;
 use common::{A, B, Scene, finding, kinds};
 use vernic_explain::{Direction, Severity, diagram, svg, text};
 use vernic_wire::cm::{CommId, Dreq, PortSpace, Rej, RejReason, RejectedMessage, Rep, Req, Rtu};
-use vernic_wire::{CreditCode, NakCode, Opcode, Psn, RnrTimer, Syndrome};
+use vernic_wire::{
+    Bth, CreditCode, Deth, Headers, NakCode, Opcode, Psn, Qkey, Qpn, RnrTimer, Syndrome,
+};
 
 /// SENDs of one packet each, all acknowledged.
 fn sends(scene: &mut Scene, psns: std::ops::Range<u32>) {
@@ -239,6 +241,28 @@ fn a_small_mtu_is_told_where_messages_are_long() {
     assert_eq!(finding(&flow, "small_mtu").what, "path MTU 1024, messages of up to 10.2 kB");
 }
 
+#[test]
+fn a_message_whose_first_packet_was_missing_does_not_make_the_one_before_longer() {
+    let mut scene = Scene::default();
+    for message in 0..3 {
+        let psns = message * 8..message * 8 + 8;
+        if message != 1 {
+            scene.with_memory(A, Opcode::RC_WRITE_FIRST, psns.start, 8192, 1024);
+        }
+        for psn in psns.start + 1..psns.end - 1 {
+            scene.packet(A, Opcode::RC_WRITE_MIDDLE, psn, 1024);
+        }
+        scene.packet(A, Opcode::RC_WRITE_LAST, psns.end - 1, 1024);
+    }
+    scene.answer(B, Syndrome::nak(NakCode::PSN_SEQUENCE), 8);
+    scene.with_memory(A, Opcode::RC_WRITE_FIRST, 8, 8192, 1024);
+    scene.answer(B, Syndrome::nak(NakCode::REMOTE_ACCESS), 16);
+    let flow = scene.flow();
+    assert_eq!(flow.a_to_b.requests.messages[0].count, 3);
+    assert!(!kinds(&flow).contains(&"small_mtu"), "8 KiB are not many packets");
+    assert!(finding(&flow, "remote_access").what.contains("a WRITE of 8192 bytes at 0x1000"));
+}
+
 fn req() -> Req {
     Req {
         local_comm_id: CommId(1),
@@ -338,6 +362,24 @@ fn packets_that_a_file_has_twice_count_once_and_those_that_do_not_arrive_are_tol
     let found = finding(&flow, "lost_on_the_way");
     assert_eq!(found.what, "5 packets left A and did not arrive at B, 45 did");
     assert!(flow.arrows.iter().any(|arrow| arrow.label == "did not arrive, PSN 7"));
+}
+
+#[test]
+fn answers_are_known_by_their_psn_though_there_are_datagrams_between_the_same_ends() {
+    let mut scene = Scene::default();
+    for psn in [100, 101] {
+        let bth = Bth::new(Opcode::UD_SEND_ONLY, Qpn::new(0x33), Psn::new(psn));
+        let mut headers = Headers::new(bth);
+        headers.deth = Some(Deth::new(Qkey(1), Qpn::new(0x44)));
+        scene.headers(A, headers, 64);
+    }
+    sends(&mut scene, 5000..5003);
+    let report = scene.report();
+    let rc = report.flows.iter().find(|flow| flow.service == "RC").unwrap();
+    assert_eq!((rc.a_to_b.packets, rc.b_to_a.packets, report.flows.len()), (3, 3, 2));
+    assert_eq!(rc.longest_silence.as_ref().unwrap().waited_for, "an answer of B");
+    let ud = report.flows.iter().find(|flow| flow.service == "UD").unwrap();
+    assert_eq!((ud.a.qpn, ud.b.qpn), (Some(0x44), Some(0x33)));
 }
 
 #[test]

@@ -65,8 +65,10 @@ impl Writer {
     }
 }
 
-/// Time, direction, link type and bytes of every frame.
-fn read(file: &[u8]) -> (Vec<(u64, Direction, u16, Vec<u8>)>, FileReport) {
+/// Time, direction, link type and bytes of a frame.
+type Read = (u64, Direction, u16, Vec<u8>);
+
+fn read(file: &[u8]) -> (Vec<Read>, FileReport) {
     let mut file = CaptureFile::open("test", file).unwrap();
     let mut frames = Vec::new();
     while file.advance().unwrap() {
