@@ -87,7 +87,12 @@ pub(crate) fn run(arguments: &Arguments) -> Outcome<ExitCode> {
         complain(format_args!("vernic: {failure}"));
         return Ok(exit_code(status));
     }
-    tell(arguments, sources(&files)?)?;
+    let mut sources = sources(&files)?;
+    // Names of a folder that is gone when they are read say nothing.
+    for (source, path) in sources.iter_mut().zip(&files) {
+        source.name = path.file_name().unwrap_or_default().display().to_string();
+    }
+    tell(arguments, sources)?;
     Ok(exit_code(status))
 }
 
