@@ -35,6 +35,9 @@ const TAGS: [u16; 3] = [0x8100, 0x88A8, 0x9100];
 /// Most tags, and most extension headers, of a frame.
 const MAX_TAGS: usize = 8;
 
+/// The ICRC of a packet that was captured before a network card wrote it.
+const NOT_WRITTEN: [u8; icrc::LEN] = [0; icrc::LEN];
+
 /// Protocol numbers.
 mod protocol {
     pub(super) const HOP_BY_HOP: u8 = 0;
@@ -90,7 +93,8 @@ pub enum Icrc {
     Right,
     /// Another.
     Wrong,
-    /// The frame is cut, or its IP header is none that an ICRC is defined for.
+    /// The frame is cut, or was captured before a network card wrote the ICRC (4 zeros), or its IP
+    /// header is none that an ICRC is defined for.
     Unknown,
 }
 
@@ -301,8 +305,8 @@ fn udp<'a>(
     let flow = IcrcFlow::new(below.src, below.dst, header.sport, header.dport);
     let icrc = |ident: Option<u16>, packet: &[u8]| match ident {
         Some(ident) if flow.check(ident, packet) == Verdict::Good => Icrc::Right,
-        Some(_) => Icrc::Wrong,
-        None => Icrc::Unknown,
+        Some(_) if !packet.ends_with(&NOT_WRITTEN) => Icrc::Wrong,
+        _ => Icrc::Unknown,
     };
     if captured.len() < len {
         take(&transport(captured, len, below, Icrc::Unknown)?);
@@ -369,7 +373,11 @@ fn roce_v1<'a>(
     let found = match captured.split_last_chunk::<{ icrc::LEN }>() {
         Some((packet, found)) if captured.len() == len => {
             let is_right = icrc::of_roce_v1(&grh, packet) == u32::from_le_bytes(*found);
-            if is_right { Icrc::Right } else { Icrc::Wrong }
+            match is_right {
+                true => Icrc::Right,
+                false if *found == NOT_WRITTEN => Icrc::Unknown,
+                false => Icrc::Wrong,
+            }
         }
         _ => Icrc::Unknown,
     };

@@ -78,6 +78,10 @@ fn a_wrong_icrc_and_a_mark_are_seen() {
     let mut packet = send(5, 30, 9);
     packet[20] ^= 1;
     assert_eq!(read(1, &ethernet(&packet, 9)), Ok(vec![(5, 30, Icrc::Wrong)]));
+    let mut unwritten = packet.clone();
+    let at = unwritten.len() - icrc::LEN;
+    unwritten[at..].fill(0);
+    assert_eq!(read(1, &ethernet(&unwritten, 9)), Ok(vec![(5, 30, Icrc::Unknown)]));
     let bytes = ethernet(&packet, 9);
     let frame = Frame { time_ns: 0, direction: Direction::In, link: 1, bytes: &bytes };
     packets(&frame, |packet| assert!(packet.is_marked)).unwrap();
