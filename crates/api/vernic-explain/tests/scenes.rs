@@ -3,7 +3,7 @@
 mod common;
 
 use common::{A, B, Scene, finding, kinds};
-use vernic_explain::{Direction, Severity, diagram, svg, text};
+use vernic_explain::{Direction, MAX_STREAMS, Severity, Source, diagram, explain, svg, text};
 use vernic_wire::cm::{CommId, Dreq, PortSpace, Rej, RejReason, RejectedMessage, Rep, Req, Rtu};
 use vernic_wire::{
     Bth, CreditCode, Deth, Headers, NakCode, Opcode, Psn, Qkey, Qpn, RnrTimer, Syndrome,
@@ -362,6 +362,36 @@ fn packets_that_a_file_has_twice_count_once_and_those_that_do_not_arrive_are_tol
     let found = finding(&flow, "lost_on_the_way");
     assert_eq!(found.what, "5 packets left A and did not arrive at B, 45 did");
     assert!(flow.arrows.iter().any(|arrow| arrow.label == "did not arrive, PSN 7"));
+}
+
+#[test]
+fn captures_of_both_ends_are_merged_by_time_and_tell_what_was_lost_in_between() {
+    let mut scene = Scene::default();
+    sends(&mut scene, 0..40);
+    let at_a = scene.pcap(0, |_| true);
+    // Every second frame is an ACK; the tenth SEND does not arrive.
+    let at_b = scene.pcap(300, |at| at != 18);
+    let source = |name: &str, file| Source { name: name.into(), reader: file };
+    let report = explain(vec![source("a", &at_a[..]), source("b", &at_b[..])]).unwrap();
+    let frames: Vec<_> = report.files.iter().map(|file| file.frames).collect();
+    assert_eq!((frames, report.packets), (vec![80, 79], 159));
+    let [flow] = &report.flows[..] else { panic!("{}", text(&report)) };
+    assert_eq!((flow.a_to_b.packets, flow.b_to_a.packets), (40, 40));
+    assert_eq!((flow.a_to_b.lost_packets, flow.b_to_a.lost_packets), (1, 0));
+    assert_eq!(kinds(flow), ["lost_on_the_way"]);
+}
+
+#[test]
+fn flows_beyond_the_most_that_are_followed_are_counted() {
+    let mut scene = Scene::default();
+    let streams = MAX_STREAMS as u32 + 10;
+    for qpn in 0..streams {
+        let bth = Bth::new(Opcode::RC_SEND_ONLY, Qpn::new(16 + qpn), Psn::new(0));
+        scene.headers(A, Headers::new(bth), 4);
+    }
+    let report = scene.report();
+    assert_eq!((report.flow_count, report.packets_not_followed), (MAX_STREAMS, 10));
+    assert!(text(&report).contains("10 packets of further flows counted only"));
 }
 
 #[test]

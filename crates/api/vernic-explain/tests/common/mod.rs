@@ -116,6 +116,21 @@ impl Scene {
         self.frames.push((self.now_ns, self.direction, bytes));
     }
 
+    /// A pcap file of the frames that `is_seen` chooses, as if captured so much later.
+    pub fn pcap(&self, later_ns: u64, is_seen: impl Fn(usize) -> bool) -> Vec<u8> {
+        let mut file = 0xA1B2_3C4D_u32.to_le_bytes().to_vec();
+        file.extend([2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0]);
+        let seen = self.frames.iter().enumerate().filter(|(at, _)| is_seen(*at));
+        for (_, (time_ns, _, bytes)) in seen {
+            let (time_ns, len) = (time_ns + later_ns, bytes.len() as u32);
+            for number in [0, time_ns as u32, len, len] {
+                file.extend(number.to_le_bytes());
+            }
+            file.extend(bytes);
+        }
+        file
+    }
+
     /// What is told of it.
     pub fn report(&self) -> Report {
         let mut explainer = Explainer::new();
