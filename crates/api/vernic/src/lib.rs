@@ -28,7 +28,8 @@
 //! | await completions in tokio | `AsyncCq` (feature `tokio`) |
 //!
 //! Programs to read and run are in `examples/`: ping-pong over RC, UC, UD, XRC and with a shared
-//! receive queue, and one-sided operations.
+//! receive queue, and one-sided operations. Those that begin with `learn_` go with the chapters of
+//! `docs/learn-write.md`.
 //!
 //! # How it works
 //!

@@ -172,6 +172,31 @@ fn what_more_of_everything_costs_is_told_by_name() {
 }
 
 #[test]
+fn programs_of_the_book_end_well_and_know_their_words_alone() {
+    for (name, words) in [
+        ("learn_write", &["deny"][..]),
+        ("learn_memory", &["bounds", "rights", "stale", "domain", "window"]),
+        ("learn_states", &["half"]),
+        ("learn_messages", &["short"]),
+        ("learn_completions", &["full", "overrun"]),
+        ("learn_services", &["loss", "large"]),
+        ("learn_connect", &["nobody", "reject"]),
+        ("learn_loss", &["late", "rnr", "silence"]),
+        ("learn_atomics", &["misaligned"]),
+    ] {
+        // What they print is on the pages, which `cargo xtask commands` compares.
+        assert!(!alone(name).is_empty(), "{name}");
+        for word in words {
+            let child = example(name).arg(word).spawn().unwrap();
+            assert!(!finish(child, &format!("{name} {word}")).is_empty());
+        }
+    }
+    let output = example("learn_memory").arg("bound").output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8_lossy(&output.stderr).contains("\"bounds\""), "{output:?}");
+}
+
+#[test]
 fn wrong_arguments_are_answered_with_the_right_ones() {
     let output = example("rc_pingpong").arg("both").output().unwrap();
     assert!(!output.status.success());

@@ -57,6 +57,34 @@ fn a_failure_is_explained_also_after_its_queue_pair_was_reset_or_destroyed() {
 }
 
 #[test]
+fn every_status_of_a_failure_has_its_place_on_the_page_of_errors() {
+    let page = include_str!("../../../../docs/errors.md");
+    for status in [
+        WcStatus::LocalLength,
+        WcStatus::LocalQpOperation,
+        WcStatus::LocalProtection,
+        WcStatus::Flushed,
+        WcStatus::MwBind,
+        WcStatus::BadResponse,
+        WcStatus::LocalAccess,
+        WcStatus::RemoteInvalidRequest,
+        WcStatus::RemoteAccess,
+        WcStatus::RemoteOperation,
+        WcStatus::RetryExceeded,
+        WcStatus::RnrRetryExceeded,
+        WcStatus::RemoteAborted,
+        WcStatus::Fatal,
+        WcStatus::ResponseTimeout,
+        WcStatus::General,
+    ] {
+        let (heading, anchor) = (format!("\n## {status}\n"), status.to_string().to_lowercase());
+        let has_place = page.contains(&heading) || page.contains(&format!("<a id=\"{anchor}\">"));
+        assert!(has_place, "{heading}");
+        assert!(page.contains(&format!("`{status:?}`")), "{status:?}");
+    }
+}
+
+#[test]
 fn a_dead_remote_key_is_refused_and_explained_at_both_ends() {
     let pair = Pair::new();
     let (local, remote) = (pair.mr(64), pair.mr(64));
