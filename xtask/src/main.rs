@@ -9,7 +9,9 @@
 //! | `plan` | a list of steps: order, needs, times, the totals |
 //! | `steps` | the steps themselves, one function each |
 //! | `tools` | programs the steps need, found or installed |
-//! | `rules` | what is checked by reading the repository's own files |
+//! | `rules`, `links` | what is checked by reading the repository's own files; links of pages |
+//! | `commands` | the commands of README.md and of pages, run, and what they print |
+//! | `book` | docs/ as a book, by mdBook |
 //! | `cycles` | import cycles between the modules of a crate |
 //! | `bench` | the JSON of `vernic bench`, programs measured beside it: bars, BENCHMARKS.md, docs/benchmark-*.md, the charts |
 //! | `instructions` | what a message costs in instructions, held against docs/benchmark-instructions.md |
@@ -28,8 +30,10 @@
 #![expect(clippy::print_stdout, reason = "a command-line program")]
 
 mod bench;
+mod book;
 mod capture;
 mod clauses;
+mod commands;
 mod conformance;
 mod cycles;
 mod dist;
@@ -39,6 +43,7 @@ mod instructions;
 mod ipsec;
 mod kernel;
 mod kills;
+mod links;
 mod lives;
 mod pages;
 mod plan;
@@ -124,6 +129,16 @@ enum Command {
         #[arg(long)]
         write: bool,
     },
+    /// Run the commands that README.md and pages of docs/ show, and compare what they print
+    Commands(commands::Arguments),
+    /// Build docs/ as a book into target/book; installs mdBook if it is not here
+    Book,
+    /// Change links that leave docs/: mdBook's preprocessor
+    #[command(hide = true)]
+    LinksOut {
+        /// What mdBook asks, if it asks
+        arguments: Vec<String>,
+    },
     /// Pack what people install: the command, its libraries, man pages, completions
     Dist(dist::Arguments),
     /// Measure Vernic and unmodified programs on it, and write BENCHMARKS.md, docs/benchmark-*.md
@@ -195,6 +210,9 @@ fn main() -> ExitCode {
         }),
         Command::Instructions { write: false } => instructions::check(),
         Command::Instructions { write: true } => instructions::write(),
+        Command::Commands(arguments) => commands::commands(&arguments),
+        Command::Book => book::book(),
+        Command::LinksOut { arguments } => book::links_out(&arguments),
         Command::Dist(arguments) => dist::dist(&arguments),
         Command::Bench { growth: true, .. } => bench::report_growth(),
         Command::Bench { guest: true, from, quick, .. } => {

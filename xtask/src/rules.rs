@@ -3,13 +3,12 @@
 //! One function per rule; each returns the findings, a line each, so that one run shows them all.
 
 use std::collections::BTreeSet;
-use std::path::Path;
 
 use serde_json::Value;
 
 use crate::plan::none_of;
 use crate::shell::run;
-use crate::{Result, cycles, history, prose, root};
+use crate::{Result, cycles, history, links, prose, root};
 
 /// A file git tracks, as text; binary files are left out.
 struct Tracked {
@@ -26,6 +25,7 @@ pub(crate) fn check() -> Result {
     findings.extend(file_lengths(&files));
     findings.extend(comment_widths(&files));
     findings.extend(links_lead_somewhere(&files));
+    findings.extend(the_book_is_whole(&files));
     findings.extend(pages_are_true(&files));
     findings.extend(pages(&files).flat_map(|page| prose::page(&page.path, &page.text)));
     findings.extend(prose::openings(rust(&files).map(|f| (f.path.as_str(), f.text.as_str()))));
@@ -135,27 +135,31 @@ fn is_test(path: &str) -> bool {
     path.ends_with("/tests.rs") || path.contains("/tests/")
 }
 
-/// Relative links in Markdown lead to files that exist.
+/// Links in Markdown lead to files that exist, and to headings of them.
 fn links_lead_somewhere(files: &[Tracked]) -> Vec<String> {
-    let mut findings = Vec::new();
-    for file in files.iter().filter(|f| f.path.ends_with(".md")) {
-        let folder = root().join(&file.path).parent().map(Path::to_path_buf).unwrap_or_default();
-        for target in relative_links(&file.text) {
-            if !folder.join(target).exists() {
-                findings.push(format!("{}: link to `{target}`, which is not there", file.path));
-            }
-        }
-    }
-    findings
+    let markdown = files.iter().filter(|f| f.path.ends_with(".md"));
+    let pages = markdown.map(|f| (f.path.as_str(), f.text.as_str()));
+    links::check(pages, |path| root().join(path).exists())
 }
 
-fn relative_links(markdown: &str) -> impl Iterator<Item = &str> {
-    markdown
-        .split("](")
-        .skip(1)
-        .filter_map(|rest| rest.split([')', '#', ' ']).next())
-        // Paths of items (`crate::Mr`) are rustdoc's, which checks them.
-        .filter(|target| !target.is_empty() && !target.contains("://") && !target.contains("::"))
+/// SUMMARY.md, from which mdBook makes the book, has each page of docs/, and docs/README.md has the
+/// same pages.
+fn the_book_is_whole(files: &[Tracked]) -> Vec<String> {
+    const SUMMARY: &str = "docs/SUMMARY.md";
+    const LIST: &str = "docs/README.md";
+    let text = |path: &str| files.iter().find(|f| f.path == path).map_or("", |f| &f.text);
+    let listed = |path| -> BTreeSet<String> {
+        links::targets(text(path)).map(|target| links::beside(path, target)).collect()
+    };
+    let (summary, list) = (listed(SUMMARY), listed(LIST));
+    let is_page = |path: &&str| path.starts_with("docs/") && path.ends_with(".md");
+    let pages = files.iter().map(|f| f.path.as_str()).filter(is_page);
+    let pages: Vec<&str> = pages.filter(|path| ![SUMMARY, LIST].contains(path)).collect();
+    let without = |name: &'static str, known: &BTreeSet<String>| -> Vec<String> {
+        let missing = pages.iter().filter(|path| !known.contains(**path));
+        missing.map(|path| format!("{name}: {path} is not in the list")).collect()
+    };
+    [without(SUMMARY, &summary), without(LIST, &list)].concat()
 }
 
 /// The pages about the architecture.
@@ -310,8 +314,10 @@ mod tests {
     }
 
     #[test]
-    fn only_relative_links_are_looked_up() {
-        let text = "[a](b.md) [c](https://x.y/z) [d](e.md#f) [g](#h) [i](crate::I)";
-        assert_eq!(relative_links(text).collect::<Vec<_>>(), ["b.md", "e.md"]);
+    fn a_page_that_a_list_of_the_book_lacks_is_found() {
+        let mut files = file("docs/a.md", "# A\n");
+        files.extend(file("docs/SUMMARY.md", "- [A](a.md)\n"));
+        files.extend(file("docs/README.md", "| [b.md](b.md) | What? |\n"));
+        assert_eq!(the_book_is_whole(&files), ["docs/README.md: docs/a.md is not in the list"]);
     }
 }

@@ -6,8 +6,8 @@ use crate::plan::{Done, Step};
 use crate::shell::run;
 use crate::unit::FEATURES;
 use crate::{
-    Result, bench, capture, clauses, conformance, dist, fabric, instructions, ipsec, kernel, kills,
-    lives, root, rules, settings, tools, unit,
+    Result, bench, book, capture, clauses, commands, conformance, dist, fabric, instructions,
+    ipsec, kernel, kills, lives, root, rules, settings, tools, unit,
 };
 
 /// Crates whose unit tests run under Miri, and which of these: memory with its racy accesses, and
@@ -27,6 +27,7 @@ pub(crate) fn all(seeds: u64, fuzz_seconds: u64) -> Vec<Step> {
         ),
         Step::new("cargo-deny", "cargo-deny is installed", &[], tools::cargo_deny),
         Step::new("cargo-fuzz", "cargo-fuzz is installed", &[], tools::cargo_fuzz),
+        Step::new("mdbook", "mdBook is installed", &[], tools::mdbook),
         Step::may_skip("nightly", "a nightly toolchain with Miri is installed", &[], tools::miri),
     ];
     steps.extend(lint());
@@ -59,6 +60,18 @@ pub(crate) fn all(seeds: u64, fuzz_seconds: u64) -> Vec<Step> {
             "Debian's verbs programs and rdma-core's Python tests",
             &["packages"],
             conformance::check,
+        ),
+        Step::may_skip(
+            "commands",
+            "the commands of README.md and pages run, and print what the pages show",
+            &["packages"],
+            commands::check,
+        ),
+        Step::new(
+            "book",
+            "docs/ makes a book, whose links lead somewhere",
+            &["mdbook"],
+            book::check,
         ),
         Step::may_skip(
             "dist",

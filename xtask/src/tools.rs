@@ -23,6 +23,7 @@ const PACKAGES: &[Tool] = &[
     ("nc", &["sh", "-c", "nc -h 2>&1 | grep -q OpenBSD"], "netcat-openbsd"),
     ("iperf3", &["iperf3", "--version"], "iperf3"),
     ("redis-server", &["redis-server", "--version"], "redis-server"),
+    ("jq", &["jq", "--version"], "jq"),
     ("fi_pingpong", &["sh", "-c", "command -v fi_pingpong"], "libfabric-bin"),
     ("ucx_perftest", &["sh", "-c", "command -v ucx_perftest"], "ucx-utils"),
     ("qperf", &["sh", "-c", "command -v qperf"], "qperf"),
@@ -108,6 +109,14 @@ pub(crate) fn cargo_deny() -> Result {
 /// cargo-fuzz.
 pub(crate) fn cargo_fuzz() -> Result {
     cargo_install("fuzz")
+}
+
+/// mdBook, without what searches and serves.
+pub(crate) fn mdbook() -> Result {
+    if on_path("mdbook") {
+        return Ok(());
+    }
+    run("cargo install --locked --debug --no-default-features mdbook").limit_min(25).go()
 }
 
 fn cargo_install(subcommand: &str) -> Result {
