@@ -13,6 +13,7 @@ pub(crate) type Tool = (&'static str, &'static [&'static str], &'static str);
 const PACKAGES: &[Tool] = &[
     ("tshark", &["tshark", "--version"], "tshark"),
     (SCAPY, &["python3", "-c", "import scapy.contrib.roce"], "python3-scapy"),
+    (PROMETHEUS, &["python3", "-c", "import prometheus_client"], "python3-prometheus-client"),
     ("a C++ compiler", &["c++", "--version"], "g++"),
     ("ip", &["ip", "-V"], "iproute2"),
     VALGRIND[0],
@@ -49,6 +50,10 @@ const PACKAGES: &[Tool] = &[
 pub(crate) const VALGRIND: &[Tool] = &[("valgrind", &["valgrind", "--version"], "valgrind")];
 
 const SCAPY: &str = "scapy's RoCE layer";
+const PROMETHEUS: &str = "the client library of Prometheus";
+
+/// Tools that are Python packages, and their names for pip.
+const WHEELS: &[(&str, &str)] = &[(SCAPY, "scapy"), (PROMETHEUS, "prometheus-client")];
 
 /// tshark and scapy (independent judges of our packets), a C++ compiler (libFuzzer), `ip`, programs
 /// and headers of verbs.
@@ -66,8 +71,9 @@ pub(crate) fn install(tools: &[Tool]) -> Result {
     apt_get(&names)?;
     for (what, probe, _) in missing {
         // python3 on the PATH may be another one than Debian's, which sees Debian's packages.
-        if !found(probe) && *what == SCAPY {
-            run("python3 -m pip install --quiet scapy").go()?;
+        let wheel = WHEELS.iter().find(|(name, _)| name == what);
+        if let (Some((_, wheel)), false) = (wheel, found(probe)) {
+            run(&format!("python3 -m pip install --quiet {wheel}")).go()?;
         }
         if !found(probe) {
             return Err(format!("{what} is still missing after the installation"));

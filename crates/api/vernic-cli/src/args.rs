@@ -53,6 +53,8 @@ pub(crate) enum Command {
     Stat(watch::StatArguments),
     /// Show the same live in the terminal, to be sorted, filtered and looked into
     Top(watch::TopArguments),
+    /// Serve the same to Prometheus as metrics, and to browsers as a page
+    Monitor(watch::MonitorArguments),
     /// Run a verbs program on these devices: perftest, UCX, anything that uses libibverbs
     Run(Box<run::Arguments>),
     /// Print what `vernic run` sets, for a shell: eval "$(vernic env)"

@@ -58,6 +58,7 @@ fn execute(command: Option<Command>) -> Outcome<ExitCode> {
         }
         Some(Command::Stat(arguments)) => watch::stat(&arguments)?,
         Some(Command::Top(arguments)) => watch::top(&arguments)?,
+        Some(Command::Monitor(arguments)) => watch::monitor(&arguments)?,
         Some(Command::Doctor(arguments)) => doctor::doctor(&arguments, &settings)?,
         Some(Command::Relay(arguments)) => relay::run(&arguments)?,
         Some(Command::Fabric { command }) => fabric::execute(command)?,

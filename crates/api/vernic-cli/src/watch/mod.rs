@@ -1,4 +1,4 @@
-//! `vernic stat`, `vernic top`: what programs do on their devices now.
+//! `vernic stat`, `vernic top`, `vernic monitor`: what programs do on their devices now.
 //!
 //! Each process tells others of its user what it has, by the status socket of each device that it
 //! has open; nobody is asked unless one of these commands runs.
@@ -9,7 +9,9 @@
 //! | `text` | numbers as people read them; `vernic stat` |
 //! | `top` | the state of `vernic top`: order, filter, selection |
 //! | `screen` | how that is drawn, and the keys |
+//! | `monitor` | `vernic monitor`: metrics for Prometheus, a page for browsers |
 
+mod monitor;
 mod sample;
 mod screen;
 mod text;
@@ -21,6 +23,8 @@ use std::time::Duration;
 use crate::failure::{Failure, Outcome};
 use crate::table::{print, print_json};
 use sample::{Filter, Sample};
+
+pub(crate) use monitor::{MonitorArguments, run as monitor};
 
 /// `vernic stat`.
 #[derive(Debug, clap::Args)]

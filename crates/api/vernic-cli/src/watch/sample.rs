@@ -1,5 +1,6 @@
 //! What all processes told at one moment, and the rates between two moments.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 use std::time::Instant;
 
@@ -68,7 +69,7 @@ pub(super) struct ProcessRates {
 /// A number with a name.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub(super) struct Counter {
-    pub(super) name: String,
+    pub(super) name: Cow<'static, str>,
     pub(super) value: u64,
 }
 
@@ -123,6 +124,21 @@ impl Sample {
         });
         told.sort_by(|a, b| (a.pid, &a.device).cmp(&(b.pid, &b.device)));
         Ok(Self { at: Instant::now(), told: merged(told), silent })
+    }
+
+    /// When all had told.
+    pub(super) fn at(&self) -> Instant {
+        self.at
+    }
+
+    /// What each process told of each device, ordered by both.
+    pub(super) fn told(&self) -> &[ProcessStatus] {
+        &self.told
+    }
+
+    /// How many processes did not answer.
+    pub(super) fn silent(&self) -> usize {
+        self.silent
     }
 
     /// Shows it, with rates since a sample before.
@@ -201,7 +217,9 @@ impl ProcessRow {
             received_bytes,
             memory_bytes,
             rates,
-            counters: counters(process.counters.iter().map(|(name, value)| (&**name, *value))),
+            counters: counters(
+                process.counters.iter().map(|(name, value)| (name.clone().into(), *value)),
+            ),
             qps: process.qps.iter().map(qp).collect(),
         }
     }
@@ -210,7 +228,7 @@ impl ProcessRow {
 impl QpRow {
     fn of(qp: &QpStatus, before: Option<(&QpStatus, f64)>) -> Self {
         let peer_number = qp.dest_qpn.value();
-        let names = QpCounters::NAMES.iter().copied();
+        let names = QpCounters::NAMES.iter().map(|name| Cow::Borrowed(*name));
         Self {
             number: qp.qpn.value(),
             kind: qp_kind(qp.qp_type),
@@ -264,19 +282,30 @@ fn traffic(process: &ProcessStatus) -> [u64; 3] {
     [port("port_xmit_data"), port("port_rcv_data"), moved.map(|(_, value)| value).sum()]
 }
 
-fn counters<'a>(all: impl Iterator<Item = (&'a str, u64)>) -> Vec<Counter> {
+fn counters(all: impl Iterator<Item = (Cow<'static, str>, u64)>) -> Vec<Counter> {
     let counted = all.filter(|(_, value)| *value != 0);
-    counted.map(|(name, value)| Counter { name: name.to_owned(), value }).collect()
+    counted.map(|(name, value)| Counter { name, value }).collect()
 }
 
 /// The command line of a process.
 fn command_of(pid: u32) -> String {
-    let read = |file: &str| std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-    let command = read("cmdline");
-    let command = String::from_utf8_lossy(&command);
+    let command = read_of(pid, "cmdline");
     let words = command.trim_end_matches('\0').replace('\0', " ");
-    let name = || String::from_utf8_lossy(&read("comm")).trim_end().to_owned();
-    let text = if words.is_empty() { name() } else { words };
+    if words.is_empty() { program_of(pid) } else { without_controls(&words) }
+}
+
+/// The name of the program that a process runs; empty if the process has ended.
+pub(super) fn program_of(pid: u32) -> String {
+    without_controls(read_of(pid, "comm").trim_end_matches('\n'))
+}
+
+fn read_of(pid: u32, file: &str) -> String {
+    let bytes = std::fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// A text that other processes choose, made harmless to terminals.
+fn without_controls(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
@@ -356,6 +385,8 @@ pub(super) mod tests {
     #[test]
     fn a_command_line_has_no_control_characters_and_one_that_is_gone_is_empty() {
         assert!(command_of(std::process::id()).contains("vernic"));
-        assert_eq!(command_of(u32::MAX), "");
+        assert_eq!([command_of(u32::MAX), program_of(u32::MAX)], ["", ""]);
+        assert!(!program_of(std::process::id()).is_empty());
+        assert_eq!(without_controls("\"\n<b>\u{1b}[2J"), "\"?<b>?[2J");
     }
 }
