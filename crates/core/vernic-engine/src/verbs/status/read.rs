@@ -80,8 +80,11 @@ impl ProcessStatus {
         let mut status = Self::default();
         let mut columns = Vec::new();
         let mut places = HashMap::new();
+        // One list for all lines: a thousand queue pairs have two each.
+        let mut words: Vec<&str> = Vec::new();
         for line in text.lines() {
-            let words: Vec<_> = line.split(if line.contains('\t') { '\t' } else { ' ' }).collect();
+            words.clear();
+            words.extend(line.split(if line.contains('\t') { '\t' } else { ' ' }));
             let number = |at: usize| words.get(at).and_then(|word| word.parse::<u64>().ok());
             match words[0] {
                 "device" => status.device = words.get(1).copied().unwrap_or_default().to_owned(),
