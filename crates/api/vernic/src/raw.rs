@@ -15,11 +15,12 @@ use crate::buffer::resolve;
 use crate::error::RangeError;
 use crate::{Access, CreateError, DeviceMemory, Lkey, Pd, RemoteMr, Rkey};
 
-/// A registration together with the buffer that it covers.
+/// A registration together with the buffer that it covers. A clone is another reference to both.
 ///
-/// Invariant: `mr` was registered over `buffer`, is the only reference to that registration, and is
-/// dropped before `buffer` (fields drop in the order in which they are declared).
-#[derive(Debug)]
+/// Invariant: `mr` was registered over `buffer`; whatever has a reference to that registration has
+/// one to `buffer` too, and drops `mr` first (fields drop in the order in which they are declared).
+/// So the last reference to the registration goes while there is the buffer.
+#[derive(Clone, Debug)]
 pub(crate) struct Registered {
     mr: Arc<engine::Mr>,
     buffer: Buffer,
@@ -31,9 +32,10 @@ impl Registered {
         let addr = memory.as_mut_ptr();
         let iova = iova(addr, access);
         // SAFETY: the range is the buffer's mapping, readable and writable. It lives at least as
-        // long as this value holds `buffer`, and this value drops `mr` first: the last reference to
-        // it, whose drop ends the registration and waits for accesses in flight. There are no
-        // references into the mapping: `Buffer` copies in and out by racy accesses only.
+        // long as this value or a clone of it holds `buffer`, and each drops its `mr` first. So the
+        // drop of the last `mr`, which ends the registration and waits for accesses in flight,
+        // comes before that of the last `buffer`. There are no references into the mapping:
+        // `Buffer` copies in and out by racy accesses only.
         let mr = unsafe { pd.inner().reg_mr(addr, memory.len() as u64, iova, access.mem())? };
         Ok(Self { mr, buffer })
     }
@@ -54,11 +56,10 @@ impl Registered {
         &self.buffer
     }
 
-    /// Ends the registration.
+    /// Ends the registration, whatever else has a reference to it.
     pub(crate) fn into_buffer(self) -> Buffer {
-        let Self { mr, buffer } = self;
-        drop(mr);
-        buffer
+        self.mr.end();
+        self.buffer
     }
 }
 
@@ -206,6 +207,10 @@ unsafe impl OneDescriptor for crate::CompChannel {}
 // SAFETY: the descriptor belongs to the device that the value holds a reference to, as above.
 #[cfg(feature = "tokio")]
 unsafe impl OneDescriptor for crate::Events {}
+
+// SAFETY: the value owns its descriptor, and closes it when it is dropped.
+#[cfg(feature = "tokio")]
+unsafe impl OneDescriptor for std::os::fd::OwnedFd {}
 
 /// The channel of a connection or a listener, watched.
 #[cfg(feature = "tokio")]

@@ -14,7 +14,7 @@
 
 use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use vernic_mem::{
     Access, Bind, BindError, MrHandle, MwHandle, MwType, RegisterError, Reregister, SharedPages,
@@ -319,22 +319,28 @@ impl Mr {
         home.end();
         Ok(())
     }
-}
 
-impl Drop for Mr {
-    fn drop(&mut self) {
+    /// Ends the region as [`deregister`](Self::deregister) does, but in any case: windows that are
+    /// bound to it are unbound first, in the same step.
+    pub fn end(&self) {
         let engine = self.context.engine();
         if engine.is_orphan() {
             return;
         }
-        let home = self.home.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let mut home = lock(&self.home);
         let Some(live) = home.handle else { return };
         let windows = engine.memory().force_deregister(live);
         engine.barrier();
         home.end();
         if windows != 0 {
-            tracing::warn!(lkey = %self.lkey, windows, "region dropped under bound windows: unbound them");
+            tracing::warn!(lkey = %self.lkey, windows, "region ended under bound windows: unbound them");
         }
+    }
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        self.end();
     }
 }
 
