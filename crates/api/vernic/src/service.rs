@@ -23,9 +23,19 @@ pub trait Service: Transport {}
 pub trait Peered: Transport {}
 
 /// A service with one peer per queue pair: [`Rc`] or [`Uc`].
+#[diagnostic::on_unimplemented(
+    message = "a queue pair of `{Self}` has no peer of its own",
+    label = "`Rc` or `Uc` is needed here",
+    note = "datagrams name their destination: `post_send_to`"
+)]
 pub trait Connected: Service + Peered {}
 
 /// Requests of every kind can be sent, and arrive or fail: [`Rc`], [`XrcIni`].
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no READ, no atomics and no invalidation of keys",
+    label = "a reliable service is needed here",
+    note = "`Rc` has them: `pd.qp::<Rc>()`"
+)]
 pub trait Reliable: Peered {}
 
 /// The peer may be granted access to memory: [`Rc`], [`Uc`], [`XrcTgt`].
@@ -79,6 +89,11 @@ transports! {
 pub trait State: Sealed + Debug + Send + Sync + 'static {}
 
 /// Receives may be posted: [`Init`], [`Rtr`], [`Rts`].
+#[diagnostic::on_unimplemented(
+    message = "a queue pair in `{Self}` takes no receives",
+    label = "receives are posted from `Init` on",
+    note = "call `init` first, post the receives, then `connect`"
+)]
 pub trait CanReceive: State {}
 
 /// Created; has a number, accepts nothing.

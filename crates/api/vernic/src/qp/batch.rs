@@ -11,11 +11,11 @@ use vernic_engine::Sge;
 use vernic_engine::{self as engine, Dest, Payload, SendWr};
 use vernic_engine::{Remote, SendFlags, SendOp};
 
-use super::Qp;
+use super::{CanSend, Qp};
 use crate::ah::Destination;
 use crate::error::PostError;
 use crate::mr::{Gather, Scatter};
-use crate::service::{Peered, Reliable, Rts, Sealed, Service, Transport, Ud};
+use crate::service::{Peered, Reliable, Rts, Sealed, Service, State, Transport, Ud};
 use crate::{Qkey, Qpn, RemoteAddr, Rkey, Srqn, WrId};
 
 /// A collected request; its lists lie in the vectors of [`Scratch`].
@@ -154,10 +154,13 @@ pub struct SendBatch<'q, S: Transport> {
     scratch: Scratch,
 }
 
-impl<S: Service> Qp<S, Rts> {
+impl<S: Service, St: State> Qp<S, St> {
     /// Collects send requests to be posted together.
-    pub fn send_batch(&self) -> SendBatch<'_, S> {
-        SendBatch::new(self, None)
+    pub fn send_batch(&self) -> SendBatch<'_, S>
+    where
+        St: CanSend,
+    {
+        SendBatch::new(St::rts(self), None)
     }
 }
 

@@ -7,12 +7,46 @@ use vernic_engine::{self as engine, QpCap, QpInit, XrcIniInit, random};
 
 use super::{Qp, Shared};
 use crate::congestion::Algorithm;
-use crate::service::{Reset, Service, Transport, XrcIni, XrcTgt};
+use crate::service::{Reset, Sealed, Service, Transport, XrcIni, XrcTgt};
 use crate::{Cq, CreateError, Device, Pd, Psn, RateLimit, Srq};
 
 /// Stands in [`QpBuilder`] for a completion queue that is not named yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Missing;
+
+/// What [`QpBuilder::send_cq`] was given: a completion queue.
+#[diagnostic::on_unimplemented(
+    message = "the queue pair has no completion queue for its sends",
+    label = "`send_cq` was not called before",
+    note = "name one: `.send_cq(&cq)`; sends and receives may complete in the same queue"
+)]
+pub trait NamedSendCq: Sealed {
+    #[doc(hidden)]
+    fn cq(&self) -> &Cq;
+}
+
+/// What [`QpBuilder::recv_cq`] was given: a completion queue.
+#[diagnostic::on_unimplemented(
+    message = "the queue pair has no completion queue for its receives",
+    label = "`recv_cq` was not called before",
+    note = "name one: `.recv_cq(&cq)`; sends and receives may complete in the same queue"
+)]
+pub trait NamedRecvCq: Sealed {
+    #[doc(hidden)]
+    fn cq(&self) -> &Cq;
+}
+
+impl Sealed for &Cq {}
+impl NamedSendCq for &Cq {
+    fn cq(&self) -> &Cq {
+        self
+    }
+}
+impl NamedRecvCq for &Cq {
+    fn cq(&self) -> &Cq {
+        self
+    }
+}
 
 /// Says in [`QpBuilder`] that the queue pair has a receive queue of its own.
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +59,7 @@ pub struct SharedQueue;
 /// What a queue pair is to be. Made by [`Pd::qp`] and [`Pd::xrc_ini`].
 ///
 /// Both completion queues must be named, which the types see to:
-/// ```compile_fail,E0599
+/// ```compile_fail,E0277
 /// # use vernic::*;
 /// fn no_recv_cq(pd: &Pd, cq: &Cq) {
 ///     let _ = pd.qp::<Rc>().send_cq(cq).create();
@@ -204,18 +238,22 @@ impl<'a, S: Transport, SendCq, RecvCq, Queue> QpBuilder<'a, S, SendCq, RecvCq, Q
     }
 }
 
-impl<S: Service, Queue> QpBuilder<'_, S, &Cq, &Cq, Queue> {
+impl<S: Service, SendCq, RecvCq, Queue> QpBuilder<'_, S, SendCq, RecvCq, Queue> {
     /// Makes the queue pair.
     ///
     /// # Errors
     /// [`CreateError`]: a size or rate beyond the device's limits, objects of another device, a GID
     /// index that names no row, no number left.
-    pub fn create(self) -> Result<Qp<S, Reset>, CreateError> {
+    pub fn create(self) -> Result<Qp<S, Reset>, CreateError>
+    where
+        SendCq: NamedSendCq,
+        RecvCq: NamedRecvCq,
+    {
         check_rate(self.rate_limit)?;
         let inner = self.pd.inner().create_qp(QpInit {
             service: S::SERVICE,
-            send_cq: self.send_cq.inner().clone(),
-            recv_cq: self.recv_cq.inner().clone(),
+            send_cq: self.send_cq.cq().inner().clone(),
+            recv_cq: self.recv_cq.cq().inner().clone(),
             srq: self.srq.map(|srq| srq.inner().clone()),
             cap: self.cap,
             signal_all: false,

@@ -30,7 +30,7 @@ use crate::{Access, Device, Endpoint, Gid, Lid, Psn, Qpn, RateLimit, Route};
 
 pub use batch::{Kind, Message, OneSided, SendBatch, Wr};
 pub use bringup::{Connect, InitAttr, RcOptions, RcRtr, RcRts, UcOptions, UcRtr, UdInit};
-pub use builder::{Missing, OwnQueue, QpBuilder, SharedQueue};
+pub use builder::{Missing, NamedRecvCq, NamedSendCq, OwnQueue, QpBuilder, SharedQueue};
 pub use xrc::{XrcIniOptions, XrcIniRtr, XrcIniRts, XrcTgtOptions, XrcTgtRtr};
 
 use batch::Scratch;
@@ -68,15 +68,15 @@ use batch::Scratch;
 /// # Ok::<(), vernic::Error>(())
 /// ```
 ///
-/// What does not apply does not exist. Work is sent only from RTS:
-/// ```compile_fail,E0599
+/// What does not apply does not compile. Work is sent only from RTS:
+/// ```compile_fail,E0277
 /// # use vernic::*;
 /// fn too_early(qp: Qp<Rc, Init>) {
 ///     let _ = qp.post_send(WrId(1), Inline(b"x"));
 /// }
 /// ```
 /// Unreliable connections have no READ:
-/// ```compile_fail,E0599
+/// ```compile_fail,E0277
 /// # use vernic::*;
 /// fn read(qp: &Qp<Uc, Rts>, mr: &Mr, remote: RemoteMr) {
 ///     let _ = qp.post_read(WrId(1), mr, remote.at(0));
@@ -87,6 +87,13 @@ use batch::Scratch;
 /// # use vernic::*;
 /// fn write(qp: &Qp<Ud, Rts>, mr: &Mr, remote: RemoteMr) {
 ///     let _ = qp.post_write(WrId(1), mr, remote.at(0));
+/// }
+/// ```
+/// Receives are posted from Init on:
+/// ```compile_fail,E0277
+/// # use vernic::*;
+/// fn too_early(qp: &Qp<Rc, Reset>, mr: &Mr) {
+///     let _ = qp.post_recv(WrId(1), mr);
 /// }
 /// ```
 /// States are entered once, in order:
@@ -101,6 +108,25 @@ use batch::Scratch;
 pub struct Qp<S: Transport, St: State> {
     shared: Shared,
     of_type: PhantomData<(S, St)>,
+}
+
+/// The state in which requests are posted: [`Rts`].
+#[diagnostic::on_unimplemented(
+    message = "a queue pair in `{Self}` sends nothing",
+    label = "requests are posted in `Rts`",
+    note = "bring it up first: `qp.connect(remote)?`, or `init`, `rtr` and `rts` in this order"
+)]
+pub trait CanSend: State {
+    #[doc(hidden)]
+    fn rts<S: Transport>(qp: &Qp<S, Self>) -> &Qp<S, Rts>
+    where
+        Self: Sized;
+}
+
+impl CanSend for Rts {
+    fn rts<S: Transport>(qp: &Qp<S, Self>) -> &Qp<S, Rts> {
+        qp
+    }
 }
 
 /// All of a queue pair but its type.

@@ -5,12 +5,12 @@ use std::ops::RangeBounds;
 use vernic_engine::{MwBind, SendFlags, SendOp};
 use vernic_engine::{Payload, SendWr};
 
-use super::Qp;
+use super::{CanSend, Qp};
 use crate::ah::Destination;
 use crate::error::{Error, PostError};
 use crate::mr::{Gather, Scatter};
 use crate::mw::Target;
-use crate::service::{Connected, Rc, Rts, Ud};
+use crate::service::{Connected, Reliable, State, Ud};
 use crate::{Access, Mr, Mw, RemoteAddr, RemoteMr, Type2, WrId};
 
 /// Posts a batch of the one request that is named, signaled.
@@ -22,12 +22,15 @@ macro_rules! post {
     }};
 }
 
-impl<S: Connected> Qp<S, Rts> {
+impl<S: Connected, St: State> Qp<S, St> {
     /// SEND, signaled. See [`SendBatch::send`](super::SendBatch::send).
     ///
     /// # Errors
     /// [`PostError`]; nothing was posted.
-    pub fn post_send(&self, wr_id: WrId, from: impl Gather) -> Result<(), PostError> {
+    pub fn post_send(&self, wr_id: WrId, from: impl Gather) -> Result<(), PostError>
+    where
+        St: CanSend,
+    {
         post!(self, send(wr_id, from))
     }
 
@@ -35,7 +38,10 @@ impl<S: Connected> Qp<S, Rts> {
     ///
     /// # Errors
     /// [`PostError`]; nothing was posted.
-    pub fn post_send_imm(&self, wr_id: WrId, from: impl Gather, imm: u32) -> Result<(), PostError> {
+    pub fn post_send_imm(&self, wr_id: WrId, from: impl Gather, imm: u32) -> Result<(), PostError>
+    where
+        St: CanSend,
+    {
         post!(self, send_imm(wr_id, from, imm))
     }
 
@@ -48,7 +54,10 @@ impl<S: Connected> Qp<S, Rts> {
         wr_id: WrId,
         from: impl Gather,
         to: RemoteAddr,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), PostError>
+    where
+        St: CanSend,
+    {
         post!(self, write(wr_id, from, to))
     }
 
@@ -63,12 +72,15 @@ impl<S: Connected> Qp<S, Rts> {
         from: impl Gather,
         to: RemoteAddr,
         imm: u32,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), PostError>
+    where
+        St: CanSend,
+    {
         post!(self, write_imm(wr_id, from, to, imm))
     }
 }
 
-impl Qp<Rc, Rts> {
+impl<S: Connected, St: State> Qp<S, St> {
     /// RDMA READ, signaled. See [`SendBatch::read`](super::SendBatch::read).
     ///
     /// # Errors
@@ -78,7 +90,11 @@ impl Qp<Rc, Rts> {
         wr_id: WrId,
         into: impl Scatter,
         from: RemoteAddr,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), PostError>
+    where
+        S: Reliable,
+        St: CanSend,
+    {
         post!(self, read(wr_id, into, from))
     }
 
@@ -93,7 +109,11 @@ impl Qp<Rc, Rts> {
         at: RemoteAddr,
         compare: u64,
         swap: u64,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), PostError>
+    where
+        S: Reliable,
+        St: CanSend,
+    {
         post!(self, cmp_swap(wr_id, into, at, compare, swap))
     }
 
@@ -107,7 +127,11 @@ impl Qp<Rc, Rts> {
         into: impl Scatter,
         at: RemoteAddr,
         add: u64,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), PostError>
+    where
+        S: Reliable,
+        St: CanSend,
+    {
         post!(self, fetch_add(wr_id, into, at, add))
     }
 
@@ -125,7 +149,11 @@ impl Qp<Rc, Rts> {
         mr: &Mr,
         range: impl RangeBounds<usize>,
         access: Access,
-    ) -> Result<RemoteMr, Error> {
+    ) -> Result<RemoteMr, Error>
+    where
+        S: Reliable,
+        St: CanSend,
+    {
         let target = Target::new(mr, range, access)?;
         let inner = window.inner();
         let new_rkey = inner.next_rkey();
@@ -155,7 +183,7 @@ impl Qp<Rc, Rts> {
     }
 }
 
-impl Qp<Ud, Rts> {
+impl<St: State> Qp<Ud, St> {
     /// A datagram, signaled. See [`SendBatch::send_to`](super::SendBatch::send_to).
     ///
     /// # Errors
@@ -165,7 +193,10 @@ impl Qp<Ud, Rts> {
         wr_id: WrId,
         from: impl Gather,
         to: Destination<'_>,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), PostError>
+    where
+        St: CanSend,
+    {
         post!(self, send_to(wr_id, from, to))
     }
 
@@ -180,7 +211,10 @@ impl Qp<Ud, Rts> {
         from: impl Gather,
         to: Destination<'_>,
         imm: u32,
-    ) -> Result<(), PostError> {
+    ) -> Result<(), PostError>
+    where
+        St: CanSend,
+    {
         post!(self, send_to_imm(wr_id, from, to, imm))
     }
 }
