@@ -2,8 +2,8 @@
 //!
 //! Owns the protocol (what travels, the machine of a stream) and the sockets over it: listening and
 //! connecting by IP address, bytes through registered rings, datagrams, `poll` and `epoll`. Called
-//! by `librdmacm.so.1`; calls `vernic-cm` for connections and `vernic-engine` for queue pairs.
-//! Wire-compatible with rdma-core's rsockets.
+//! by `librdmacm.so.1` and by `vernic::net`; calls `vernic-cm` for connections and `vernic-engine`
+//! for queue pairs. Wire-compatible with rdma-core's rsockets.
 //!
 //! Start with [`Runtime::new`] and [`Runtime::socket`].
 //!
@@ -14,7 +14,7 @@
 //! | `connection` | a connected stream: the machine, its rings, its queue pair |
 //! | `stream_socket` `listener` | from nothing to a connection |
 //! | `datagram` | datagrams |
-//! | `socket` `options` `readiness` `poll` `epoll` `table` | what users call |
+//! | `socket` `options` `readiness` `poll` `epoll` `watch` `table` | what users call |
 //! | `shared` `service` `wake` `patience` | what the sockets of a process share; the thread behind them; who sleeps, and when |
 //! | `memory` `sys` | `unsafe`: registering memory, descriptors that are only numbers |
 //!
@@ -43,6 +43,7 @@ mod stream_socket;
 mod sys;
 mod table;
 mod wake;
+mod watch;
 pub mod wire;
 
 pub use epoll::{Epoll, EpollReport, EpollTarget};
@@ -59,3 +60,4 @@ pub use shared::Runtime;
 pub use socket::{MsgFlags, Received, Socket, SocketKind};
 pub use stream::Shutdown;
 pub use table::{Numbered, Table};
+pub use watch::Watch;

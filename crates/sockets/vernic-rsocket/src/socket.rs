@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::connection::RecvMode;
+use crate::connection::{Connection, RecvMode};
 use crate::datagram::{DatagramMode, DatagramSocket};
 use crate::family::Family;
 use crate::pieces::{Incoming, Outgoing};
@@ -349,6 +349,17 @@ impl Socket {
         match &self.0.inner {
             Inner::Stream(stream) => stream.readiness(with_progress),
             Inner::Datagram(datagram) => datagram.readiness(with_progress),
+        }
+    }
+
+    /// The connection of a stream that is or was connected.
+    ///
+    /// # Errors
+    /// [`Error::NotConnected`].
+    pub(crate) fn connection(&self) -> Result<&Arc<Connection>, Error> {
+        match &self.0.inner {
+            Inner::Stream(stream) => stream.connected().ok_or(Error::NotConnected),
+            Inner::Datagram(_) => Err(Error::NotConnected),
         }
     }
 
