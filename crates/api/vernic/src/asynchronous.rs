@@ -37,6 +37,9 @@ pub(crate) async fn next<T: AsRawFd, E>(
 
 /// A completion queue whose completions can be awaited. It has a channel of its own.
 ///
+/// For work that one posts oneself. Connections with an await per operation are in
+/// [`net`](crate::net).
+///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), vernic::Error> {
@@ -45,7 +48,7 @@ pub(crate) async fn next<T: AsRawFd, E>(
 /// let device = Device::open("lo")?;
 /// let cq = AsyncCq::new(&device, 64)?; // for QpBuilder: cq.cq()
 /// let mut wcs = [Wc::default(); 8];
-/// let waited = tokio::time::timeout(Duration::from_millis(1), cq.poll(&mut wcs)).await;
+/// let waited = tokio::time::timeout(Duration::from_millis(1), cq.wait(&mut wcs)).await;
 /// assert!(waited.is_err(), "nobody has posted anything");
 /// # Ok(()) }
 /// ```
@@ -77,11 +80,12 @@ impl AsyncCq {
         &self.cq
     }
 
-    /// Takes the completions that wait; sleeps until there is one. Cancelling loses nothing.
+    /// As [`Cq::wait`], without a limit: takes the completions that wait, and sleeps until there is
+    /// one. Cancelling loses nothing.
     ///
     /// # Errors
     /// [`Error::Wait`] if the queue has overflowed; [`Error::Io`] if the runtime is shutting down.
-    pub async fn poll<'w>(&self, wcs: &'w mut [Wc]) -> Result<&'w [Wc], Error> {
+    pub async fn wait<'w>(&self, wcs: &'w mut [Wc]) -> Result<&'w [Wc], Error> {
         // Each turn sleeps until the queue, once armed, has reported.
         loop {
             let mut taken = self.cq.poll(wcs)?.len();
@@ -113,11 +117,11 @@ impl AsyncEvents {
         Ok(Self(watch(device.events())?))
     }
 
-    /// The next event.
+    /// As [`Events::wait`], without a limit: the next event. Cancelling loses nothing.
     ///
     /// # Errors
     /// If the runtime is shutting down.
-    pub async fn next(&self) -> io::Result<AsyncEvent> {
+    pub async fn wait(&self) -> io::Result<AsyncEvent> {
         next(&self.0, Events::try_next).await
     }
 }

@@ -25,6 +25,7 @@
 //! | send datagrams | [`Ud`], [`Ah`] |
 //! | share receives, grant part of a region | [`Srq`], [`Mw`] |
 //! | share connections, too | [`Xrcd`] |
+//! | await operations, one by one, in tokio | `net` (feature `tokio`) |
 //! | await completions in tokio | `AsyncCq` (feature `tokio`) |
 //!
 //! Programs to read and run are in `examples/`: ping-pong over RC, UC, UD, XRC and with a shared
@@ -60,6 +61,8 @@ pub mod iwarp;
 pub mod memory;
 mod mr;
 mod mw;
+#[cfg(feature = "tokio")]
+pub mod net;
 pub mod oob;
 mod pd;
 mod qp;
@@ -91,9 +94,9 @@ pub use memory::{Buffer, Inline, Mr, MrSlice, RawMr, RawSlice};
 pub use mw::{Mw, Type1, Type2, WindowType};
 pub use pd::Pd;
 pub use qp::{
-    Connect, InitAttr, Kind, Message, Missing, OneSided, OwnQueue, Qp, QpBuilder, RcOptions, RcRtr,
-    RcRts, SendBatch, SharedQueue, UcOptions, UcRtr, UdInit, Wr, XrcIniOptions, XrcIniRtr,
-    XrcIniRts, XrcTgtOptions, XrcTgtRtr,
+    CanSend, Connect, InitAttr, Kind, Message, Missing, NamedRecvCq, NamedSendCq, OneSided,
+    OwnQueue, Qp, QpBuilder, RcOptions, RcRtr, RcRts, SendBatch, SharedQueue, UcOptions, UcRtr,
+    UdInit, Wr, XrcIniOptions, XrcIniRtr, XrcIniRts, XrcTgtOptions, XrcTgtRtr,
 };
 pub use recv::RecvBatch;
 pub use remote::{RemoteAddr, RemoteMr};
@@ -130,3 +133,8 @@ pub struct Readme;
 #[cfg(doctest)]
 #[doc = include_str!("../../../../docs/rust.md")]
 pub struct RustPage;
+
+/// The examples of the page for people who write programs on tokio, tested.
+#[cfg(all(doctest, feature = "tokio"))]
+#[doc = include_str!("../../../../docs/rust-async.md")]
+pub struct RustAsyncPage;

@@ -12,7 +12,8 @@ use crate::service::Sealed;
 use crate::{Access, CreateError, Lkey, Pd, RemoteMr, Rkey};
 
 /// A memory region: a registered [`Buffer`] (IBTA 10.6.3). Deregistered when dropped, as by
-/// [`Mr::deregister`].
+/// [`Mr::deregister`]; if operations of a `net::Connection` (feature `tokio`) use it then, with the
+/// last of them.
 ///
 /// ```
 /// use vernic::{Access, Buffer, Device};
@@ -150,6 +151,12 @@ impl Mr {
         Ok(u64::from_ne_bytes(word))
     }
 
+    /// The registration, which lives as long as what this returns.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn keep(&self) -> Registered {
+        self.registered.clone()
+    }
+
     /// A part of the region, for work requests.
     ///
     /// # Errors
@@ -190,6 +197,11 @@ pub struct MrSlice<'m> {
 }
 
 impl MrSlice<'_> {
+    /// The region.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn mr(&self) -> &Mr {
+        self.mr
+    }
     /// Bytes.
     pub fn len(&self) -> usize {
         self.len
@@ -282,6 +294,12 @@ impl SgeList {
 ///
 /// Receives, READs and atomics take this. At most 32 pieces, fewer if the queue was created for
 /// fewer.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is nowhere to put incoming bytes",
+    label = "no registered memory",
+    note = "pass a region (`&mr`), a part of one (`mr.slice(..)?`), or an array of these; `Inline` \
+            bytes are copied when they are posted, so they are a source only"
+)]
 pub trait Scatter: Sealed {
     #[doc(hidden)]
     fn for_each(&self, put: &mut dyn FnMut(Sge));
@@ -317,6 +335,12 @@ impl<P: Piece> Scatter for &[P] {
 }
 
 /// Where outgoing bytes come from: anything that is [`Scatter`], or [`Inline`] bytes.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is nothing to send from",
+    label = "neither registered memory nor `Inline` bytes",
+    note = "pass a region (`&mr`), a part of one (`mr.slice(..)?`), an array of these, or \
+            `Inline(&bytes)`"
+)]
 pub trait Gather: Sealed {
     #[doc(hidden)]
     fn for_each(&self, put: &mut dyn FnMut(Sge));
@@ -326,6 +350,7 @@ pub trait Gather: Sealed {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<S: Scatter> Gather for S {
     fn for_each(&self, put: &mut dyn FnMut(Sge)) {
         Scatter::for_each(self, put);

@@ -216,7 +216,7 @@ mod in_tokio {
             let (end, qp) = end(request.device());
             let incoming = request.prepare(qp).unwrap();
             let mut connection = incoming.accept_async(&Options::default()).await.unwrap();
-            connection.disconnected().await.unwrap();
+            connection.wait_disconnected_async().await.unwrap();
             drop(end);
         };
         let active = async {

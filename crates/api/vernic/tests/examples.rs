@@ -89,6 +89,34 @@ fn ends_that_meet_by_ip_address_make_their_round_trips() {
     }
 }
 
+#[cfg(feature = "tokio")]
+#[test]
+fn awaited_round_trips_are_made_in_one_process_and_between_two() {
+    let lossy = "loss=0.02,dup=0.01,reorder=0.01,corrupt=0.005,seed=3";
+    let name = "net_pingpong";
+    for report in [alone(name), two_processes(name, ""), two_processes(name, lossy)] {
+        assert!(report.contains("round trips"), "{report}");
+    }
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn a_stream_of_bytes_comes_back_whole_from_a_task_and_from_another_process() {
+    for report in [alone("net_copy"), two_processes("net_copy", "")] {
+        assert!(report.contains("16777216 bytes there and back"), "{report}");
+    }
+}
+
+#[cfg(feature = "tokio")]
+#[test]
+fn each_of_many_clients_takes_a_row_of_its_own() {
+    let report = alone("net_clients");
+    let rows: std::collections::BTreeSet<&str> =
+        report.lines().filter_map(|line| line.split_once(": ")).map(|(_, who)| who).collect();
+    assert_eq!(rows.len(), 8, "{report}");
+    assert!(rows.iter().all(|who| who.starts_with("client ")), "{report}");
+}
+
 #[test]
 fn every_example_gets_through_over_a_lossy_path() {
     let names = [

@@ -223,12 +223,12 @@ async fn completions_and_events_can_be_awaited() {
     b.post_recv(WrId(5), ()).unwrap();
     a.post_send(WrId(1), ()).unwrap();
     let mut wcs = [Wc::default(); 8];
-    let wcs = tokio::time::timeout(LONG, cq.poll(&mut wcs)).await.unwrap().unwrap();
+    let wcs = tokio::time::timeout(LONG, cq.wait(&mut wcs)).await.unwrap().unwrap();
     assert_eq!(wcs[0].wr_id(), WrId(5));
     plain.wait_one(LONG).unwrap();
     let events = AsyncEvents::new(&device).unwrap();
     a.drain().unwrap();
-    let event = tokio::time::timeout(LONG, events.next()).await.unwrap().unwrap();
+    let event = tokio::time::timeout(LONG, events.wait()).await.unwrap().unwrap();
     assert_eq!(event.kind, EventKind::SqDrained);
 }
 

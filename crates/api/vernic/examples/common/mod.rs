@@ -101,6 +101,12 @@ pub(crate) fn meet(
     }
 }
 
+/// Runs a future to its end, in a runtime of this thread.
+#[cfg(feature = "tokio")]
+pub(crate) fn block_on<T>(future: impl Future<Output = Result<T, Error>>) -> Result<T, Error> {
+    tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(future)
+}
+
 /// The device on which the TCP connection runs: it reaches the peer.
 pub(crate) fn open_device(stream: &TcpStream) -> Result<Device, Error> {
     Device::open_for(stream.local_addr()?.ip())

@@ -87,7 +87,7 @@ impl<S: Connected> Connection<S> {
         while let Some(event) = self.own.channel.try_next() {
             self.note(event.kind);
         }
-        self.disconnected.load(Ordering::Relaxed)
+        self.has_ended()
     }
 
     /// Loads an alternate path into the queue pairs of both sides, from our address to the peer's:
@@ -122,7 +122,7 @@ impl<S: Connected> Connection<S> {
     /// [`CmError::Wait`].
     pub fn wait_disconnected(&mut self, timeout: Option<Duration>) -> Result<bool, CmError> {
         let until = timeout.map(|timeout| Instant::now() + timeout);
-        while !self.disconnected.load(Ordering::Relaxed) {
+        while !self.has_ended() {
             match self.own.wait(until)? {
                 Told::Event(event) => self.note(event.kind),
                 Told::Nothing => return Ok(false),
@@ -138,22 +138,34 @@ impl<S: Connected> Connection<S> {
     /// [`CmError::Refused`] if the peer has broken the connection off meanwhile,
     /// [`CmError::Timeout`] if it does not answer. It is over in any case.
     pub fn disconnect(mut self) -> Result<(), CmError> {
-        if self.is_disconnected() {
-            self.qp.fail()?;
-            return Ok(self.own.id.disconnect()?);
-        }
-        self.qp.fail()?;
-        self.own.id.disconnect()?;
-        match self.wait_disconnected(Some(PATIENCE))? {
+        let is_over = self.is_disconnected();
+        self.leave()?;
+        match is_over || self.wait_disconnected(Some(PATIENCE))? {
             true => Ok(()),
-            false => Err(CmError::Timeout { peer: self.peer_addr(), timeout: PATIENCE }),
+            false => Err(self.no_farewell()),
         }
+    }
+
+    /// Ends what is posted, and tells the peer, or agrees.
+    pub(crate) fn leave(&self) -> Result<(), CmError> {
+        self.qp.fail()?;
+        Ok(self.own.id.disconnect()?)
+    }
+
+    /// The peer does not say that it agrees to the end.
+    pub(super) fn no_farewell(&self) -> CmError {
+        CmError::Timeout { peer: self.peer_addr(), timeout: PATIENCE }
     }
 
     pub(super) fn note(&self, kind: EventKind) {
         if matches!(kind, EventKind::Disconnected | EventKind::DeviceRemoval) {
             self.disconnected.store(true, Ordering::Relaxed);
         }
+    }
+
+    /// Whether an event of its end was noted.
+    pub(super) fn has_ended(&self) -> bool {
+        self.disconnected.load(Ordering::Relaxed)
     }
 }
 

@@ -40,9 +40,10 @@
 //!
 //! Datagram queue pairs are found by [`Manager::find`] where a [`DatagramListener`] answers.
 //!
-//! A connection and a listener have a descriptor each, on which they wait. In tokio there are
-//! `resolve_async`, `next_async`, `connect_async`, `accept_async` and `disconnected` (feature
-//! `tokio`).
+//! A connection and a listener have a descriptor each, on which they wait. With the feature `tokio`
+//! each call that waits, but for [`load_alternate_path`](Connection::load_alternate_path), has a
+//! form that is awaited, of the same name with `_async` behind it. Connections of which every
+//! operation is awaited are in `vernic::net`.
 
 #[cfg(feature = "tokio")]
 mod asynchronous;

@@ -16,6 +16,11 @@ use crate::{EndpointError, WcError, WrId};
 
 pub(crate) mod cm;
 pub(crate) mod iwarp;
+#[cfg(feature = "tokio")]
+mod operation;
+
+#[cfg(feature = "tokio")]
+pub use operation::{Operation, OperationError, OperationFailure, Peer};
 
 /// Anything that can go wrong.
 ///
@@ -58,6 +63,9 @@ pub enum Error {
     Endpoint(#[from] EndpointError),
     #[error(transparent)]
     Io(#[from] std::io::Error),
+    #[cfg(feature = "tokio")]
+    #[error(transparent)]
+    Operation(#[from] OperationError),
 }
 
 impl std::fmt::Debug for Error {
