@@ -49,7 +49,7 @@
 //! # Names
 //!
 //! Everything here that waits is awaited, so names are plain. A type whose calls block has, of each
-//! of them, a form with `_async` behind its name ([`cm`](crate::cm)).
+//! of them, a form with `_async` behind its name ([`cm`]).
 
 mod connection;
 mod ending;
