@@ -56,7 +56,7 @@ async fn operations_do_not_allocate_each_whether_they_sleep_or_not() {
     turns(100).await;
     let before = ALLOCATIONS.get();
     turns(1000).await;
-    // Lists of the device grow now and then; nothing is made for each of 4000 operations.
+    // A few are made now and then, by whom is not known; nothing is for each operation.
     let count = ALLOCATIONS.get() - before;
     assert!(count < 100, "{count} allocations in 4000 operations");
 }
