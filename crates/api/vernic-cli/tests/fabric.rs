@@ -122,7 +122,7 @@ fn a_fabric_is_started_shown_changed_and_ended() {
         (&["link", "lab", "h1:1", "cut"], 2, "down, up"),
         (&["link", "lab", "h1:1", "ber", "7"], 2, "1e-6"),
         (&["link", "lab", "h1:1", "rate", "fast"], 1, "fast"),
-        (&["show", "lab", "h9"], 1, "no node \"h9\""),
+        (&["show", "lab", "h9"], 2, "no node \"h9\""),
         (&["show", "other"], 1, "fabrics that run: lab"),
         (&["show", "../lab"], 1, "letters, digits"),
         (&["up", "--single", "2"], 1, "runs already"),
