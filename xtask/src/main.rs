@@ -189,7 +189,7 @@ struct TestArgs {
 fn main() -> ExitCode {
     let outcome = match Cli::parse().command {
         Command::Test(args) => return test(&args),
-        Command::Lint => return plan::run(&steps::lint()),
+        Command::Lint => return plan::run(&steps::lint(false)),
         Command::Sim { seeds, first } => steps::simulator(seeds, first),
         Command::Fuzz { seconds, target } => {
             tools::cargo_fuzz().and_then(|()| steps::fuzz(seconds, target.as_deref()))

@@ -25,9 +25,15 @@ struct Setting {
     meaning: String,
 }
 
-/// Checks that the pages have the engine's settings.
-pub(crate) fn check() -> Result {
-    for (part, text) in parts()? {
+/// The command that tells the settings, built quickly.
+const QUICK: &str = "cargo run --quiet -p vernic-cli --";
+/// The command as all of `cargo xtask test` needs it, so that it is not built once more.
+const RELEASE: &str = "cargo run --release --quiet --";
+
+/// Checks that the pages have the engine's settings, which the command tells: the one that is built
+/// quickly, or that of a release.
+pub(crate) fn check(release: bool) -> Result {
+    for (part, text) in parts(if release { RELEASE } else { QUICK })? {
         if !part.is(&text)? {
             let page = part.page;
             let why = "the settings are not the engine's; run `cargo xtask settings`";
@@ -39,17 +45,17 @@ pub(crate) fn check() -> Result {
 
 /// Rewrites the parts of the pages.
 pub(crate) fn write() -> Result {
-    for (part, text) in parts()? {
+    for (part, text) in parts(QUICK)? {
         let changed = part.write(&text)?;
         println!("{} {}", part.page, if changed { "is rewritten" } else { "was right" });
     }
     Ok(())
 }
 
-fn parts() -> Result<[(Part, String); 2]> {
+fn parts(vernic: &str) -> Result<[(Part, String); 2]> {
+    let command = format!("{vernic} config --json");
     // A settings file of this machine must not matter.
-    let command = "cargo run --quiet -p vernic-cli -- config --json";
-    let json = run(command).env("VERNIC_CONFIG", "/dev/null").limit_min(20).output()?;
+    let json = run(&command).env("VERNIC_CONFIG", "/dev/null").limit_min(20).output()?;
     let settings: Vec<Setting> =
         serde_json::from_str(&json).map_err(|e| format!("`{command}`: {e}"))?;
     Ok([(TABLE, table(&settings)), (MEANINGS, meanings(&settings))])

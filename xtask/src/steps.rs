@@ -31,7 +31,7 @@ pub(crate) fn all(seeds: u64, fuzz_seconds: u64) -> Vec<Step> {
         Step::new("mdbook", "mdBook is installed", &[], tools::mdbook),
         Step::may_skip("nightly", "a nightly toolchain with Miri is installed", &[], tools::miri),
     ];
-    steps.extend(lint());
+    steps.extend(lint(true));
     steps.extend([
         Step::new("deny", "licences, sources and bans of dependencies", &["cargo-deny"], deny),
         Step::new("tests", "unit, integration and documentation tests", &["packages"], unit::check),
@@ -121,8 +121,8 @@ pub(crate) fn all(seeds: u64, fuzz_seconds: u64) -> Vec<Step> {
     steps
 }
 
-/// The steps that need no tools beyond rustup's own: `cargo xtask lint`.
-pub(crate) fn lint() -> Vec<Step> {
+/// The steps that need no tools beyond rustup's own: `cargo xtask lint`, which builds no release.
+pub(crate) fn lint(release: bool) -> Vec<Step> {
     vec![
         Step::new("rules", "what the repository's own files must keep", &[], rules::check),
         Step::new("fmt", "formatting", &[], fmt),
@@ -130,7 +130,7 @@ pub(crate) fn lint() -> Vec<Step> {
             "settings",
             "the settings of docs/settings.md and its neighbour are the engine's",
             &[],
-            settings::check,
+            move || settings::check(release),
         ),
         Step::new(
             "verbs",
