@@ -48,7 +48,12 @@ impl Reads {
 
     /// The piece in flight that holds `seq`, as the numbers of its responses.
     pub(crate) fn piece_of(&self, seq: u64) -> Option<Range<u64>> {
-        self.pieces.iter().rev().map(|p| p.first..p.end).find(|piece| piece.contains(&seq))
+        let newest = self.pieces.back()?;
+        if newest.end <= seq {
+            return None;
+        }
+        let at = self.pieces.partition_point(|piece| piece.end <= seq);
+        self.pieces.get(at).map(|p| p.first..p.end).filter(|piece| piece.contains(&seq))
     }
 
     /// End of the piece in flight that holds `seq`.
