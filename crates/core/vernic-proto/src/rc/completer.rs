@@ -31,6 +31,10 @@ use crate::time::Time;
 /// `rnr_retry` that never gives up (IBTA 9.7.5.2.8).
 const RNR_FOR_EVER: u8 = 7;
 
+/// How long a SEND that went through memory waits after its first RNR NAK, in nanoseconds; each
+/// time twice as long, until the delay that the peer asked for is over.
+const FIRST_LOOK_NANOS: u64 = 10_000;
+
 #[derive(Debug, Default)]
 pub(crate) struct Completer {
     /// When the oldest unanswered packet counts as lost.
@@ -43,6 +47,9 @@ pub(crate) struct Completer {
     waits: u32,
     /// Repetitions since the last progress: after RNR NAKs.
     rnr_retries: u32,
+    /// When the delay ends that the first RNR NAK since the last progress asked for, and the next
+    /// look before that in nanoseconds.
+    early: (Time, u64),
     /// The packet that the peer has no receive for, and since when.
     not_ready: (u64, Time),
     /// The packet of which the host was told that it waits.
@@ -277,7 +284,7 @@ impl Completer {
         if parts.sq.una() < seq || parts.req.is_rnr_delayed() {
             return Ok(Disposition::Accepted);
         }
-        self.rnr_retries += 1;
+        let until = self.rnr_delay(parts.req.sends_messages, timer, cx.now);
         let limit = cx.attr.rnr_retry;
         if limit != RNR_FOR_EVER && self.rnr_retries > u32::from(limit) {
             let cause = Cause::RnrNak { tries: self.rnr_retries, delay: timer };
@@ -286,12 +293,30 @@ impl Completer {
         self.note_not_ready(parts, cx, host);
         // Receives that the peer told of before are used up.
         parts.req.end_credits(aeth.msn);
-        parts.req.start_rnr_delay(cx.now + timer.nanos());
+        parts.req.start_rnr_delay(until);
         self.go_back(parts);
         parts.window.end_timing();
         self.deadline = None;
         parts.probe.restart(cx.now, None);
         Ok(Disposition::Accepted)
+    }
+
+    /// Counts an RNR NAK, and returns when the request may be sent again. Within a host it is tried
+    /// before the first delay is over, which costs no network anything and counts as no retry: a
+    /// program that posts its receive behind its answer posts it soon.
+    fn rnr_delay(&mut self, by_memory: bool, timer: RnrTimer, now: Time) -> Time {
+        let (end, next) = self.early;
+        if self.rnr_retries == 1 && by_memory && now < end {
+            self.early.1 = 2 * next;
+            return end.min(now + next);
+        }
+        self.rnr_retries += 1;
+        let end = now + timer.nanos();
+        if self.rnr_retries > 1 || !by_memory {
+            return end;
+        }
+        self.early = (end, 2 * FIRST_LOOK_NANOS);
+        end.min(now + FIRST_LOOK_NANOS)
     }
 
     /// The peer has no receive for the oldest request; the host is told once it has had none for

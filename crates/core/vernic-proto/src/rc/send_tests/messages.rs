@@ -318,3 +318,27 @@ fn error_flushes_messages_in_flight_and_behind() {
     check(&s.log(), expect!["wc 1 Flushed; wc 2 Flushed; wc 3 Flushed;"]);
     assert!(!s.qp.has_message() && s.qp.poll_message(s.now, &mut s.host, &mut buf).is_none());
 }
+
+#[test]
+fn a_send_through_memory_looks_for_a_receive_before_the_first_delay_is_over() {
+    let mut s = sender();
+    s.post(SendOp::Send, 8);
+    check(&s.drain_all(), expect!["SEND [0 of 8];"]);
+    let delay = RnrTimer::new(12);
+    let mut looks = Vec::new();
+    // Two retries are granted; the third NAK that counts is the end.
+    for _ in 0..16 {
+        s.aeth(0, 0, Syndrome::rnr(delay));
+        if s.qp.state() == QpState::Error {
+            break;
+        }
+        check(&s.drain_all(), expect![""]);
+        let due = s.qp.next_deadline().unwrap();
+        looks.push(due.since(s.now) / 1000);
+        s.pass(due.since(s.now));
+        assert!(!s.drain_all().is_empty());
+    }
+    // 640 us in all, and then as long again.
+    assert_eq!(looks, [10, 20, 40, 80, 160, 320, 10, 640]);
+    assert!(s.log().contains("3 times in a row, asking for 640 us each"));
+}
