@@ -232,6 +232,12 @@ impl TxBatch {
         self.runs[self.sent..].iter().map(|run| usize::from(run.count)).sum()
     }
 
+    /// Whether the last run that waits has `packets` packets or more, of `bytes` bytes at most.
+    pub fn has_small_run(&self, packets: usize, bytes: usize) -> bool {
+        let last = self.runs[self.sent..].last();
+        last.is_some_and(|run| usize::from(run.count) >= packets && run.stride as usize <= bytes)
+    }
+
     /// Returns the runs that wait to be sent, in order.
     pub fn runs(&self) -> impl ExactSizeIterator<Item = TxRun<'_>> {
         self.runs[self.sent..].iter().map(|run| TxRun {

@@ -77,6 +77,13 @@ impl TxLanes {
         self.first.packets() + self.others.iter().map(TxBatch::packets).sum::<usize>()
     }
 
+    /// Whether a batch ends in a run of `packets` packets or more, of `bytes` bytes at most.
+    #[inline]
+    pub fn has_small_run(&self, packets: usize, bytes: usize) -> bool {
+        self.first.has_small_run(packets, bytes)
+            || self.others.iter().any(|batch| batch.has_small_run(packets, bytes))
+    }
+
     /// Returns the bytes that wait, ICRCs included.
     #[inline]
     pub fn bytes(&self) -> usize {

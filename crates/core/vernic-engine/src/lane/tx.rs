@@ -27,6 +27,14 @@ use crate::support::events::lock;
 /// Shortest time between warnings that the kernel refuses packets: a second.
 const WARNING_NANOS: u64 = 1_000_000_000;
 
+/// A run of so many small packets leaves before more are built, so that both ends work at a time.
+/// Else a whole window of READs goes there, and then all of its responses come back.
+const BURST_PACKETS: usize = 32;
+
+/// Most bytes of a small packet. A larger one takes longer for its payload than for the calls, and
+/// fewer calls gain more than an earlier start at the other end.
+const SMALL_PACKET_BYTES: usize = 256;
+
 impl Packets {
     /// Sends what is ready, up to [`BATCHES_PER_CALL`] batches.
     pub(super) fn transmit_ready(&mut self, lane: &mut LaneState, engine: &Device, now: Time) {
@@ -109,6 +117,9 @@ impl LaneState {
         // Bounded by the batch and by what goes to rings: a queue pair that wrote nothing does not
         // come back.
         while self.tx.has_room() && !self.local_peers.is_done() {
+            if self.tx.has_small_run(BURST_PACKETS, SMALL_PACKET_BYTES) {
+                return;
+            }
             if !self.sched.has_ready() {
                 self.sched.admit_waiting(now);
             }
