@@ -28,10 +28,15 @@ fn server(manager: &Manager, place: SocketAddr, ready: common::Ready<'_>) -> Res
         println!("{} has connected", connection.peer());
 
         let message = Message::new(&connection)?;
-        for round in 1..=ROUNDS {
-            message.receive(&connection, round).await?;
-            message.send(&connection, round).await?;
+        message.receive(&connection, 1).await?;
+        for round in 2..=ROUNDS {
+            // The receive is posted before the answer to the round before, and so before the client
+            // sends again. A SEND that finds no receive comes again later.
+            let next = message.receive(&connection, round);
+            let (received, sent) = tokio::join!(next, message.send(&connection, round - 1));
+            sent.and(received)?;
         }
+        message.send(&connection, ROUNDS).await?;
         connection.wait_disconnected().await;
         Ok(())
     })
@@ -45,8 +50,8 @@ fn client(manager: &Manager, peer: SocketAddr) -> Result<(), Error> {
         let start = Instant::now();
         for round in 1..=ROUNDS {
             // Both at once, so that the receive is there before the answer.
-            let (sent, received) =
-                tokio::join!(message.send(&connection, round), message.receive(&connection, round));
+            let answer = message.receive(&connection, round);
+            let (received, sent) = tokio::join!(answer, message.send(&connection, round));
             sent.and(received)?;
         }
         common::report(connection.device(), "awaited RC SEND", start);

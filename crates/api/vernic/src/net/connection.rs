@@ -112,7 +112,8 @@ impl Parts {
         let device = pd.device();
         let channel = device.create_channel()?;
         let cq = || device.create_cq_on(options.depth, &channel);
-        let queues = Queues { send: InFlight::new(cq()?), recv: InFlight::new(cq()?) };
+        let in_flight = || Ok::<_, Error>(InFlight::new(cq()?, options.spin));
+        let queues = Queues { send: in_flight()?, recv: in_flight()? };
         let qp = pd
             .qp()
             .send_cq(queues.send.cq())

@@ -5,17 +5,19 @@
 //! A slot keeps the memory of its operation registered. It is free again when the operation has
 //! completed, also if nobody waits for it any more.
 //!
-//! Called by [`Connection`](super::Connection), whose futures look for completions themselves. What
-//! they sleep through, [`drive`] finds: a task that the channel of the queues wakes. The queue is
-//! armed only while somebody sleeps, so an operation that completes while it is posted costs
-//! neither a system call nor the task.
+//! Called by [`Connection`](super::Connection), whose futures look for completions themselves, at
+//! first again and again between other tasks. What they sleep through, [`drive`] finds: a task that
+//! the channel of the queues wakes. The queue is armed only while somebody sleeps, so an operation
+//! that completes soon costs neither a sleep nor the task.
 //!
 //! Limits: as many slots as the work queue holds requests, all made with the connection; operations
 //! beyond wait in line. Nothing is allocated later.
 
 use std::pin::pin;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
 
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Semaphore;
@@ -26,6 +28,15 @@ use crate::{CompChannel, Cq, Wc};
 
 /// Completions that are taken with one poll.
 const AT_ONCE: usize = 16;
+
+/// Looks for a completion between two turns of other tasks, which cost a system call of the runtime.
+const LOOKS: usize = 4;
+
+/// After so many operations in a row that looked in vain, most operations sleep at once.
+const MOST_IN_VAIN: u32 = 4;
+
+/// One operation of so many then looks all the same, and if it finds its completion the next do.
+const TRY_AGAIN: u32 = 16;
 
 /// An operation's place.
 #[derive(Debug, Default)]
@@ -53,6 +64,10 @@ struct Slots {
 #[derive(Debug)]
 pub(super) struct InFlight {
     cq: Cq,
+    /// How long an operation looks for its completion before its task sleeps.
+    spin: Duration,
+    /// Operations in a row whose completion was not found while they looked.
+    in_vain: AtomicU32,
     /// One permit for each free slot.
     room: Semaphore,
     slots: Mutex<Slots>,
@@ -60,11 +75,17 @@ pub(super) struct InFlight {
 
 impl InFlight {
     /// For a work queue that holds as many requests as `cq` holds completions.
-    pub(super) fn new(cq: Cq) -> Self {
+    pub(super) fn new(cq: Cq, spin: Duration) -> Self {
         let depth = cq.depth();
         let slots = (0..depth).map(|_| Slot::Free).collect();
         let slots = Slots { slots, free: (0..depth).rev().collect(), due: 0 };
-        Self { cq, room: Semaphore::new(depth as usize), slots: Mutex::new(slots) }
+        Self {
+            cq,
+            spin,
+            in_vain: AtomicU32::new(0),
+            room: Semaphore::new(depth as usize),
+            slots: Mutex::new(slots),
+        }
     }
 
     pub(super) fn cq(&self) -> &Cq {
@@ -225,8 +246,24 @@ impl Ticket<'_> {
         self.index
     }
 
-    /// Waits for the completion.
+    /// Waits for the completion. Other tasks run while this one looks for it.
     pub(super) async fn completed(&self) -> Wc {
+        let in_vain = self.of.in_vain.load(Relaxed);
+        let may_look = in_vain < MOST_IN_VAIN || in_vain.is_multiple_of(TRY_AGAIN);
+        let spin = if may_look { self.of.spin } else { Duration::ZERO };
+        let began = Instant::now();
+        // Ends with the completion, or when the time is over.
+        while began.elapsed() < spin {
+            for _ in 0..LOOKS {
+                self.of.collect();
+                if let Some(wc) = self.of.completion(self.index, None) {
+                    self.of.in_vain.store(0, Relaxed);
+                    return wc;
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+        self.of.in_vain.fetch_add(1, Relaxed);
         std::future::poll_fn(|cx| self.of.poll(self.index, cx)).await
     }
 

@@ -23,7 +23,7 @@
 //! # Operations
 //!
 //! Nothing happens before an operation is first polled. Then its request is posted and, if it is
-//! not complete at once, the task sleeps. As many operations as [`Options::depth`] says may be
+//! not complete soon ([`Options::spin`]), the task sleeps. As many operations as [`Options::depth`] says may be
 //! under way at once in each direction, and more wait in line: that is the back-pressure. An error
 //! says which operation, which peer and why ([`OperationError`]).
 //!
@@ -81,6 +81,10 @@ pub struct Options<'a> {
     pub depth: u32,
     /// Bytes of an [`Inline`](crate::Inline) send: 0 to 1024, 64 if not said.
     pub max_inline: u32,
+    /// How long an operation looks for its completion before its task sleeps: 200 us if not said,
+    /// about what a sleep adds. Other tasks run in between. While completions take longer, most
+    /// operations sleep at once. Zero is for programs that must save processor time.
+    pub spin: Duration,
     /// How long the connection may be idle before a sign of life is sent, which fails if the peer
     /// is gone: a WRITE of no bytes, for which the peer must grant WRITEs as the default does. None
     /// by default.
@@ -96,6 +100,7 @@ impl Default for Options<'_> {
         Self {
             depth: 64,
             max_inline: 64,
+            spin: Duration::from_micros(200),
             keep_alive: None,
             connection: cm::Options { remote_access, ..cm::Options::default() },
         }
