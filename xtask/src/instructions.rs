@@ -28,6 +28,7 @@ const ROWS: &[(&str, &str, Way)] = &[
     ("WRITE 8 B, lists of 16",           "write_8_list", Way::Wire),
     ("WRITE 8 B",                        "write_8",      Way::Wire),
     ("WRITE 64 KiB",                     "write_64k",    Way::Wire),
+    ("READ 8 B, lists of 16",            "read_8_list",  Way::Wire),
     ("READ 8 B",                         "read_8",       Way::Wire),
     ("READ 64 KiB",                      "read_64k",     Way::Wire),
     ("FETCH_ADD",                        "fetch_add",    Way::Wire),

@@ -24,6 +24,7 @@ enum Work {
     },
     Read {
         len: usize,
+        list: usize,
     },
     FetchAdd,
     Send {
@@ -50,8 +51,9 @@ impl Work {
             "write_8_list" => Self::Write { len: 8, list: LIST },
             "write_8" => Self::Write { len: 8, list: 1 },
             "write_64k" => Self::Write { len: 64 << 10, list: 1 },
-            "read_8" => Self::Read { len: 8 },
-            "read_64k" => Self::Read { len: 64 << 10 },
+            "read_8_list" => Self::Read { len: 8, list: LIST },
+            "read_8" => Self::Read { len: 8, list: 1 },
+            "read_64k" => Self::Read { len: 64 << 10, list: 1 },
             "fetch_add" => Self::FetchAdd,
             "send_64" => Self::Send { len: 64 },
             "send_8_list" => Self::SendStream { len: 8, list: LIST },
@@ -67,7 +69,7 @@ impl Work {
     fn len(self) -> usize {
         match self {
             Self::Write { len, .. }
-            | Self::Read { len }
+            | Self::Read { len, .. }
             | Self::Send { len }
             | Self::SendStream { len, .. } => len,
             Self::FetchAdd | Self::UcStream { .. } | Self::UdStream { .. } => 8,
@@ -177,9 +179,12 @@ impl Ends {
                     complete(&self.cq_a)?;
                 }
             }
-            Work::Read { .. } => {
-                for id in 0..messages {
-                    batch.read(WrId(id as u64), here, there).signaled();
+            Work::Read { list, .. } => {
+                for _ in 0..messages.div_ceil(list) {
+                    for id in 1..list {
+                        batch.read(WrId(id as u64), here, there);
+                    }
+                    batch.read(WrId(list as u64), here, there).signaled();
                     batch.commit_and_clear()?;
                     complete(&self.cq_a)?;
                 }
