@@ -29,7 +29,8 @@ use crate::{CompChannel, Cq, Wc};
 /// Completions that are taken with one poll.
 const AT_ONCE: usize = 16;
 
-/// Looks for a completion between two turns of other tasks, which cost a system call of the runtime.
+/// Looks for a completion between two turns of other tasks, for which the runtime makes a system
+/// call.
 const LOOKS: usize = 4;
 
 /// After so many operations in a row that looked in vain, most operations sleep at once.

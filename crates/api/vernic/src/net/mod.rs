@@ -23,9 +23,9 @@
 //! # Operations
 //!
 //! Nothing happens before an operation is first polled. Then its request is posted and, if it is
-//! not complete soon ([`Options::spin`]), the task sleeps. As many operations as [`Options::depth`] says may be
-//! under way at once in each direction, and more wait in line: that is the back-pressure. An error
-//! says which operation, which peer and why ([`OperationError`]).
+//! not complete soon ([`Options::spin`]), the task sleeps. As many operations as [`Options::depth`]
+//! says may be under way at once in each direction, and more wait in line: that is the
+//! back-pressure. An error says which operation, which peer and why ([`OperationError`]).
 //!
 //! An operation whose future is dropped before it is complete goes on, and its completion is
 //! discarded. Nobody can take back what is posted. The region that it uses stays registered until
