@@ -271,8 +271,12 @@ impl std::fmt::Debug for TxPath {
 }
 
 impl std::fmt::Display for TxPath {
-    /// Writes source and destination: `10.0.0.1->10.0.0.2:4791`, one word of a line in a log.
+    /// Writes source and destination: `10.0.0.1->10.0.0.2:4791`, one word of a line in a log. Of an
+    /// InfiniBand path without a GRH, which has no GIDs, the path bits and the LID: `LID:+0->LID:7`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        if self.local == 0 && self.remote == 0 {
+            return write!(f, "LID:+{}->LID:{}", self.id.0 >> 16, self.id.0 & 0xFFFF);
+        }
         write!(f, "{}->{}", self.local().to_ip(), self.destination())
     }
 }
@@ -285,5 +289,22 @@ impl std::fmt::Display for Destination {
             0 => write!(f, "{}", self.0.ip()),
             _ => write!(f, "{}", self.0),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_written_with_the_addresses_that_it_has() {
+        let [local, remote] = [[10, 0, 0, 1], [10, 0, 0, 2]].map(|ip| Gid::from_ip(ip.into()));
+        let by_udp = TxPath::new(local, remote, PathId(0), 4791);
+        assert_eq!(by_udp.to_string(), "10.0.0.1->10.0.0.2:4791");
+        let none = Gid::default();
+        assert_eq!(
+            TxPath::new(none, none, PathId(1 << 16 | 7), 0x1000).to_string(),
+            "LID:+1->LID:7"
+        );
     }
 }
