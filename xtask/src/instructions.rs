@@ -113,7 +113,8 @@ fn compiler() -> Result<String> {
 /// The program, built; and callgrind, installed.
 fn build() -> Result<String> {
     tools::install(tools::VALGRIND)?;
-    run("cargo build --release -p vernic --example instructions").limit_min(20).go()?;
+    // Of the whole workspace, whose features other steps have built.
+    run("cargo build --release --workspace --example instructions").limit_min(20).go()?;
     Ok(target().join("release/examples/instructions").display().to_string())
 }
 

@@ -7,7 +7,7 @@ use crate::shell::run;
 use crate::unit::FEATURES;
 use crate::{
     Result, bench, book, capture, clauses, commands, conformance, dist, fabric, instructions,
-    ipsec, kernel, kills, lives, root, rules, settings, tools, unit,
+    ipsec, kernel, kills, lives, root, rules, settings, target, tools, unit,
 };
 
 /// Crates whose unit tests run under Miri, and which of these: memory, where it is `unsafe` or has
@@ -192,11 +192,13 @@ fn golden() -> Result {
 /// The simulator over this many seeds, release build; over a tenth as many of iWARP and a fiftieth
 /// of fabrics, which take longer each.
 pub(crate) fn simulator(seeds: u64, first: Option<u64>) -> Result {
+    // Of the whole workspace, whose features other steps have built.
+    run("cargo build --release --workspace --bin vernic-sim").limit_min(20).go()?;
+    let program = target().join("release/vernic-sim").display().to_string();
     for (which, seeds) in
         [("", seeds), ("--iwarp", seeds.div_ceil(10)), ("--fabric", seeds.div_ceil(50))]
     {
-        let mut sim = run(&format!("cargo run --release -p vernic-sim -- {which} --seeds"));
-        sim = sim.arg(seeds.to_string());
+        let mut sim = run(&format!("{program} {which} --seeds")).arg(seeds.to_string());
         if let Some(first) = first {
             sim = sim.arg("--first").arg(first.to_string());
         }
