@@ -341,7 +341,7 @@ fn note_response(
         && out.rnr_until <= ctx.now
         && !answers_missing
     {
-        out.rnr_until = ctx.now + timer.nanos();
+        (out.rnr_until, out.rnr_looks) = (ctx.now + timer.nanos(), 0);
         out.rnr_seq = seq.unwrap_or(0);
     }
 }

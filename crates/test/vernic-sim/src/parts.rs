@@ -18,7 +18,7 @@ use crate::ring::{PartRecord, numbers_of};
 use crate::rng::Rng;
 use crate::side::{Piece, Pulled, SideState};
 use crate::trace;
-use crate::wirecheck::{may_start, place_unreliable};
+use crate::wirecheck::{in_rnr_delay, may_start, place_unreliable};
 use crate::xrc::{is_reliable, srqn};
 
 /// Where the payload of a rendezvous lies, as the simulated host says it.
@@ -96,9 +96,7 @@ pub(crate) fn sent(
     if out.next_local < number {
         fail!(ctx, "{} sent {name} before the local operation {}", st.label(), out.next_local);
     }
-    if ctx.now < out.rnr_until {
-        fail!(ctx, "{} sent {name} in the RNR delay that ends at {:?}", st.label(), out.rnr_until);
-    }
+    in_rnr_delay(ctx, st, out, &name, false);
     ctx.hit(match st.service {
         Service::Xrc => Count::PartsXrc,
         Service::Uc => Count::PartsUc,

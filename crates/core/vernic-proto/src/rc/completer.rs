@@ -319,6 +319,14 @@ impl Completer {
         end.min(now + FIRST_LOOK_NANOS)
     }
 
+    /// Packets take the wire from now on: there the whole delay is waited for.
+    #[cold]
+    pub(super) fn end_early_looks(&self, sq: &SendQueue, req: &mut Requester) {
+        if self.rnr_retries == 1 && sq.in_flight() == 0 {
+            req.extend_rnr_delay(self.early.0);
+        }
+    }
+
     /// The peer has no receive for the oldest request; the host is told once it has had none for
     /// long.
     fn note_not_ready(&mut self, parts: &Parts<'_>, cx: &Cx<'_>, host: &mut impl Host) {

@@ -356,6 +356,9 @@ impl Transport for Rc {
 
     #[inline]
     fn set_messages(&mut self, are_sent: bool) {
+        if self.requester.sends_messages && !are_sent {
+            self.completer.end_early_looks(&self.sq, &mut self.requester);
+        }
         self.requester.sends_messages = are_sent;
     }
 

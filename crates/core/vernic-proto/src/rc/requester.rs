@@ -207,6 +207,12 @@ impl Requester {
         self.is_rnr = true;
     }
 
+    /// The RNR delay lasts until this time at least.
+    pub(crate) fn extend_rnr_delay(&mut self, until: Time) {
+        let held = self.hold.filter(|_| self.is_rnr);
+        self.start_rnr_delay(held.map_or(until, |held| held.max(until)));
+    }
+
     /// Whether an RNR delay holds.
     pub(crate) fn is_rnr_delayed(&self) -> bool {
         self.is_rnr

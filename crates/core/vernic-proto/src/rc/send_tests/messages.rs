@@ -342,3 +342,18 @@ fn a_send_through_memory_looks_for_a_receive_before_the_first_delay_is_over() {
     assert_eq!(looks, [10, 20, 40, 80, 160, 320, 10, 640]);
     assert!(s.log().contains("3 times in a row, asking for 640 us each"));
 }
+
+#[test]
+fn by_the_wire_a_delay_that_began_in_memory_is_waited_for_in_full() {
+    let mut s = sender();
+    s.post(SendOp::Send, 8);
+    s.drain_all();
+    let delay = RnrTimer::new(12);
+    s.aeth(0, 0, Syndrome::rnr(delay));
+    s.pass(5_000);
+    s.qp.set_messages(false);
+    s.pass(delay.nanos() - 5_001);
+    check(&s.drain(), expect![""]);
+    s.pass(1);
+    assert!(!s.drain().is_empty());
+}
