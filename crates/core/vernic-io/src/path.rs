@@ -271,8 +271,8 @@ impl std::fmt::Debug for TxPath {
 }
 
 impl std::fmt::Display for TxPath {
-    /// Writes source and destination: `10.0.0.1->10.0.0.2:4791`, one word of a line in a log. Of an
-    /// InfiniBand path without a GRH, which has no GIDs, the path bits and the LID: `LID:+0->LID:7`.
+    /// Writes source and destination, one word of a line in a log: `10.0.0.1->10.0.0.2:4791`. An
+    /// InfiniBand path without GIDs is written with its path bits and LID: `LID:+0->LID:7`.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.local == 0 && self.remote == 0 {
             return write!(f, "LID:+{}->LID:{}", self.id.0 >> 16, self.id.0 & 0xFFFF);
