@@ -21,6 +21,10 @@ use crate::trace;
 use crate::world::World;
 use crate::xrc::is_reliable;
 
+/// Most refusals in an RNR delay, which is 655 ms at most. The first look is after 10 us, and each
+/// time after twice as long.
+const MOST_RNR_LOOKS: u32 = 17;
+
 impl World {
     pub(crate) fn deliver(&mut self, slot: usize) {
         let Some(packet) = self.air.remove(slot) else { return };
@@ -336,12 +340,18 @@ fn note_response(
         && out.msgs[out.next_done..upto]
             .iter()
             .any(|msg| !msg.is_local() && !msg.is_send() && !msg.is_write());
-    if orderly
-        && disposition == Disposition::Accepted
-        && out.rnr_until <= ctx.now
-        && !answers_missing
-    {
-        (out.rnr_until, out.rnr_looks) = (ctx.now + timer.nanos(), 0);
+    if !orderly || disposition != Disposition::Accepted || answers_missing {
+        return;
+    }
+    // One for a later request says that the other was taken after all.
+    if out.rnr_until <= ctx.now || seq.is_some_and(|seq| seq > out.rnr_seq) {
+        (out.rnr_until, out.rnr_looks) = (ctx.now + timer.nanos(), (false, 0));
         out.rnr_seq = seq.unwrap_or(0);
+        return;
+    }
+    out.rnr_looks.1 += 1;
+    if out.rnr_looks.1 > MOST_RNR_LOOKS {
+        let (number, until) = (out.rnr_seq, out.rnr_until);
+        fail!(ctx, "{number} was refused {MOST_RNR_LOOKS} times in the RNR delay to {until:?}");
     }
 }

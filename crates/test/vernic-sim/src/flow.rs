@@ -203,8 +203,9 @@ pub(crate) struct Flow {
     /// The packet under way is an RNR NAK.
     pub(crate) rnr_now: u32,
     pub(crate) rnr_until: Time,
-    /// How often a request was sent before that time, through the ring.
-    pub(crate) rnr_looks: u32,
+    /// Whether the request was sent before that time, through the ring; and how often it was
+    /// refused again.
+    pub(crate) rnr_looks: (bool, u32),
     /// Packets that came ahead of a gap and may be kept, by their numbers.
     pub(crate) ahead: BTreeSet<u64>,
     pub(crate) rnr_seq: u64,
@@ -239,7 +240,7 @@ impl Flow {
             rnr_naks: 0,
             rnr_now: 0,
             rnr_until: Time(0),
-            rnr_looks: 0,
+            rnr_looks: (false, 0),
             ahead: BTreeSet::new(),
             rnr_seq: 0,
             last_wants_answer: true,

@@ -96,7 +96,7 @@ pub(crate) fn sent(
     if out.next_local < number {
         fail!(ctx, "{} sent {name} before the local operation {}", st.label(), out.next_local);
     }
-    in_rnr_delay(ctx, st, out, &name, false);
+    in_rnr_delay(ctx, st, out, &name);
     ctx.hit(match st.service {
         Service::Xrc => Count::PartsXrc,
         Service::Uc => Count::PartsUc,

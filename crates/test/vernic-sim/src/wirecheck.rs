@@ -25,9 +25,6 @@ use crate::net::Tag;
 use crate::side::SideState;
 use crate::xrc::{is_reliable, srqn};
 
-/// Most looks in an RNR delay, the first of them after 10 us: the longest delay is 655 ms.
-const MOST_RNR_LOOKS: u32 = 17;
-
 /// What both directions have in common.
 pub(crate) fn any(ctx: &mut Ctx, st: &SideState, packet: &Packet<'_>) {
     let mut again = [0; Headers::MAX_LEN];
@@ -148,29 +145,23 @@ fn place_rc(
             fail!(ctx, "{} sent {packet}, which reaches beyond message {number}", st.label());
         }
     }
-    in_rnr_delay(ctx, st, out, packet, seq == out.rnr_seq);
+    in_rnr_delay(ctx, st, out, packet);
     out.last_wants_answer = packet.ack_req()
         || out.msgs[number].sink_len() > 0
         || matches!(packet.info().kind, Kind::ReadRequest | Kind::Flush | Kind::AtomicWrite);
     Some((number, index))
 }
 
-/// A request leaves, and no RNR delay holds it back. Through the ring it may look again, each time
-/// after twice as long; a ring that is lost meanwhile may have taken such a look with it.
-pub(crate) fn in_rnr_delay(
-    ctx: &mut Ctx,
-    st: &SideState,
-    out: &mut Flow,
-    sent: impl Display,
-    is_look: bool,
-) {
+/// A request leaves, and no RNR delay holds it back. Through the ring it may look again, and a ring
+/// that is lost meanwhile may have taken such a look with it.
+pub(crate) fn in_rnr_delay(ctx: &mut Ctx, st: &SideState, out: &mut Flow, sent: impl Display) {
     if ctx.now >= out.rnr_until {
         return;
     }
-    out.rnr_looks += u32::from(is_look && st.requests_by_ring);
-    if !(1..=MOST_RNR_LOOKS).contains(&out.rnr_looks) {
-        let (until, looks) = (out.rnr_until, out.rnr_looks);
-        fail!(ctx, "{} sent {sent} in the RNR delay to {until:?}, after {looks} looks", st.label());
+    out.rnr_looks.0 |= st.requests_by_ring;
+    if !out.rnr_looks.0 {
+        let until = out.rnr_until;
+        fail!(ctx, "{} sent {sent} in the RNR delay that ends at {until:?}", st.label());
     }
 }
 
