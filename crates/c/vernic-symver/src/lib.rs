@@ -243,7 +243,7 @@ fn link_arguments(out: &Path, script: &Path) -> Vec<String> {
         arguments.push(format!("-Wl,--version-script={}", script.display()));
     } else {
         let wrapper = out.join("ld.bfd");
-        write(&wrapper, &bfd_wrapper(script));
+        write(&wrapper, &bfd_wrapper(script, &gnu_ld()));
         fs::set_permissions(&wrapper, fs::Permissions::from_mode(0o755))
             .unwrap_or_else(|e| panic!("{}: {e}", wrapper.display()));
         arguments.push(format!("-B{}", out.display()));
@@ -279,8 +279,17 @@ fn on_path(program: &str) -> bool {
     env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
+/// The GNU ld of the C compiler that rustc links with: that of another processor has its own.
+fn gnu_ld() -> String {
+    let compiler = env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
+    let output = Command::new(compiler).arg("-print-prog-name=ld").output();
+    let named = output.ok().filter(|output| output.status.success());
+    let named = named.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
+    named.filter(|path| !path.is_empty()).unwrap_or_else(|| "ld".to_owned())
+}
+
 /// A program named `ld.bfd` that calls GNU ld with our script in the place of rustc's.
-fn bfd_wrapper(script: &Path) -> String {
+fn bfd_wrapper(script: &Path, ld: &str) -> String {
     format!(
         r#"#!/bin/sh
 count=$#
@@ -293,7 +302,7 @@ while [ "$count" -gt 0 ]; do
     esac
     set -- "$@" "$argument"
 done
-exec ld "$@"
+exec '{ld}' "$@"
 "#,
         script.display()
     )
@@ -363,6 +372,16 @@ mod tests {
         let code = trampolines(&exports, "x86_64").unwrap();
         assert!(code.contains(r#"".symver a__V_3, a@V_3", "a__V_3: jmp {f}""#), "{code}");
         assert!(!code.contains("a__V_1"), "{code}");
+    }
+
+    #[test]
+    fn the_wrapper_calls_the_linker_of_the_compiler_with_our_script() {
+        let wrapper = bfd_wrapper(Path::new("/out/versions.map"), "/usr/bin/other-ld");
+        assert!(
+            wrapper.contains("argument=\"--version-script=/out/versions.map\" ;;"),
+            "{wrapper}"
+        );
+        assert!(wrapper.ends_with("\nexec '/usr/bin/other-ld' \"$@\"\n"), "{wrapper}");
     }
 
     #[test]
