@@ -21,9 +21,9 @@
 //! include!(concat!(env!("OUT_DIR"), "/trampolines.rs"));
 //! ```
 //!
-//! LLD, which rustc uses by itself on x86-64, takes the second script. GNU ld refuses it; where
-//! there is no LLD, or `SYMVER_LD=bfd` asks for it, a wrapper around GNU ld replaces rustc's script
-//! by ours.
+//! LLD, which rustc uses by itself on x86-64, takes the second script, and so does Zig, which links
+//! by LLD. GNU ld refuses it; where there is no LLD, or `SYMVER_LD=bfd` asks for it, a wrapper
+//! around GNU ld replaces rustc's script by ours.
 //!
 //! A test of such a crate holds the library against the list: [`check`].
 #![forbid(unsafe_code)]
@@ -41,6 +41,9 @@ const LIST: &str = "abi/exports.txt";
 
 /// Environment variable that chooses the linker: `lld` or `bfd`.
 const LINKER_VARIABLE: &str = "SYMVER_LD";
+
+/// Environment variable in which cargo names the C compiler that links, if one is set.
+const COMPILER_VARIABLE: &str = "RUSTC_LINKER";
 
 /// One line of the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -84,6 +87,9 @@ pub fn build() {
     let arch = env::var("CARGO_CFG_TARGET_ARCH").expect("cargo sets it");
     println!("cargo::rerun-if-changed={LIST}");
     println!("cargo::rerun-if-env-changed={LINKER_VARIABLE}");
+    // Cargo heeds what it is told itself, and not what it makes of that for this script.
+    let target = env::var("TARGET").unwrap_or_default().to_uppercase().replace('-', "_");
+    println!("cargo::rerun-if-env-changed=CARGO_TARGET_{target}_LINKER");
 
     let text = fs::read_to_string(manifest.join(LIST)).unwrap_or_else(|e| panic!("{LIST}: {e}"));
     let exports = parse(&text).unwrap_or_else(|why| panic!("{LIST}: {why}"));
@@ -258,8 +264,14 @@ fn uses_lld() -> bool {
         Ok("lld") => true,
         Ok("bfd") => false,
         Ok(other) => panic!("{LINKER_VARIABLE}={other}: allowed are lld and bfd"),
-        Err(_) => rustc_brings_lld() || on_path("ld.lld"),
+        Err(_) => is_zig() || rustc_brings_lld() || on_path("ld.lld"),
     }
+}
+
+/// Whether `cargo zigbuild` links: it has a linker of its own, and calls no other.
+fn is_zig() -> bool {
+    let compiler = PathBuf::from(env::var_os(COMPILER_VARIABLE).unwrap_or_default());
+    compiler.file_name().is_some_and(|name| name.to_string_lossy().starts_with("zig"))
 }
 
 /// rustc passes the folder of its own LLD to the C compiler on this target alone.
@@ -281,7 +293,7 @@ fn on_path(program: &str) -> bool {
 
 /// The GNU ld of the C compiler that rustc links with: that of another processor has its own.
 fn gnu_ld() -> String {
-    let compiler = env::var_os("RUSTC_LINKER").unwrap_or_else(|| "cc".into());
+    let compiler = env::var_os(COMPILER_VARIABLE).unwrap_or_else(|| "cc".into());
     let output = Command::new(compiler).arg("-print-prog-name=ld").output();
     let named = output.ok().filter(|output| output.status.success());
     let named = named.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned());
