@@ -20,6 +20,7 @@
 //! | `kernel` | the same programs against the Linux kernel's own driver, in an emulated machine |
 //! | `ipsec` | the recipe of docs/ipsec.md, carried out and measured |
 //! | `dist` | what people install, packed and tried |
+//! | `aarch64` | the same built for another processor, and run by an emulator |
 //! | `kills` | programs of one host that are killed, and what their peers learn of it |
 //! | `fabric` | fabrics under OpenSM, infiniband-diags and tshark |
 //! | `clauses` | which clauses of iWARP are implemented where |
@@ -29,6 +30,7 @@
 
 #![expect(clippy::print_stdout, reason = "a command-line program")]
 
+mod aarch64;
 mod bench;
 mod book;
 mod capture;

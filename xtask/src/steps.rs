@@ -6,8 +6,8 @@ use crate::plan::{Done, Step};
 use crate::shell::run;
 use crate::unit::FEATURES;
 use crate::{
-    Result, bench, book, capture, clauses, commands, conformance, dist, fabric, instructions,
-    ipsec, kernel, kills, lives, root, rules, settings, target, tools, unit,
+    Result, aarch64, bench, book, capture, clauses, commands, conformance, dist, fabric,
+    instructions, ipsec, kernel, kills, lives, root, rules, settings, target, tools, unit,
 };
 
 /// Crates whose unit tests run under Miri, and which of these: memory, where it is `unsafe` or has
@@ -79,6 +79,12 @@ pub(crate) fn all(seeds: u64, fuzz_seconds: u64) -> Vec<Step> {
             "what people install is packed, and runs where it is unpacked",
             &["packages"],
             dist::check,
+        ),
+        Step::may_skip(
+            "aarch64",
+            "the command and the libraries built for aarch64, and run by an emulator",
+            &["packages"],
+            aarch64::check,
         ),
         Step::may_skip(
             "kills",
