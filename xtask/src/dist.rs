@@ -7,9 +7,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::plan::Done;
+use crate::plan::{Done, none_of};
 use crate::shell::run;
-use crate::{Result, root, target};
+use crate::{Result, bare, root, target};
 
 /// The libraries that the command looks for in `../lib/vernic`.
 const LIBRARIES: [&str; 4] =
@@ -35,31 +35,45 @@ pub(crate) struct Arguments {
     /// Make the command that carries its libraries as well, and try it: two links more, minutes
     #[arg(long, conflicts_with = "target")]
     bundled: bool,
+    /// Install what was packed in a bare Debian 12 with three commands, and time them; as root
+    #[arg(long = "try")]
+    bare: bool,
 }
 
 /// `cargo xtask dist`.
 pub(crate) fn dist(arguments: &Arguments) -> Result {
     let (folder, archive) = pack(arguments.target.as_deref())?;
     println!("{}\n{}", folder.display(), archive.display());
-    if arguments.bundled { check_bundled() } else { Ok(()) }
+    if arguments.bundled {
+        check_bundled()?;
+    }
+    if arguments.bare {
+        write_sum(&archive)?;
+        bare::check(&archive.with_file_name(""))?;
+    }
+    Ok(())
 }
 
 /// Builds and packs; the folder and the archive.
 fn pack(triple: Option<&str>) -> Result<(PathBuf, PathBuf)> {
     let built = build(triple)?;
+    if let Some((_, newest)) = triple.and_then(|triple| triple.split_once('.')) {
+        let files = LIBRARIES.iter().chain(&["vernic"]);
+        check_glibc(files.map(|file| built.join(file)), newest)?;
+    }
     let name = triple.map_or_else(host, |triple| Ok(without_glibc(triple).to_owned()))?;
     let id = run("cargo pkgid -p vernic-cli").output()?;
     let version = id.trim().rsplit(['@', '#']).next().unwrap_or_default();
     let name = format!("vernic-{version}-{name}");
     let dist = target().join("dist");
     let folder = dist.join("vernic");
-    if folder.exists() {
-        fs::remove_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    }
+    make_anew(&folder)?;
     let copy = |from: &Path, to: String| put(&folder, &to, || fs::copy(from, folder.join(&to)));
     copy(&built.join("vernic"), "bin/vernic".into())?;
+    strip(&folder.join("bin/vernic"))?;
     for library in LIBRARIES {
         copy(&built.join(library), format!("lib/vernic/{library}"))?;
+        strip(&folder.join("lib/vernic").join(library))?;
     }
     for document in DOCUMENTS {
         copy(&root().join(document), format!("share/doc/vernic/{document}"))?;
@@ -105,6 +119,48 @@ fn build(triple: Option<&str>) -> Result<PathBuf> {
     Ok(target().join(plain).join("release"))
 }
 
+/// Takes out of a file what debuggers alone read, which is four fifths of it; names of functions
+/// stay. rustc's own objcopy knows the files of every processor, the system's strip its own.
+fn strip(file: &Path) -> Result {
+    let sysroot = run("rustc --print sysroot").output()?.trim().to_owned();
+    let own = format!("{sysroot}/lib/rustlib/{}/bin/rust-objcopy", host()?);
+    let tool = if Path::new(&own).is_file() { &own } else { "strip" };
+    run(tool)
+        .args(&["--strip-debug", &file.display().to_string()])
+        .env("LD_LIBRARY_PATH", &format!("{sysroot}/lib"))
+        .limit_min(2)
+        .go()
+}
+
+/// Checks that files need nothing of glibc that is newer than this version.
+fn check_glibc(files: impl Iterator<Item = PathBuf>, newest: &str) -> Result {
+    let mut findings = Vec::new();
+    for file in files {
+        let read = run("readelf --wide --version-info").arg(file.display().to_string()).output()?;
+        let needed = newer_than(newest, &read);
+        if !needed.is_empty() {
+            findings.push(format!("{} needs {}", file.display(), needed.join(", ")));
+        }
+    }
+    none_of(&findings)
+}
+
+/// The versions of glibc's symbols beyond `newest`, of what `readelf --version-info` says. One that
+/// is no number, as `GLIBC_ABI_DT_RELR`, is beyond all.
+fn newer_than<'a>(newest: &str, read: &'a str) -> Vec<&'a str> {
+    let numbers = |version: &str| -> Option<Vec<u32>> {
+        version.split('.').map(|number| number.parse().ok()).collect()
+    };
+    let names = read.split("Name: ").skip(1).filter_map(|rest| rest.split_whitespace().next());
+    names
+        .filter(|name| {
+            let version = name.strip_prefix("GLIBC_");
+            version
+                .is_some_and(|version| numbers(version).is_none_or(|v| Some(v) > numbers(newest)))
+        })
+        .collect()
+}
+
 /// `x86_64-unknown-linux-gnu` of `x86_64-unknown-linux-gnu.2.28`.
 fn without_glibc(triple: &str) -> &str {
     triple.split('.').next().unwrap_or(triple)
@@ -121,20 +177,13 @@ fn host() -> Result<String> {
 pub(crate) fn check() -> Result<Done> {
     let (_, archive) = pack(None)?;
     let prefix = target().join("dist/unpacked");
-    if prefix.exists() {
-        fs::remove_dir_all(&prefix).map_err(|e| format!("{}: {e}", prefix.display()))?;
-    }
-    fs::create_dir_all(&prefix).map_err(|e| format!("{}: {e}", prefix.display()))?;
+    make_anew(&prefix)?;
     let prefix = prefix.display().to_string();
-    let name = archive.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let folder = archive.with_file_name("");
-    // As a release has them.
-    let sum = run("sha256sum").arg(archive.display().to_string()).output()?;
-    let sum = format!("{}  {name}\n", sum.split(' ').next().unwrap_or_default());
-    fs::write(folder.join("SHA256SUMS"), sum).map_err(|e| format!("SHA256SUMS: {e}"))?;
+    write_sum(&archive)?;
+    let url = format!("file://{}", archive.with_file_name("").display());
     run("sh tools/install/install.sh")
         .env("VERNIC_PREFIX", &prefix)
-        .env("VERNIC_URL", &format!("file://{}", folder.display()))
+        .env("VERNIC_URL", &url)
         .limit_min(5)
         .go()?;
     let vernic = format!("{prefix}/bin/vernic");
@@ -150,7 +199,54 @@ pub(crate) fn check() -> Result<Done> {
         page.output()?;
     }
     run("bash -n").arg(format!("{prefix}/share/bash-completion/completions/vernic")).go()?;
+    check_action(&url)?;
     Ok(Done::Passed)
+}
+
+/// Runs the script of the GitHub Action as a runner does, and a program as a later step has it.
+fn check_action(url: &str) -> Result {
+    let place = target().join("dist/action");
+    make_anew(&place)?;
+    let at = |name: &str| place.join(name).display().to_string();
+    run("bash .github/actions/setup-vernic/setup.sh")
+        .env("SCRIPT", "tools/install/install.sh")
+        .env("VERNIC_PREFIX", &at("vernic"))
+        .env("VERNIC_URL", url)
+        .env("GITHUB_PATH", &at("path"))
+        .env("GITHUB_ENV", &at("environment"))
+        .env("ENVIRONMENT", "true")
+        .limit_min(5)
+        .go()?;
+    let read = |name: &str| fs::read_to_string(at(name)).map_err(|e| format!("{}: {e}", at(name)));
+    if read("path")?.trim() != at("vernic/bin") {
+        return Err("the action leaves another PATH than that of its command".into());
+    }
+    let variables = read("environment")?;
+    let mut later = run("ibv_devices").limit_min(1);
+    for (name, value) in variables.lines().filter_map(|line| line.split_once('=')) {
+        later = later.env(name, value);
+    }
+    match later.output()? {
+        listed if listed.contains("vernic0") => Ok(()),
+        listed => Err(format!("ibv_devices in a later step lists no vernic0:\n{listed}")),
+    }
+}
+
+/// An empty folder, whatever was there.
+fn make_anew(folder: &Path) -> Result {
+    let why = |e| format!("{}: {e}", folder.display());
+    if folder.exists() {
+        fs::remove_dir_all(folder).map_err(why)?;
+    }
+    fs::create_dir_all(folder).map_err(why)
+}
+
+/// Writes `SHA256SUMS` beside an archive, as a release has it.
+fn write_sum(archive: &Path) -> Result {
+    let name = archive.file_name().unwrap_or_default().to_string_lossy();
+    let sum = run("sha256sum").arg(archive.display().to_string()).output()?;
+    let sum = format!("{}  {name}\n", sum.split(' ').next().unwrap_or_default());
+    fs::write(archive.with_file_name("SHA256SUMS"), sum).map_err(|e| format!("SHA256SUMS: {e}"))
 }
 
 /// Checks that a command which carries its libraries, as `cargo install` makes it, runs without
@@ -169,9 +265,7 @@ fn check_bundled() -> Result {
     build(None)?;
     copied?;
     let cache = folder.join("cache");
-    if cache.exists() {
-        fs::remove_dir_all(&cache).map_err(|e| format!("{}: {e}", cache.display()))?;
-    }
+    make_anew(&cache)?;
     let vernic = folder.join("bin/vernic").display().to_string();
     for _ in 0..2 {
         let listed = run(&vernic)
@@ -188,5 +282,26 @@ fn check_bundled() -> Result {
     match unpacked.count() {
         2 => Ok(()),
         count => Err(format!("{}: {count} entries, 2 were expected", cache.display())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_needs_a_newer_glibc_is_found_by_number() {
+        let read = "\
+Version needs section '.gnu.version_r' contains 2 entries:
+  000000: Version: 1  File: libc.so.6  Cnt: 4
+  0x0010:   Name: GLIBC_2.2.5  Flags: none  Version: 5
+  0x0020:   Name: GLIBC_2.28  Flags: none  Version: 4
+  0x0030:   Name: GLIBC_2.34  Flags: none  Version: 3
+  0x0040:   Name: GLIBC_ABI_DT_RELR  Flags: none  Version: 2
+  0x0050: Version: 1  File: libgcc_s.so.1  Cnt: 1
+  0x0060:   Name: GCC_3.0  Flags: none  Version: 6";
+        assert_eq!(newer_than("2.28", read), ["GLIBC_2.34", "GLIBC_ABI_DT_RELR"]);
+        assert_eq!(newer_than("2.4", read).len(), 3);
+        assert_eq!(newer_than("2.28", ""), [""; 0]);
     }
 }

@@ -20,6 +20,7 @@
 //! | `kernel` | the same programs against the Linux kernel's own driver, in an emulated machine |
 //! | `ipsec` | the recipe of docs/ipsec.md, carried out and measured |
 //! | `dist` | what people install, packed and tried |
+//! | `bare` | what is packed, installed in a bare Debian and timed |
 //! | `aarch64` | the same built for another processor, and run by an emulator |
 //! | `kills` | programs of one host that are killed, and what their peers learn of it |
 //! | `fabric` | fabrics under OpenSM, infiniband-diags and tshark |
@@ -31,6 +32,7 @@
 #![expect(clippy::print_stdout, reason = "a command-line program")]
 
 mod aarch64;
+mod bare;
 mod bench;
 mod book;
 mod capture;
