@@ -25,8 +25,15 @@ use page::{Block, Mark};
 use place::{Ended, Place};
 
 /// Pages whose commands are run, beside those that begin as [`BEGINNINGS`].
-const PAGES: &[&str] =
-    &["README.md", "docs/programs.md", "docs/watching.md", "docs/install.md", "docs/errors.md"];
+const PAGES: &[&str] = &[
+    "README.md",
+    "docs/programs.md",
+    "docs/watching.md",
+    "docs/explain.md",
+    "docs/monitor.md",
+    "docs/install.md",
+    "docs/errors.md",
+];
 
 /// Beginnings of the names of further pages, in docs/.
 const BEGINNINGS: &[&str] = &["learn-", "howto-"];
