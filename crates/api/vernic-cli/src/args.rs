@@ -4,6 +4,7 @@
 //! kin) where those have one, so that fingers need not learn new ones.
 
 use crate::doctor;
+use crate::errors;
 use crate::explain;
 use crate::fabric;
 use crate::relay;
@@ -61,6 +62,8 @@ pub(crate) enum Command {
     Env(Box<run::Options>),
     /// Say what happened in a capture, or in a program that is run for it, and what helps
     Explain(Box<explain::Arguments>),
+    /// Say what a status, errno or event means and what to do, as in `vernic errors RETRY_EXC_ERR`
+    Errors(errors::Arguments),
     /// Measure latency, bandwidth and message rate beside UDP and TCP
     Bench(Box<BenchArguments>),
     /// Be a bad network between two netdevs: loss, delay, jitter, a bottleneck with a queue and ECN

@@ -47,7 +47,7 @@ impl Subscriber for Logger {
         let mut line = Line::default();
         event.record(&mut line);
         let level = event.metadata().level().as_str().to_ascii_lowercase();
-        complain(format_args!("{level}: {}{}", line.message, line.fields));
+        complain(format_args!("{level}: {}{}{}", line.message, line.fields, line.more));
     }
 
     fn enter(&self, _: &Id) {}
@@ -55,11 +55,13 @@ impl Subscriber for Logger {
     fn exit(&self, _: &Id) {}
 }
 
-/// An event in words: its message, then its fields as ` name=value`.
+/// An event in words: its message, then its fields as ` name=value`, then the topic of the page of
+/// errors that it points to.
 #[derive(Default)]
 struct Line {
     message: String,
     fields: String,
+    more: String,
 }
 
 impl Visit for Line {
@@ -67,6 +69,7 @@ impl Visit for Line {
         // Writing to a String does not fail.
         let _ = match field.name() {
             "message" => write!(self.message, "{value:?}"),
+            "more" => write!(self.more, " (more: {value:?})"),
             name => write!(self.fields, " {name}={value:?}"),
         };
     }

@@ -10,6 +10,7 @@ mod args;
 mod bench;
 mod devices;
 mod doctor;
+mod errors;
 mod explain;
 mod fabric;
 mod failure;
@@ -59,6 +60,7 @@ fn execute(command: Option<Command>) -> Outcome<ExitCode> {
         Some(Command::Stat(arguments)) => watch::stat(&arguments)?,
         Some(Command::Top(arguments)) => watch::top(&arguments)?,
         Some(Command::Monitor(arguments)) => watch::monitor(&arguments)?,
+        Some(Command::Errors(arguments)) => errors::run(&arguments)?,
         Some(Command::Doctor(arguments)) => doctor::doctor(&arguments, &settings)?,
         Some(Command::Relay(arguments)) => relay::run(&arguments)?,
         Some(Command::Fabric { command }) => fabric::execute(command)?,

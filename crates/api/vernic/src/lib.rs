@@ -119,8 +119,8 @@ pub use vernic_engine::{
     EventKind, Explanation, Failure, Gid, GidEntry, GidType, Lid, LinkCounters, LinkPort, LivePeer,
     Lkey, LocalAddr, Mtu, PORT_COUNTERS, PathMigState, Pkey, PortAttr, PortInfo, PortNum,
     PortState, ProcessStatus, Psn, Qkey, QpAttr, QpCap, QpCounters, QpState, QpStatus, Qpn,
-    RateLimit, RemoteRange, Rkey, RnrTimer, RoceVersion, Route, SrqId, Srqn, StaticRate,
-    Transport as DeviceTransport, TransportChoice, TxPath, WcOpcode, WcStatus, WhyWire,
+    RateLimit, RemoteRange, Rkey, RnrTimer, RoceVersion, Route, SrqId, Srqn, StaticRate, TOPICS,
+    Topic, Transport as DeviceTransport, TransportChoice, TxPath, WcOpcode, WcStatus, WhyWire,
     YamaForbids, limits,
 };
 

@@ -7,14 +7,15 @@ use std::fmt::Display;
 use std::io;
 
 use libc::{
-    EACCES, EADDRINUSE, EAGAIN, EBUSY, EHOSTUNREACH, EINVAL, EIO, ENETUNREACH, ENODEV, ENOMEM,
-    EOPNOTSUPP, EPERM,
+    EACCES, EADDRINUSE, EADDRNOTAVAIL, EAGAIN, EBUSY, EFAULT, EHOSTUNREACH, EINVAL, EIO,
+    ENETUNREACH, ENODEV, ENOMEM, EOPNOTSUPP, EPERM,
 };
 use tracing::Level;
+use tracing::field::display;
 use vernic_engine::{
     BindError, Busy, CreateError, DeregisterError, FreeError, LinkError, McastError, ModifyError,
     OpenError, PathError, PdError, PostError, PostRecvError, PostSendError, RecvRefusal,
-    RegisterError, ResizeError, SendRefusal, XrcdError,
+    RegisterError, ResizeError, SendRefusal, XrcdError, more,
 };
 
 /// Why a call failed: what C gets, and what the log says.
@@ -108,12 +109,13 @@ impl Failure {
 
     /// Writes a line into the log.
     pub(crate) fn log(&self, call: &str) {
+        let topic = || more(call).or_else(|| more(name_of(self.errno)?)).map(display);
         match self.level {
-            Level::ERROR => tracing::error!("{call}: {}", self.in_words()),
+            Level::ERROR => tracing::error!(more = topic(), "{call}: {}", self.in_words()),
             Level::WARN if self.is_usual => {
-                tracing::warn!(target: USUAL, "{call}: {}", self.in_words());
+                tracing::warn!(target: USUAL, more = topic(), "{call}: {}", self.in_words());
             }
-            Level::WARN => tracing::warn!("{call}: {}", self.in_words()),
+            Level::WARN => tracing::warn!(more = topic(), "{call}: {}", self.in_words()),
             _ => tracing::debug!("{call}: {}", self.in_words()),
         }
     }
@@ -126,6 +128,23 @@ impl Failure {
             false => format!("{} ({errno})", self.why),
         }
     }
+}
+
+/// The name of an errno that the page of errors has something about.
+fn name_of(errno: c_int) -> Option<&'static str> {
+    Some(match errno {
+        EACCES => "EACCES",
+        EADDRINUSE => "EADDRINUSE",
+        EADDRNOTAVAIL => "EADDRNOTAVAIL",
+        EBUSY => "EBUSY",
+        EFAULT => "EFAULT",
+        EHOSTUNREACH => "EHOSTUNREACH",
+        EINVAL => "EINVAL",
+        EIO => "EIO",
+        ENOMEM => "ENOMEM",
+        EOPNOTSUPP => "EOPNOTSUPP",
+        _ => return None,
+    })
 }
 
 /// Errors of the engine that have an errno.
@@ -255,6 +274,13 @@ pub(crate) fn set_errno(errno: c_int) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_errno_with_a_name_is_a_topic_of_the_page_of_errors() {
+        let names: Vec<_> = (1..200).filter_map(name_of).collect();
+        assert_eq!(names.len(), 10);
+        assert!(names.iter().all(|name| vernic_engine::TOPICS.contains(name)), "{names:?}");
+    }
 
     #[test]
     fn what_the_system_says_is_told_once() {

@@ -123,21 +123,23 @@ impl Subscriber for Lines {
 
     fn event(&self, event: &Event<'_>) {
         let level = event.metadata().level().as_str().to_ascii_lowercase();
-        let mut line = Line(format!("vernic[{}] {level}:", std::process::id()));
-        event.record(&mut line);
-        match self.kinds.as_ref().map(|kinds| kinds.count(kind_of(&line.0))) {
+        let mut words = Line(format!("vernic[{}] {level}:", std::process::id()), String::new());
+        event.record(&mut words);
+        let Line(mut line, more) = words;
+        match self.kinds.as_ref().map(|kinds| kinds.count(kind_of(&line))) {
             Some(before) if before >= MOST_OF_A_KIND => return,
             Some(before) if before + 1 == MOST_OF_A_KIND => {
-                line.0.push_str(" (no more of this kind; VERNIC_LOG=warn shows all, off none)");
+                line.push_str(" (no more of this kind; VERNIC_LOG=warn shows all, off none)");
             }
             _ => {}
         }
-        line.0.push('\n');
+        line.push_str(&more);
+        line.push('\n');
         // One write, so that lines of several processes do not mix; without the lock of Rust's
         // standard error, which a thread may hold while another forks. Where nobody reads standard
         // error there is nobody to tell about it either. By its number, since `write` is a place
         // where a thread may be cancelled, which the calls that post and poll are not.
-        let (bytes, len) = (line.0.as_ptr(), line.0.len());
+        let (bytes, len) = (line.as_ptr(), line.len());
         // SAFETY: pointer and length are those of the line, which is only read.
         let _ = unsafe { libc::syscall(libc::SYS_write, libc::STDERR_FILENO, bytes, len) };
     }
@@ -147,13 +149,15 @@ impl Subscriber for Lines {
     fn exit(&self, _: &Id) {}
 }
 
-struct Line(String);
+/// The words of an event, and behind them what they point to: [`vernic_engine::Topic`].
+struct Line(String, String);
 
 impl Visit for Line {
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         // Writing to a String cannot fail.
         let _ = match field.name() {
             "message" => write!(self.0, " {value:?}"),
+            "more" => write!(self.1, " (more: {value:?})"),
             name => write!(self.0, " {name}={value:?}"),
         };
     }

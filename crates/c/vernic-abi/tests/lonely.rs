@@ -25,6 +25,8 @@ fn a_failed_queue_pair_is_explained_in_one_line_of_plain_words() {
     ] {
         assert!(line.contains(part), "{part:?} is not in {line:?}");
     }
+    assert!(line.ends_with(" (more: vernic errors RETRY_EXC_ERR)"), "{line:?}");
+    assert_eq!(log.matches("RETRY_EXC_ERR)").count(), 1, "{log}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 //! paths.
 
 pub(crate) mod alarms;
+pub(crate) mod book;
 pub(crate) mod circumstances;
 pub(crate) mod explanation;
 pub(crate) mod file_objects;

@@ -58,6 +58,7 @@ pub use config::{
 };
 pub use counters::{DeviceCounters, DirectCounters, StreamCounters};
 pub use device::alarms::Offender;
+pub use device::book::{TOPICS, Topic, more};
 pub use device::explanation::{Circumstances, Explanation, LivePeer};
 pub use device::file_objects::XrcdFile;
 pub use device::gid::{GidEntry, GidType};

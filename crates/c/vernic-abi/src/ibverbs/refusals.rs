@@ -6,7 +6,7 @@
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use vernic_engine::{PostError, PostRecvError, PostSendError, RecvRefusal, SendRefusal};
+use vernic_engine::{PostError, PostRecvError, PostSendError, RecvRefusal, SendRefusal, more};
 
 /// Why, whatever the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -106,7 +106,10 @@ impl Refusals {
     #[cold]
     pub(crate) fn log(&self, call: &str, cause: Cause, why: &dyn Display) {
         if cause != Cause::Full && self.is_news(cause) {
+            let errno = if cause == Cause::Orphan { "EIO" } else { "EINVAL" };
+            let more = more(errno).map(tracing::field::display);
             tracing::warn!(
+                more,
                 "{call}, {why} (the first of this kind on this device; `VERNIC_LOG=debug` shows all)"
             );
         } else {

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use vernic_cm::{
     ConnInfo, Event, EventChannel, EventKind, Id, Param, RejReason, SidrStatus, UdInfo,
 };
+use vernic_engine::more;
 
 use super::id::IdObject;
 use super::process::process;
@@ -106,7 +107,8 @@ fn into_c(event: Event) -> Option<Handle<rdma_cm_event>> {
     let (local, peer) = (shown(event.id.local_addr()), shown(event.id.peer_addr()));
     tracing::info!(id = ?event.id, %local, %peer, status, "{kind:?}");
     if let Some(why) = why_not(kind, status, event.id.fabric_host()) {
-        tracing::warn!("no connection from {local} to {peer}: {why}");
+        let more = topic_of(kind).and_then(more).map(tracing::field::display);
+        tracing::warn!(more, "no connection from {local} to {peer}: {why}");
     }
     Some(hand_out(id, listen_id, (kind, status), event))
 }
@@ -162,6 +164,17 @@ fn why_not(kind: EventKind, status: c_int, place: Option<(&str, &str)>) -> Optio
         _ => return None,
     };
     Some(why)
+}
+
+/// The topic of the page of errors about an event.
+fn topic_of(kind: EventKind) -> Option<&'static str> {
+    Some(match kind {
+        EventKind::AddrError => "RDMA_CM_EVENT_ADDR_ERROR",
+        EventKind::ConnectError => "RDMA_CM_EVENT_CONNECT_ERROR",
+        EventKind::Rejected => "RDMA_CM_EVENT_REJECTED",
+        EventKind::Unreachable => "RDMA_CM_EVENT_UNREACHABLE",
+        _ => return None,
+    })
 }
 
 fn shown(address: Option<std::net::SocketAddr>) -> String {
@@ -322,6 +335,7 @@ mod tests {
         let says = |kind, status, words: &[&str]| {
             let why = why_not(kind, status, None).unwrap();
             assert!(words.iter().all(|word| why.contains(word)), "{why}");
+            assert!(vernic_engine::TOPICS.contains(&topic_of(kind).unwrap()), "{kind:?}");
         };
         says(EventKind::Rejected, 8, &["nobody listens", "RoCE, not iWARP"]);
         says(EventKind::Rejected, 28, &["28"]);

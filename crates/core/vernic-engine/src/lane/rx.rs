@@ -16,6 +16,7 @@ use vernic_proto::{Disposition, DropReason, RxMeta, Time};
 use vernic_wire::{LocalRoute, Packet, Qpn, Service};
 
 use crate::counters::Counted;
+use crate::device::book::{DROPPED_PACKETS, more};
 use crate::device::grh;
 use crate::device::opened::Device;
 use crate::lane::core::LaneState;
@@ -406,7 +407,8 @@ impl<'a, 'p> Demux<'a, 'p> {
         let state = locked.map(|locked| locked.core.machine.state());
         if let Some(advice) = self.drop_log.note(reason, (qpn, state), self.now) {
             let (from, count) = (packet.meta.src, self.engine.counts().drops(reason));
-            tracing::warn!(%from, %qpn, drops = count, "packets are dropped: {advice}");
+            let more = more(DROPPED_PACKETS).map(tracing::field::display);
+            tracing::warn!(%from, %qpn, drops = count, more, "packets are dropped: {advice}");
         }
     }
 

@@ -2,9 +2,10 @@
 
 use std::collections::HashSet;
 
-use vernic_proto::Time;
+use vernic_proto::{Time, WcStatus};
 use vernic_wire::Qpn;
 
+use crate::device::book::more_of;
 use crate::device::opened::Device;
 use crate::qp::state::QpCore;
 
@@ -34,7 +35,8 @@ impl ReportedSilent {
                 self.0.clear();
             }
             self.0.insert(pid);
-            tracing::warn!(%qpn, pid, "the peer does not answer: {peer}");
+            let more = more_of(WcStatus::RetryExceeded).map(tracing::field::display);
+            tracing::warn!(%qpn, pid, more, "the peer does not answer: {peer}");
         }
     }
 }

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use vernic_proto::{Completion, Tag, WcOpcode, WcStatus};
 use vernic_wire::{LocalRoute, Qpn};
 
+use crate::device::book::{CQ_ERR, more};
 use crate::device::opened::Device;
 use crate::error::ResizeError;
 use crate::support::events::{AsyncEvent, CqId, Element, EventKind, EventQueue, lock};
@@ -248,6 +249,7 @@ impl CqRing {
             tracing::warn!(
                 cq = self.id.0,
                 depth,
+                more = more(CQ_ERR).map(tracing::field::display),
                 "completion queue overflowed: poll more often or make it deeper"
             );
             self.device.note_cq_overflow();

@@ -10,13 +10,14 @@ use vernic_mem::{
     Access, AccessError, Bind, BindError, Check, InvalidateError, PdId, PeerCopyError,
 };
 use vernic_proto::{
-    AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, MwBind, PullFault, QpAttr,
-    QpEvent, RecvWqe, RemoteAccess, SendOp, SendWqe, SrqFault, Stall, Tag, Time, WcOpcode,
+    AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, MwBind, PullFault,
+    QpAttr, QpEvent, RecvWqe, RemoteAccess, SendOp, SendWqe, SrqFault, Stall, Tag, Time, WcOpcode,
     WcStatus,
 };
 use vernic_wire::{LocalRoute, Qpn, Rkey, Srqn};
 
 use crate::counters::Counted;
+use crate::device::book::more_of;
 use crate::device::opened::Device;
 use crate::device::opened::window_index;
 use crate::qp::completions::Wc;
@@ -356,9 +357,15 @@ impl Host for QpHost<'_> {
     #[cold]
     fn stalled(&mut self, stall: Stall) {
         self.engine.counts().note(Counted::Stall);
+        // What it will fail with, unless the wait ends.
+        let awaited = match stall {
+            Stall::NotReady { .. } => WcStatus::RnrRetryExceeded,
+            Stall::Silent { .. } => WcStatus::RetryExceeded,
+        };
         tracing::warn!(
             qpn = %self.qp.qpn(),
             path = self.side.peer.path().map(tracing::field::display),
+            more = more_of(awaited).map(tracing::field::display),
             "queue pair waits: {stall}"
         );
     }
@@ -385,6 +392,7 @@ impl Host for QpHost<'_> {
             status = %failure.status,
             wr_id = failure.wr_id,
             psn = %failure.psn,
+            more = more_of(failure.status).map(tracing::field::display),
             "queue pair failed: {}{circumstances}", failure.cause
         );
     }
