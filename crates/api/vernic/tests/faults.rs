@@ -4,7 +4,7 @@
 mod pair;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use pair::{ALL, LONG, Pair, connect_two, failure};
 use vernic::*;
@@ -28,6 +28,35 @@ fn a_peer_that_is_not_there_is_named_with_the_number_of_transmissions() {
     assert!(flushed.to_string().contains("failed before with RetryExceeded"), "{flushed}");
     assert_eq!(pair.a.state(), QpState::Error);
     assert_eq!(pair.a.explain().unwrap().failure.wr_id, Some(7));
+}
+
+#[test]
+fn the_process_of_a_peer_that_does_not_answer_tells_what_is_wrong_with_it() {
+    // Another queue pair than the one before asks, and not the same process twice at a time.
+    for destroy in [false, true] {
+        let pair = Pair::new();
+        let peer = pair.b.qpn();
+        let b = pair.b.reset().unwrap();
+        let kept = (!destroy).then(|| b.init(InitAttr::default()).unwrap());
+        pair.a.post_send(WrId(7), Inline(b"anybody?")).unwrap();
+        assert_eq!(failure(&pair.cq_a).status(), WcStatus::RetryExceeded);
+        let deadline = Instant::now() + LONG;
+        let told = loop {
+            let explanation = pair.a.explain().unwrap();
+            if let Some(told) = &explanation.circumstances.peer_qp {
+                assert!(explanation.to_string().contains(&told.to_string()));
+                break told.clone();
+            }
+            assert!(Instant::now() < deadline, "no answer: {explanation}");
+            std::thread::yield_now();
+        };
+        let finding = match destroy {
+            false => PeerFinding::NotReady(QpState::Init),
+            true => PeerFinding::Missing,
+        };
+        assert_eq!((told.qpn, told.pid, told.finding), (peer, std::process::id(), finding));
+        drop(kept);
+    }
 }
 
 #[test]

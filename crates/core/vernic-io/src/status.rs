@@ -3,7 +3,8 @@
 //!
 //! Owns [`StatusSocket`]: a listening socket with the abstract name
 //! `\0vernic/status/<device>/<number>`. The name is in `/proc/net/unix` of the network namespace,
-//! so a reader can find all processes that use a device, and it vanishes with the process. A
+//! so a reader can find all processes that use a device, and it vanishes with the process. The
+//! number begins with the process id, as the process sees it, so that one process can be found. A
 //! process that connects receives a text, and the connection ends. The kernel names both ends:
 //! another user (but for root) receives nothing, and a reader sees which process answers.
 //!
@@ -56,7 +57,8 @@ impl StatusSocket {
     /// When the process has no descriptor left.
     pub fn open(device: &str) -> io::Result<Self> {
         let socket = sys::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0)?;
-        let name = format!("vernic/status/{device}/{:016x}", random());
+        let (pid, number) = (std::process::id(), random() as u32);
+        let name = format!("vernic/status/{device}/{pid:08x}{number:08x}");
         sys::bind_abstract(socket.as_fd(), name.as_bytes())?;
         sys::listen(socket.as_fd(), BACKLOG)?;
         Ok(Self(socket))
@@ -124,6 +126,23 @@ pub fn ask_each(of_one: Duration, of_all: Duration) -> io::Result<(Vec<String>, 
     Ok((texts, silent))
 }
 
+/// Returns what a process of this user tells of its devices, and waits `patience` at most. Nothing
+/// is told by a process of another PID namespace.
+///
+/// # Errors
+/// The process did not tell in time, or not everything, or the list of sockets cannot be read.
+pub fn ask_process(pid: u32, patience: Duration) -> io::Result<Vec<String>> {
+    let until = Instant::now() + patience;
+    let number = format!("{pid:08x}");
+    let is_its =
+        |name: &String| name.rsplit_once('/').is_some_and(|(_, last)| last.starts_with(&number));
+    let texts = names("")?.into_iter().filter(is_its).map(|name| {
+        let told = ask_one(&name, until)?;
+        Ok(told.filter(|(of, _)| *of == pid).map(|(_, text)| text))
+    });
+    texts.filter_map(Result::transpose).collect()
+}
+
 /// The names of status sockets that go on so.
 fn names(rest: &str) -> io::Result<BTreeSet<String>> {
     let list = std::fs::read("/proc/net/unix")?;
@@ -137,6 +156,12 @@ fn names(rest: &str) -> io::Result<BTreeSet<String>> {
 
 /// Returns what the process with this socket tells; `None` if it has ended, or is another user's.
 fn ask(name: &str, until: Instant) -> io::Result<Option<String>> {
+    Ok(ask_one(name, until)?.map(|(_, text)| text))
+}
+
+/// Returns what the process with this socket tells, and its process id; `None` if it has ended, or
+/// is another user's.
+fn ask_one(name: &str, until: Instant) -> io::Result<Option<(u32, String)>> {
     let socket = sys::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0)?;
     match sys::connect_abstract(socket.as_fd(), name.as_bytes()) {
         // As many callers wait as may, so that it does not answer for long.
@@ -170,7 +195,7 @@ fn ask(name: &str, until: Instant) -> io::Result<Option<String>> {
     }
     match text.ends_with(b"\nend\n") {
         _ if text.is_empty() => Ok(None),
-        true => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
+        true => Ok(Some((peer.pid, String::from_utf8_lossy(&text).into_owned()))),
         false => Err(io::ErrorKind::UnexpectedEof.into()),
     }
 }
@@ -236,6 +261,24 @@ mod tests {
         let mut text = Vec::new();
         slow.read_to_end(&mut text).unwrap();
         assert!(!text.is_empty() && text.len() < 1 << 24, "{}", text.len());
+    }
+
+    #[test]
+    fn one_process_is_asked_by_its_id() {
+        let device = format!("w{}", std::process::id());
+        let socket = StatusSocket::open(&device).unwrap();
+        let (pid, long) = (std::process::id(), Duration::from_secs(10));
+        let told = std::thread::scope(|scope| {
+            let asks = scope.spawn(|| ask_process(pid, long));
+            while !asks.is_finished() {
+                socket.serve(|| "device w\nend\n".into());
+                std::thread::yield_now();
+            }
+            asks.join().unwrap().unwrap_or_default()
+        });
+        // Tests beside this one have sockets too, which nobody may serve.
+        assert!(told.is_empty() || told.iter().any(|text| text == "device w\nend\n"), "{told:?}");
+        assert_eq!(ask_process(u32::MAX, long).unwrap(), Vec::<String>::new());
     }
 
     #[test]

@@ -19,6 +19,7 @@ impl Device {
             patience_s: (is_late && patience_s > 0).then_some(patience_s),
             floor_us: None,
             live_peer: None,
+            peer_qp: None,
             down: (!is_up).then(|| rules.down_text(port.number(), port.netdev(), self.config())),
             silence: matches!(cause, Cause::AckTimeout { heard: false, .. })
                 .then(|| rules.silence_text(self.config()))

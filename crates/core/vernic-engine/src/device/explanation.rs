@@ -12,6 +12,8 @@ use vernic_io::TxPath;
 use vernic_proto::Failure;
 use vernic_wire::{Qpn, Service};
 
+use crate::device::peer_qp::PeerQp;
+
 /// An explanation why a queue pair failed, with its peer: "RETRY_EXC" in words.
 #[derive(Clone, Debug)]
 pub struct Explanation {
@@ -52,6 +54,8 @@ pub struct Circumstances {
     pub floor_us: Option<u64>,
     /// The peer's process, if it is a process of this host that is still there.
     pub live_peer: Option<LivePeer>,
+    /// The peer's queue pair, if it is of a process of this host that has told of it.
+    pub peer_qp: Option<PeerQp>,
     /// What else may keep packets from a peer, by the device's transport, if the peer has never
     /// answered.
     pub silence: Option<String>,
@@ -93,7 +97,11 @@ impl fmt::Display for LivePeer {
 
 impl fmt::Display for Circumstances {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { down, refused, faults, patience_s, floor_us, live_peer, silence } = self;
+        let Self { down, refused, faults, patience_s, floor_us, live_peer, peer_qp, silence } =
+            self;
+        if let Some(peer_qp) = peer_qp {
+            write!(f, "; {peer_qp}")?;
+        }
         if let Some(silence) = silence {
             write!(f, "; {silence}")?;
         }
@@ -204,6 +212,7 @@ mod tests {
             patience_s: Some(7),
             floor_us: Some(8000),
             live_peer: Some(LivePeer { pid: 42, is_stopped: true, patience_s: 30 }),
+            peer_qp: None,
         };
         let text = failed.to_string();
         let told = text.strip_prefix(&alone).unwrap();

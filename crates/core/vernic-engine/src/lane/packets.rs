@@ -13,7 +13,7 @@ use vernic_proto::{QpInit, Time};
 use crate::device::opened::Device;
 use crate::lane::core::LaneState;
 use crate::lane::protocol::WireProtocol;
-use crate::lane::silence::ReportedSilent;
+use crate::lane::silence::{ReportedSilent, ask_peer};
 use crate::qp::machine::Machine;
 use crate::qp::state::{QpCore, QpInner};
 use crate::sched::Event;
@@ -81,6 +81,7 @@ impl WireProtocol for Packets {
         let reported_silent = &mut self.reported_silent;
         lane.fire_qp_timers(device, Event::Changed, now, |local_peers, sched, qp, core| {
             reported_silent.note(device, qp.qpn(), core, now);
+            ask_peer(device, qp.qpn(), core, now);
             let peer = core.machine.attr().dest_qpn;
             let path = core.side.peer.path();
             if let Some((path, process)) = path.and_then(|path| device.local_path(path, peer)) {

@@ -1,4 +1,5 @@
-//! Peers of this host that are alive and do not answer: each is reported to users once.
+//! Peers of this host that are alive and do not answer: each is reported to users once, and its
+//! process is asked what is wrong.
 
 use std::collections::HashSet;
 
@@ -38,5 +39,15 @@ impl ReportedSilent {
             let more = more_of(WcStatus::RetryExceeded).map(tracing::field::display);
             tracing::warn!(%qpn, pid, more, "the peer does not answer: {peer}");
         }
+    }
+}
+
+/// Asks the process of a queue pair's peer what is wrong, if ACK timers of the queue pair have run
+/// out. Where packets are lost on purpose, nothing is wrong with the peer.
+pub(crate) fn ask_peer(engine: &Device, qpn: Qpn, core: &mut QpCore, now: Time) {
+    let counters = core.machine.counters();
+    let timeouts = counters.ack_timeouts + counters.patient_timeouts;
+    if timeouts != 0 && engine.config().fault.is_empty() {
+        core.side.peer.ask(qpn, core.machine.attr(), timeouts, now);
     }
 }

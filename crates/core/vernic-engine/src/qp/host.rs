@@ -10,7 +10,7 @@ use vernic_mem::{
     Access, AccessError, Bind, BindError, Check, InvalidateError, PdId, PeerCopyError,
 };
 use vernic_proto::{
-    AccessCheck, AccessFault, AtomicOp, Completion, Failure, Host, MwBind, PullFault,
+    AccessCheck, AccessFault, AtomicOp, Cause, Completion, Failure, Host, MwBind, PullFault,
     QpAttr, QpEvent, RecvWqe, RemoteAccess, SendOp, SendWqe, SrqFault, Stall, Tag, Time, WcOpcode,
     WcStatus,
 };
@@ -358,15 +358,16 @@ impl Host for QpHost<'_> {
     fn stalled(&mut self, stall: Stall) {
         self.engine.counts().note(Counted::Stall);
         // What it will fail with, unless the wait ends.
-        let awaited = match stall {
-            Stall::NotReady { .. } => WcStatus::RnrRetryExceeded,
-            Stall::Silent { .. } => WcStatus::RetryExceeded,
+        let (awaited, told) = match stall {
+            Stall::NotReady { .. } => (WcStatus::RnrRetryExceeded, None),
+            Stall::Silent { .. } => (WcStatus::RetryExceeded, self.side.peer.told()),
         };
+        let told = told.map(|peer| format!("; {peer}")).unwrap_or_default();
         tracing::warn!(
             qpn = %self.qp.qpn(),
             path = self.side.peer.path().map(tracing::field::display),
             more = more_of(awaited).map(tracing::field::display),
-            "queue pair waits: {stall}"
+            "queue pair waits: {stall}{told}"
         );
     }
 
@@ -384,8 +385,11 @@ impl Host for QpHost<'_> {
     fn failure(&mut self, failure: Failure) {
         self.side.note_failure(failure);
         self.engine.counts().note(Counted::QpFailure);
-        let circumstances =
+        let mut circumstances =
             self.engine.circumstances(self.side.peer.path().copied(), &failure.cause);
+        if let Cause::AckTimeout { .. } = failure.cause {
+            circumstances.peer_qp = self.side.peer.told().cloned();
+        }
         tracing::warn!(
             qpn = %self.qp.qpn(),
             path = self.side.peer.path().map(tracing::field::display),

@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::device::explanation::LivePeer;
 use crate::device::opened::Device;
 use crate::device::path::Resolved;
+use crate::device::peer_qp::{self, Asked, PeerQp};
 use crate::local::watch::{HostProcess, PeerLocation};
 use crate::qp::source::{Sender, Source};
 
@@ -38,6 +39,8 @@ pub(crate) struct QpPeer {
     grants: QpGrants,
     /// The time at which a packet of the peer was last taken.
     heard: Option<Time>,
+    /// What the peer's process was asked about the peer when it did not answer.
+    asked: Option<Box<Asked>>,
 }
 
 impl QpPeer {
@@ -50,6 +53,7 @@ impl QpPeer {
         self.process = resolved.location.process().cloned();
         self.ends = Some((resolved.peer, resolved.local));
         self.source = Source::default();
+        self.asked = None;
     }
 
     /// Changes the path to the same peer, as in SQD. What goes through memory still does, whatever
@@ -152,6 +156,23 @@ impl QpPeer {
             true => u64::from(config.live_peer_timeout_s) * 1_000_000_000,
             false => 0,
         }
+    }
+
+    /// Asks the peer's process, if it is one of this host, what is wrong with the peer, after so
+    /// many silences of it. The answer comes later: [`told`](Self::told).
+    #[cold]
+    pub(crate) fn ask(&mut self, own: Qpn, attr: &QpAttr, timeouts: u64, now: Time) {
+        let Some(pid) = self.pid() else { return };
+        let silence = (timeouts, self.heard.is_some());
+        let asked = peer_qp::ask(self.asked.as_deref(), (pid, own, attr), silence, now);
+        if let Some(asked) = asked {
+            self.asked = Some(Box::new(asked));
+        }
+    }
+
+    /// Returns what the peer's process has told of the peer.
+    pub(crate) fn told(&self) -> Option<&PeerQp> {
+        self.asked.as_ref().and_then(|asked| asked.answer())
     }
 
     /// Returns the peer's process, if it is waited for.

@@ -170,6 +170,7 @@ impl QpInner {
             let floor_us = config.ack_timeout_floor_us;
             let is_lifted = attr.timeout.nanos().is_some_and(|nanos| nanos < floor_us * 1000);
             circumstances.floor_us = is_lifted.then_some(floor_us);
+            circumstances.peer_qp = side.peer.told().cloned();
             circumstances.live_peer = side.peer.live_peer(config, attr);
         }
         let stream = side.stream();
