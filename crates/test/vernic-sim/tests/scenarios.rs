@@ -202,7 +202,7 @@ fn a_dead_peer_exceeds_the_retries_and_the_cause_says_why() {
         A->B WRITE_ONLY psn=1 LOST
         A wc 0 Write RetryExceeded
         A wc 1 Write Flushed"#]]);
-    expect!["no answer after 4 transmissions in 262 us; it never answered: wrong address, GID index or QPN, peer not in RTR, or a link that is down"].assert_eq(&t.failure_a().unwrap_or_default());
+    expect!["no answer after 4 transmissions in 262 us; it never answered: wrong address, GID index, QPN or PSN, peer not in RTR, or a link that is down"].assert_eq(&t.failure_a().unwrap_or_default());
     assert_eq!(t.states(), (QpState::Error, QpState::Rts));
 }
 

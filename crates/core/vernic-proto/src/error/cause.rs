@@ -128,6 +128,15 @@ impl fmt::Display for Waited {
     }
 }
 
+/// What a SEND may have been refused as invalid for.
+const INVALID_SEND: &str = "it is longer than the receive there, or the path MTUs of the ends differ, \
+     or the queue pair there does not have the operation";
+
+/// What another request may have been refused as invalid for.
+const INVALID_ONE_SIDED: &str = "the queue pair there does not grant the operation (qp_access_flags) or \
+     takes fewer READs and atomics at a time (max_dest_rd_atomic), or the address of an atomic is no \
+     multiple of 8, or the path MTUs of the ends differ";
+
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -135,7 +144,7 @@ impl fmt::Display for Cause {
                 let hint = if *heard {
                     "it answered earlier: the process may have died, stalled or reset its queue pair, or a link went down"
                 } else {
-                    "it never answered: wrong address, GID index or QPN, peer not in RTR, or a link that is down"
+                    "it never answered: wrong address, GID index, QPN or PSN, peer not in RTR, or a link that is down"
                 };
                 write!(f, "no answer after {tries} transmissions in {}; {hint}", Waited(*waited))
             }
@@ -151,11 +160,10 @@ impl fmt::Display for Cause {
             Self::RemoteNak { class, asked } => {
                 match class {
                     // What a NAK of this code stands for: it says no more.
-                    ErrorClass::UnsupportedOpcode => f.write_str(
-                        "the peer refused the request as invalid: it is longer than the receive there, or \
-                         the path MTUs of the ends differ, or the queue pair there does not have or grant \
-                         the operation (qp_access_flags)",
-                    )?,
+                    ErrorClass::UnsupportedOpcode => {
+                        f.write_str("the peer refused the request as invalid: ")?;
+                        f.write_str(if asked.is_some() { INVALID_ONE_SIDED } else { INVALID_SEND })?;
+                    }
                     class => write!(f, "the peer refused: {class}")?,
                 }
                 if let Some(asked) = asked {

@@ -378,7 +378,7 @@ fn silence_is_repeated_retry_cnt_times_and_then_explained() {
     check(
         &s.log(),
         expect![
-            "failed: no answer after 4 transmissions in 16 ms; it never answered: wrong address, GID index or QPN, peer not in RTR, or a link that is down; wc 1 RetryExceeded; wc 2 Flushed;"
+            "failed: no answer after 4 transmissions in 16 ms; it never answered: wrong address, GID index, QPN or PSN, peer not in RTR, or a link that is down; wc 1 RetryExceeded; wc 2 Flushed;"
         ],
     );
     assert_eq!(s.qp.state(), QpState::Error);
