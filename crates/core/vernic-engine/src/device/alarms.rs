@@ -1,8 +1,8 @@
 //! Peers that send what they must not: counted for each peer, and reported in the log.
 //!
 //! Owns [`Alarms`]. The holder of a lane calls it where a packet is dropped or refused anyway, so
-//! it costs nothing where all is well. The log has at most one warning a second ([`QUIET_NANOS`]).
-//! A warning names the peer with the most offences that were not reported before, what they were
+//! it costs nothing where all is well. The log has at most one line a second ([`QUIET_NANOS`]), a
+//! warning if there are [`MANY`]. The line names the peer with the most offences that were not reported before, what they were
 //! and how many. What comes within that second is reported after it, at the latest by the
 //! background thread.
 //!
@@ -23,8 +23,12 @@ use crate::support::events::lock;
 /// Largest number of peers that are counted one by one.
 const MAX_OFFENDERS: usize = 64;
 
-/// How long nothing is logged after a warning.
+/// How long nothing is logged after a line.
 const QUIET_NANOS: u64 = 1_000_000_000;
+
+/// So many in one report are worth a warning. A program that is wrong makes one or two, and each has
+/// a warning of its own.
+const MANY: u64 = 10;
 
 /// The time if nothing is to be logged.
 const NEVER: u64 = u64::MAX;
@@ -223,10 +227,14 @@ impl Alarms {
 
     fn report(&self, device: &str, warning: Option<Warning>) {
         let Some(Warning { peer, counts, others }) = warning else { return };
+        // A few have lines of their own, which say more.
+        if counts.sum() + others < MANY {
+            tracing::info!(device, %peer, others, "refused of this peer: {counts}");
+            return;
+        }
         tracing::warn!(
             device, %peer, others,
-            "the peer sends what it must not: {counts} (others: as much of other peers; counted since the last such \
-             warning)"
+            "refused of this peer within a second: {counts} (others: as much of other peers)"
         );
     }
 

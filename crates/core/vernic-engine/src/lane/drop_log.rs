@@ -49,6 +49,9 @@ fn advice(reason: DropReason, state: Option<QpState>) -> Option<&'static str> {
         (DropReason::WrongSource, _) => {
             "the queue pair is connected to another address: has the sender another than it gave (sgid_index)?"
         }
+        (DropReason::Length, _) => {
+            "they are longer than the receive: that of a datagram needs 40 bytes more than the message (GRH)"
+        }
         (DropReason::PeerNotAllowed, _) => "the setting `peers` leaves this sender out",
         (DropReason::Icrc, _) => {
             "their ICRC is wrong: they were damaged, or a device on their way changed them"
