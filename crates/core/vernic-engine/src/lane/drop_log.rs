@@ -50,7 +50,7 @@ fn advice(reason: DropReason, state: Option<QpState>) -> Option<&'static str> {
             "the queue pair is connected to another address: has the sender another than it gave (sgid_index)?"
         }
         (DropReason::Length, _) => {
-            "they are longer than the receive: that of a datagram needs 40 bytes more than the message (GRH)"
+            "their length does not fit: a receive must be as long as the message, and for a datagram 40 bytes longer (GRH)"
         }
         (DropReason::PeerNotAllowed, _) => "the setting `peers` leaves this sender out",
         (DropReason::Icrc, _) => {
