@@ -2,9 +2,9 @@
 //!
 //! Owns [`Alarms`]. The holder of a lane calls it where a packet is dropped or refused anyway, so
 //! it costs nothing where all is well. The log has at most one line a second ([`QUIET_NANOS`]), a
-//! warning if there are [`MANY`]. The line names the peer with the most offences that were not reported before, what they were
-//! and how many. What comes within that second is reported after it, at the latest by the
-//! background thread.
+//! warning if there are [`MANY`]. The line names the peer with the most offences that were not
+//! reported before, what they were and how many. What comes within that second is reported after
+//! it, at the latest by the background thread.
 //!
 //! A source address is what the packet says. A sender that forges packets forges the address, too.
 //! So a name here says where to begin to search, and proves nothing.
@@ -26,8 +26,8 @@ const MAX_OFFENDERS: usize = 64;
 /// How long nothing is logged after a line.
 const QUIET_NANOS: u64 = 1_000_000_000;
 
-/// So many in one report are worth a warning. A program that is wrong makes one or two, and each has
-/// a warning of its own.
+/// So many in one report are worth a warning. A program that is wrong makes one or two, each of
+/// which has a warning of its own.
 const MANY: u64 = 10;
 
 /// The time if nothing is to be logged.

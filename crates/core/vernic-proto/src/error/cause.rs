@@ -162,7 +162,11 @@ impl fmt::Display for Cause {
                     // What a NAK of this code stands for: it says no more.
                     ErrorClass::UnsupportedOpcode => {
                         f.write_str("the peer refused the request as invalid: ")?;
-                        f.write_str(if asked.is_some() { INVALID_ONE_SIDED } else { INVALID_SEND })?;
+                        f.write_str(if asked.is_some() {
+                            INVALID_ONE_SIDED
+                        } else {
+                            INVALID_SEND
+                        })?;
                     }
                     class => write!(f, "the peer refused: {class}")?,
                 }
