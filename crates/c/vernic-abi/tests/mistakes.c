@@ -113,8 +113,8 @@ static void send_it(enum ibv_wr_opcode opcode, struct ibv_sge sge, uint64_t addr
         wait_for_it();
 }
 
-/* Sends a datagram with another queue key than the receiver's. */
-static void send_datagram(struct ibv_sge sge)
+/* Sends a datagram with a queue key, the receiver's being 0x1111, into a receive as long as it. */
+static void send_datagram(struct ibv_sge sge, uint32_t qkey)
 {
     struct ibv_qp *ends[2];
     for (int i = 0; i < 2; i++) {
@@ -138,7 +138,9 @@ static void send_datagram(struct ibv_sge sge)
         .sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}, *bad;
     request.wr.ud.ah = ibv_create_ah(pd, &to);
     request.wr.ud.remote_qpn = ends[1]->qp_num;
-    request.wr.ud.remote_qkey = 0x2222;
+    request.wr.ud.remote_qkey = qkey;
+    struct ibv_recv_wr receive = {.sg_list = &sge, .num_sge = 1}, *bad_receive;
+    must(!ibv_post_recv(ends[1], &receive, &bad_receive), "post its receive");
     must(request.wr.ud.ah != NULL, "address handle");
     must(!ibv_post_send(ends[0], &request, &bad), "post a datagram");
     wait_for_it();
@@ -177,8 +179,9 @@ int main(int argc, char **argv)
     if (IS("wrong-number"))
         choice.peer = 0x3f0001;
     struct ibv_sge sge = {(uintptr_t)bytes, 2000, mr->lkey};
-    if (IS("queue-key")) {
-        send_datagram((struct ibv_sge){(uintptr_t)bytes, 200, mr->lkey});
+    if (IS("queue-key") || IS("no-room-for-grh")) {
+        send_datagram((struct ibv_sge){(uintptr_t)bytes, 200, mr->lkey},
+                      IS("queue-key") ? 0x2222 : 0x1111);
         return 0;
     }
     if (IS("before-rts")) {

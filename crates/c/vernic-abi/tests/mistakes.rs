@@ -10,7 +10,7 @@ use std::path::Path;
 use common::Folder;
 
 /// The mistake, what the program itself can say, and what the log has to.
-const MISTAKES: [(&str, &str, &[&str]); 14] = [
+const MISTAKES: [(&str, &str, &[&str]); 15] = [
     ("rkey", "remote access error", &["no region or window has this key"]),
     ("outside", "remote access error", &["the range leaves the region"]),
     ("rights-of-region", "remote access error", &["the region does not grant this right"]),
@@ -35,6 +35,7 @@ const MISTAKES: [(&str, &str, &[&str]); 14] = [
     ),
     ("wrong-number", "transport retry counter exceeded", &["it never answered", "QPN"]),
     ("queue-key", "success", &["packets are dropped: their queue key is not the queue pair's"]),
+    ("no-room-for-grh", "success", &["packets are dropped: their length does not fit", "40 bytes"]),
     ("gid-index", "Invalid argument", &["GID", "77"]),
     ("before-rts", "Invalid argument", &["ibv_post_send", "Reset"]),
 ];
