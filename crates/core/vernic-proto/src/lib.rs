@@ -61,6 +61,7 @@ pub use message::{MessagePart, PartAck, RendezvousLimits};
 pub use qp::Qp;
 pub use rate::RateLimit;
 pub use shares::{Shares, Source};
+pub use sq::SendProgress;
 pub use state::{AddressVector, AttrMask, ModifyError, PathMigState, QpAttr, QpState, QpType};
 pub use time::Time;
 pub use wqe::{MAX_MESSAGE, MwBind, RecvWqe, Remote, SendFlags, SendOp, SendWqe, UdDest};

@@ -29,6 +29,7 @@ use crate::host::{CONGESTION_EXPERIENCED, Host, QpCounters, RxMeta, Transmit};
 use crate::migration::Migration;
 use crate::notification::NotificationPoint;
 use crate::segment;
+use crate::sq::SendProgress;
 use crate::state::{AttrMask, ModifyError, PathMigState, QpAttr, QpState, QpType};
 use crate::time::Time;
 use crate::transition::check_modify;
@@ -224,9 +225,16 @@ impl Qp {
         each!(&self.machine, m => m.send_queue().slots())
     }
 
-    /// Returns how many send requests were completed, and how many were posted, since the reset.
-    pub fn send_totals(&self) -> (u64, u64) {
-        each!(&self.machine, m => m.send_queue().totals())
+    /// Returns how far the send requests have come since the reset.
+    pub fn send_progress(&self) -> SendProgress {
+        each!(&self.machine, m => m.send_queue().progress())
+    }
+
+    /// Returns send request `index`, counted from the reset, and the sequence numbers that it takes
+    /// (0 as long as nothing has left, and where it needs no packets). `None` if its slot has a
+    /// later request.
+    pub fn posted_send(&self, index: u64) -> Option<(&SendWqe, u32)> {
+        each!(&self.machine, m => m.send_queue().posted(index))
     }
 
     /// Appends a send request and returns its slot. In Error and SQE it will be flushed.

@@ -21,6 +21,20 @@ use crate::wqe::{SendFlags, SendOp, SendWqe};
 /// Where extended sequence numbers start, so that numbers before the first are not negative.
 const ORIGIN: u64 = 1 << 32;
 
+/// How far the requests of a send queue have come. Each number counts requests since the reset. It
+/// is also the index of the first request that has not come so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SendProgress {
+    /// Requests that are completed.
+    pub completed: u64,
+    /// Requests that left with all of their packets, or were carried out.
+    pub sent: u64,
+    /// Requests of which something has left, or was carried out.
+    pub begun: u64,
+    /// Requests that were posted.
+    pub posted: u64,
+}
+
 /// A posted send request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry {
@@ -139,9 +153,24 @@ impl SendQueue {
         self.slots
     }
 
-    /// Requests that were completed, and those that were posted, since the reset.
-    pub(crate) fn totals(&self) -> (u64, u64) {
-        (self.head, self.tail)
+    /// How far the requests have come since the reset.
+    pub(crate) fn progress(&self) -> SendProgress {
+        let is_whole = |index| self.entry(index).end() <= self.high;
+        let unfinished = self.started > self.head && !is_whole(self.started - 1);
+        let is_direct = self.is_direct() && self.cursor == self.started;
+        SendProgress {
+            completed: self.head,
+            sent: self.started - u64::from(unfinished),
+            begun: self.started + u64::from(is_direct),
+            posted: self.tail,
+        }
+    }
+    /// Request `index` and the sequence numbers that it takes, also where it is completed; `None`
+    /// if its slot has a later one, or none.
+    pub(crate) fn posted(&self, index: u64) -> Option<(&SendWqe, u32)> {
+        let is_kept = index < self.tail && self.tail - index <= u64::from(self.slots);
+        let entry = self.ring.get(self.slot(index) as usize).filter(|_| is_kept)?;
+        Some((&entry.wqe, entry.packets))
     }
     pub(crate) fn limit(&self) -> u32 {
         self.limit

@@ -75,6 +75,27 @@ pub enum SendOp {
     BindMw(MwBind),
 }
 
+impl SendOp {
+    /// Returns the name of the operation, as the specification writes it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Send => "SEND",
+            Self::SendImm(_) => "SEND with immediate",
+            Self::SendInv(_) => "SEND with invalidate",
+            Self::Write(_) => "RDMA WRITE",
+            Self::WriteImm(..) => "RDMA WRITE with immediate",
+            Self::Read(_) => "RDMA READ",
+            Self::ReadInv(..) => "RDMA READ with invalidate",
+            Self::CmpSwap { .. } => "CmpSwap",
+            Self::FetchAdd { .. } => "FetchAdd",
+            Self::Flush { .. } => "FLUSH",
+            Self::AtomicWrite(_) => "ATOMIC WRITE",
+            Self::LocalInv(_) => "Local Invalidate",
+            Self::BindMw(_) => "Bind Memory Window",
+        }
+    }
+}
+
 /// A remote address with its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Remote {

@@ -6,7 +6,7 @@
 
 use vernic_proto::{
     AttrMask, Disposition, DropReason, Host, Keeping, ModifyError, PostError, QpAttr, QpCounters,
-    QpState, RxMeta, SendWqe, Time, iwarp,
+    QpState, RxMeta, SendProgress, SendWqe, Time, iwarp,
 };
 use vernic_wire::{Mtu, Packet, Pkey};
 
@@ -59,9 +59,13 @@ impl Machine {
     pub(crate) fn post_send(&mut self, wqe: SendWqe) -> Result<u32, PostError> {
         either!(self, qp => qp.post_send(wqe))
     }
-    /// Returns how many send requests were completed, and how many were posted, since the reset.
-    pub(crate) fn send_totals(&self) -> (u64, u64) {
-        either!(self, qp => qp.send_totals())
+    /// Returns how far the send requests have come since the reset.
+    pub(crate) fn send_progress(&self) -> SendProgress {
+        either!(self, qp => qp.send_progress())
+    }
+    /// Returns [`vernic_proto::Qp::posted_send`].
+    pub(crate) fn posted_send(&self, index: u64) -> Option<(&SendWqe, u32)> {
+        either!(self, qp => qp.posted_send(index))
     }
     pub(crate) fn modify(
         &mut self,

@@ -10,7 +10,7 @@ use crate::cx::{Cx, QpInit};
 use crate::error::{AccessFault, Cause, Ending, PostError, StreamEnd, Violation, WcStatus};
 use crate::host::{Host, QpCounters};
 use crate::send_completion::completion;
-use crate::sq::SendQueue;
+use crate::sq::{SendProgress, SendQueue};
 use crate::state::{AttrMask, ModifyError, QpAttr, QpState};
 use crate::time::Time;
 use crate::transition::check_modify_iwarp;
@@ -223,9 +223,16 @@ impl Qp {
         self.sq.slots()
     }
 
-    /// Returns how many send requests were completed, and how many were posted, since the reset.
-    pub fn send_totals(&self) -> (u64, u64) {
-        self.sq.totals()
+    /// Returns how far the send requests have come since the reset.
+    pub fn send_progress(&self) -> SendProgress {
+        self.sq.progress()
+    }
+
+    /// Returns send request `index`, counted from the reset, and the sequence numbers that it takes
+    /// (0 as long as nothing has left, and where it needs no packets). `None` if its slot has a
+    /// later request.
+    pub fn posted_send(&self, index: u64) -> Option<(&SendWqe, u32)> {
+        self.sq.posted(index)
     }
 
     /// Appends a send request and returns its slot. In Error and SQD it will be flushed.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use vernic_proto::{QpAttr, QpCounters};
+use vernic_proto::{QpAttr, QpCounters, SendProgress};
 
 use crate::progress::engine::Engine;
 use crate::qp::state::QpInner;
@@ -48,7 +48,7 @@ fn row(qp: &QpInner, route: Route, rows: &mut String) {
     let QpAttr { state, dest_qpn, rq_psn, sq_psn, .. } = *core.machine.attr();
     let peer = core.side.peer.address();
     let stream = core.side.stream();
-    let (completed, posted) = core.machine.send_totals();
+    let SendProgress { completed, posted, .. } = core.machine.send_progress();
     let (flight, window, round_trip) = core.machine.flight();
     let counters = *core.machine.counters();
     drop(core);
