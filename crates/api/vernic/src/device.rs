@@ -84,6 +84,24 @@ impl Device {
         engine::processes_of_all()
     }
 
+    /// The latest send requests of the queue pairs of this user's processes, with the times of
+    /// their stages, and how many processes did not tell. For root, of the processes of all users.
+    /// `pid` and `qpn` choose one process and one queue pair; without the latter, a process tells
+    /// of the first 32 of each device that have sent anything. Processes of other network
+    /// namespaces are not seen.
+    ///
+    /// A process notes times for a second after each call: call every 100 ms, say. The first call
+    /// finds what is outstanding.
+    ///
+    /// # Errors
+    /// `/proc/net/unix` cannot be read.
+    pub fn trace_requests(
+        pid: Option<u32>,
+        qpn: Option<engine::Qpn>,
+    ) -> std::io::Result<(Vec<engine::TracedQp>, usize)> {
+        engine::trace_requests(pid, qpn)
+    }
+
     /// Opens the configured device, or the first of [`Device::list`].
     ///
     /// # Errors

@@ -119,9 +119,9 @@ pub use vernic_engine::{
     EventKind, Explanation, Failure, Gid, GidEntry, GidType, Lid, LinkCounters, LinkPort, LivePeer,
     Lkey, LocalAddr, Mtu, PORT_COUNTERS, PathMigState, PeerFinding, PeerQp, Pkey, PortAttr,
     PortInfo, PortNum, PortState, ProcessStatus, Psn, Qkey, QpAttr, QpCap, QpCounters, QpState,
-    QpStatus, Qpn, RateLimit, RemoteRange, Rkey, RnrTimer, RoceVersion, Route, SrqId, Srqn,
-    StaticRate, TOPICS, Topic, Transport as DeviceTransport, TransportChoice, TxPath, WcOpcode,
-    WcStatus, WhyWire, YamaForbids, limits,
+    QpStatus, Qpn, RateLimit, RemoteRange, RequestLife, Rkey, RnrTimer, RoceVersion, Route, SrqId,
+    Srqn, StaticRate, TOPICS, Topic, TracedQp, Transport as DeviceTransport, TransportChoice,
+    TxPath, WcOpcode, WcStatus, WhyWire, YamaForbids, limits,
 };
 
 /// The example of the repository's README, tested.

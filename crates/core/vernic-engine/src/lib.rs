@@ -93,7 +93,10 @@ pub use verbs::place::Placed;
 pub use verbs::qp_init::QpInit;
 pub use verbs::route::{Route, WhyWire, YamaForbids};
 pub use verbs::srq::{Srq, SrqInit};
-pub use verbs::status::{PORT_COUNTERS, ProcessStatus, QpStatus, processes, processes_of_all};
+pub use verbs::status::{
+    PORT_COUNTERS, ProcessStatus, QpStatus, RequestLife, TracedQp, processes, processes_of_all,
+    trace_requests,
+};
 pub use verbs::wr::{Dest, PostSendError, SendWr};
 pub use verbs::xrc::{XrcIniInit, Xrcd, XrcdError, XrcdOpen};
 pub use vernic_local::ConnectFailure;

@@ -13,6 +13,7 @@ pub(crate) mod payload;
 pub(crate) mod peer;
 pub(crate) mod receives;
 pub(crate) mod recv_queue;
+pub(crate) mod request_trace;
 pub(crate) mod run;
 pub(crate) mod send_slots;
 pub(crate) mod source;

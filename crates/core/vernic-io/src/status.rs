@@ -22,6 +22,10 @@
 //!   end                           nothing was lost
 //! ```
 //!
+//! A caller that wants something else than the status binds its socket to a name that says so, and
+//! only then connects: to `\0vernic/ask/requests/<queue pair or all>/<number>` for the latest send
+//! requests ([`Question::Requests`]).
+//!
 //! The engine makes the text (`vernic-engine/src/verbs/status.rs`), and serves the socket from its
 //! background thread. Other programs read it by `vernic-paths`. Nothing here is on the data path.
 //!
@@ -69,18 +73,22 @@ impl StatusSocket {
         self.0.as_raw_fd()
     }
 
-    /// Answers all callers that wait now; calls `tell` for the text if there are any. Never blocks.
-    pub fn serve(&self, tell: impl FnOnce() -> String) {
-        let (mut tell, mut text) = (Some(tell), String::new());
+    /// Answers all callers that wait now; calls `tell` for the text of each question that they
+    /// have. Never blocks.
+    pub fn serve(&self, mut tell: impl FnMut(Question) -> String) {
+        let mut told: Option<(Question, String)> = None;
         for _ in 0..MAX_SERVED {
             let Ok(asker) = sys::accept(self.0.as_fd()) else { return };
             let is_ours = |uid| user::is_own(uid) || uid == 0;
             if !sys::peer_credentials(asker.as_fd()).is_ok_and(|peer| is_ours(peer.uid)) {
                 continue;
             }
-            if let Some(tell) = tell.take() {
-                text = tell();
+            let name = sys::peer_name(asker.as_fd()).unwrap_or_default();
+            let question = Question::of(&name);
+            if told.as_ref().is_none_or(|(of, _)| *of != question) {
+                told = Some((question, tell(question)));
             }
+            let text = told.as_ref().map_or("", |(_, text)| text);
             // A thousand queue pairs take more than the default. The system's limit holds.
             let room = i32::try_from(text.len().max(LEAST_ROOM)).unwrap_or(i32::MAX);
             let _ = sys::set_option(asker.as_fd(), libc::SOL_SOCKET, libc::SO_SNDBUF, room);
@@ -88,6 +96,36 @@ impl StatusSocket {
             // missing.
             let _ = send_all(&asker, text.as_bytes());
         }
+    }
+}
+
+/// What a caller wants to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Question {
+    /// The state of the device, as the head of this module has it.
+    Status,
+    /// The latest send requests of the queue pair of this number, or of the first queue pairs. The
+    /// process notes times of requests for a second after each such question.
+    Requests(Option<u32>),
+}
+
+/// How the names of sockets begin that ask for send requests.
+const ASKS_REQUESTS: &str = "vernic/ask/requests/";
+
+impl Question {
+    /// The question of a caller with this name.
+    fn of(name: &[u8]) -> Self {
+        let text = std::str::from_utf8(name).unwrap_or_default();
+        let Some(which) = text.strip_prefix(ASKS_REQUESTS) else { return Self::Status };
+        let (number, _) = which.split_once('/').unwrap_or((which, ""));
+        Self::Requests(number.parse().ok())
+    }
+
+    /// The name for a socket that asks; `None` if any does.
+    fn name(self) -> Option<String> {
+        let Self::Requests(qpn) = self else { return None };
+        let which = qpn.map_or_else(|| "all".to_owned(), |qpn| qpn.to_string());
+        Some(format!("{ASKS_REQUESTS}{which}/{:016x}", random()))
     }
 }
 
@@ -105,20 +143,29 @@ const MAX_PROCESSES: usize = 1024;
 pub fn ask_all(device: &str, of_one: Duration, of_all: Duration) -> io::Result<Vec<String>> {
     let until = Instant::now() + of_all;
     let texts = names(&format!("{device}/"))?;
-    let texts = texts.iter().map(|name| ask(name, until.min(Instant::now() + of_one)));
-    texts.filter_map(Result::transpose).collect()
+    let ask = |name: &String| ask(name, Question::Status, until.min(Instant::now() + of_one));
+    texts.iter().map(ask).filter_map(Result::transpose).collect()
 }
 
-/// Returns what the processes of this user tell of all their devices (for root, those of all
-/// users), and how many of them did not tell: each may take `of_one`, and all together `of_all`.
+/// Returns what the processes of this user answer to a question about all their devices (for root,
+/// those of all users), and how many of them did not: each may take `of_one`, and all together
+/// `of_all`. With `pid`, only the process with this process id is asked, as it sees that itself.
 ///
 /// # Errors
 /// The list of sockets (`/proc/net/unix`) cannot be read.
-pub fn ask_each(of_one: Duration, of_all: Duration) -> io::Result<(Vec<String>, usize)> {
+pub fn ask_each(
+    question: Question,
+    pid: Option<u32>,
+    of_one: Duration,
+    of_all: Duration,
+) -> io::Result<(Vec<String>, usize)> {
     let until = Instant::now() + of_all;
     let (mut texts, mut silent) = (Vec::new(), 0);
     for name in names("")? {
-        match ask(&name, until.min(Instant::now() + of_one)) {
+        if pid.is_some_and(|pid| !is_of(&name, pid)) {
+            continue;
+        }
+        match ask(&name, question, until.min(Instant::now() + of_one)) {
             Ok(text) => texts.extend(text),
             Err(_) => silent += 1,
         }
@@ -133,14 +180,16 @@ pub fn ask_each(of_one: Duration, of_all: Duration) -> io::Result<(Vec<String>, 
 /// The process did not tell in time, or not everything, or the list of sockets cannot be read.
 pub fn ask_process(pid: u32, patience: Duration) -> io::Result<Vec<String>> {
     let until = Instant::now() + patience;
-    let number = format!("{pid:08x}");
-    let is_its =
-        |name: &String| name.rsplit_once('/').is_some_and(|(_, last)| last.starts_with(&number));
-    let texts = names("")?.into_iter().filter(is_its).map(|name| {
-        let told = ask_one(&name, until)?;
+    let texts = names("")?.into_iter().filter(|name| is_of(name, pid)).map(|name| {
+        let told = ask_one(&name, Question::Status, until)?;
         Ok(told.filter(|(of, _)| *of == pid).map(|(_, text)| text))
     });
     texts.filter_map(Result::transpose).collect()
+}
+
+/// Whether a status socket of this name is of the process with this process id.
+fn is_of(name: &str, pid: u32) -> bool {
+    name.rsplit_once('/').is_some_and(|(_, last)| last.starts_with(&format!("{pid:08x}")))
 }
 
 /// The names of status sockets that go on so.
@@ -154,15 +203,18 @@ fn names(rest: &str) -> io::Result<BTreeSet<String>> {
     Ok(names.map(|name| name[1..].to_owned()).take(MAX_PROCESSES).collect())
 }
 
-/// Returns what the process with this socket tells; `None` if it has ended, or is another user's.
-fn ask(name: &str, until: Instant) -> io::Result<Option<String>> {
-    Ok(ask_one(name, until)?.map(|(_, text)| text))
+/// Returns what the process with this socket answers; `None` if it has ended, or is another user's.
+fn ask(name: &str, question: Question, until: Instant) -> io::Result<Option<String>> {
+    Ok(ask_one(name, question, until)?.map(|(_, text)| text))
 }
 
-/// Returns what the process with this socket tells, and its process id; `None` if it has ended, or
-/// is another user's.
-fn ask_one(name: &str, until: Instant) -> io::Result<Option<(u32, String)>> {
+/// Returns what the process with this socket answers, and its process id; `None` if it has ended,
+/// or is another user's.
+fn ask_one(name: &str, question: Question, until: Instant) -> io::Result<Option<(u32, String)>> {
     let socket = sys::socket(libc::AF_UNIX, libc::SOCK_STREAM, 0)?;
+    if let Some(name) = question.name() {
+        sys::bind_abstract(socket.as_fd(), name.as_bytes())?;
+    }
     match sys::connect_abstract(socket.as_fd(), name.as_bytes()) {
         // As many callers wait as may, so that it does not answer for long.
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
@@ -238,14 +290,14 @@ mod tests {
         assert_eq!(found.len(), 2, "each process of a device has its own: {found:?}");
         let mut askers: Vec<_> = (0..3).map(|_| connect(&found[0])).collect();
         for socket in &sockets {
-            socket.serve(|| "device x\nend\n".into());
+            socket.serve(|_| "device x\nend\n".into());
         }
         for asker in &mut askers {
             let mut text = String::new();
             asker.read_to_string(&mut text).unwrap();
             assert_eq!(text, "device x\nend\n");
         }
-        sockets[0].serve(|| unreachable!("nobody asks"));
+        sockets[0].serve(|_| unreachable!("nobody asks"));
         drop(sockets);
         assert!(names(&device).is_empty());
     }
@@ -257,7 +309,7 @@ mod tests {
         let name = names(&device).remove(0);
         drop(connect(&name));
         let mut slow = connect(&name);
-        socket.serve(|| "x".repeat(1 << 24));
+        socket.serve(|_| "x".repeat(1 << 24));
         let mut text = Vec::new();
         slow.read_to_end(&mut text).unwrap();
         assert!(!text.is_empty() && text.len() < 1 << 24, "{}", text.len());
@@ -271,7 +323,7 @@ mod tests {
         let told = std::thread::scope(|scope| {
             let asks = scope.spawn(|| ask_process(pid, long));
             while !asks.is_finished() {
-                socket.serve(|| "device w\nend\n".into());
+                socket.serve(|_| "device w\nend\n".into());
                 std::thread::yield_now();
             }
             asks.join().unwrap().unwrap_or_default()
@@ -297,7 +349,7 @@ mod tests {
         let told = std::thread::scope(|scope| {
             let asks = scope.spawn(|| ask_all(&device, long, long));
             while !asks.is_finished() {
-                sockets.iter().for_each(|socket| socket.serve(|| "device v\nend\n".into()));
+                sockets.iter().for_each(|socket| socket.serve(|_| "device v\nend\n".into()));
                 std::thread::yield_now();
             }
             asks.join().unwrap().unwrap()
@@ -306,7 +358,7 @@ mod tests {
         let cut = std::thread::scope(|scope| {
             let asks = scope.spawn(|| ask_all(&device, long, long));
             while !asks.is_finished() {
-                sockets.iter().for_each(|socket| socket.serve(|| "device v\n".into()));
+                sockets.iter().for_each(|socket| socket.serve(|_| "device v\n".into()));
                 std::thread::yield_now();
             }
             asks.join().unwrap().unwrap_err()

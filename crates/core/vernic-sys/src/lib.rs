@@ -72,8 +72,8 @@ pub use ticks::ticks;
 pub use tun::Tun;
 pub use turns::{ask_for_exact_timeouts, ask_for_short_slices};
 pub use unix::{
-    bell, bind_abstract, bind_path, connect_abstract, connect_path, recv_abstract, send_abstract,
-    send_with_file,
+    bell, bind_abstract, bind_path, connect_abstract, connect_path, peer_name, recv_abstract,
+    send_abstract, send_with_file,
 };
 pub use watch::{FileEvent, FileWatch, make_fifo};
 

@@ -86,6 +86,23 @@ pub fn connect_abstract(fd: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
+/// Returns the abstract name of the socket that is connected to this one, without its leading zero;
+/// empty if that has no name, or a path.
+pub fn peer_name(fd: BorrowedFd<'_>) -> io::Result<Vec<u8>> {
+    // SAFETY: a sockaddr_un of zeros is valid.
+    let mut addr: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    let mut len = size_of::<libc::sockaddr_un>() as libc::socklen_t;
+    let to = (&raw mut addr).cast();
+    // SAFETY: pointer and length describe `addr`; both live through the call.
+    super::check(unsafe { libc::getpeername(fd.as_raw_fd(), to, &raw mut len) })?;
+    let path = (len as usize).saturating_sub(offset_of!(libc::sockaddr_un, sun_path));
+    let name = addr.sun_path.iter().take(path).map(|byte| *byte as u8);
+    match addr.sun_path.first() {
+        Some(0) => Ok(name.skip(1).collect()),
+        _ => Ok(Vec::new()),
+    }
+}
+
 /// Opens a socket that is connected to itself, closed on exec: what is written to it makes it
 /// readable. `kind` may have flags such as `SOCK_NONBLOCK`. The socket holds some messages, not any
 /// number, and others cannot send to it.

@@ -229,7 +229,7 @@ impl Background {
     /// Answers requests for the device's status.
     fn answer_status(&self) {
         if let Some(status) = &self.watched_fds.status {
-            status.serve(|| self.engine.status());
+            status.serve(|question| self.engine.tell(question));
         }
     }
 

@@ -20,6 +20,7 @@ use vernic_wire::{LocalRoute, Qpn};
 use crate::device::book::{CQ_ERR, more};
 use crate::device::opened::Device;
 use crate::error::ResizeError;
+use crate::qp::request_trace::TakenTrace;
 use crate::support::events::{AsyncEvent, CqId, Element, EventKind, EventQueue, lock};
 
 /// A completion, and when it happened.
@@ -74,6 +75,8 @@ struct Entries {
     list: VecDeque<Wc>,
     depth: u32,
     armed: Armed,
+    /// The trace of what the application takes, while another process asks for it.
+    taken: Option<Box<TakenTrace>>,
 }
 
 /// The ring of a completion queue; see the head of this module.
@@ -104,7 +107,7 @@ impl CqRing {
             id,
             device,
             channel,
-            entries: Mutex::new(Entries { list, depth, armed: Armed::No }),
+            entries: Mutex::new(Entries { list, depth, armed: Armed::No, taken: None }),
             held: AtomicU32::new(0),
             failed: AtomicBool::new(false),
             users: AtomicU32::new(0),
@@ -232,12 +235,36 @@ impl CqRing {
             return 0;
         }
         let mut entries = lock(&self.entries);
+        if entries.taken.is_some() {
+            self.trace(&mut entries, out.len());
+        }
         let count = entries.list.len().min(out.len());
         for (place, wc) in out.iter_mut().zip(entries.list.drain(..count)) {
             *place = wc.into();
         }
         self.held.store(entries.list.len() as u32, Ordering::Release);
         count
+    }
+
+    /// Notes in the trace that the application takes `most` completions, or all.
+    #[cold]
+    #[inline(never)]
+    fn trace(&self, entries: &mut Entries, most: usize) {
+        let (now, Entries { list, taken, .. }) = (self.device.now(), entries);
+        if let Some(trace) = taken {
+            list.iter().take(most).for_each(|wc| trace.note(wc, wc.timestamp_ns, now));
+        }
+        if taken.as_ref().is_some_and(|trace| trace.is_over(now)) {
+            *taken = None;
+        }
+    }
+
+    /// Lets `f` read the trace of what the application takes, which lasts some time from now on.
+    pub(crate) fn with_trace<T>(&self, f: impl FnOnce(&TakenTrace) -> T) -> T {
+        let (now, mut entries) = (self.device.now(), lock(&self.entries));
+        let trace = entries.taken.get_or_insert_with(|| Box::new(TakenTrace::begin(now)));
+        trace.renew(now);
+        f(trace)
     }
 
     /// Fails the queue. If it was `armed`, reports on the channel, because a thread may sleep on

@@ -119,10 +119,26 @@ impl QpInner {
         let side = &mut core.side;
         let mut host = QpHost { engine, srqs, rendezvous, gathers, now, qp: self, side };
         let result = f(&mut core.machine, &mut host);
-        if core.side.has_lost_completion() {
-            self.fail_for_cq(engine, now, core);
+        if core.side.needs_attention() {
+            self.attend(engine, now, core);
         }
         result
+    }
+
+    /// Does what is seldom to be done after a call into the machine, which was made with the time
+    /// `called`.
+    #[cold]
+    pub(crate) fn attend(&self, engine: &Device, called: Time, core: &mut QpCore) {
+        if core.side.has_lost_completion() {
+            self.fail_for_cq(engine, called, core);
+        }
+        let QpCore { machine, side } = core;
+        let now = engine.now();
+        let Some(trace) = side.trace() else { return };
+        trace.note(machine, called, now);
+        if trace.is_over(now) {
+            side.set_trace(None);
+        }
     }
 
     /// Fails the queue pair because a completion did not fit into its completion queue (IBTA

@@ -17,6 +17,7 @@ use crate::qp::in_flight::InFlight;
 use crate::qp::machine::Machine;
 use crate::qp::peer::QpPeer;
 use crate::qp::receives::{Filling, Receives};
+use crate::qp::request_trace::RequestTrace;
 use crate::qp::send_slots::SendSlots;
 
 /// Everything of a queue pair that changes while it runs.
@@ -39,9 +40,28 @@ pub(crate) struct QpSide {
     pub(crate) ack: AckDelay,
     pub(crate) timer: TimerEntries,
     pub(crate) in_flight: InFlight,
-    has_lost_completion: bool,
+    attention: Attention,
+    /// The trace of the send requests, while another process asks for it.
+    trace: Option<Box<RequestTrace>>,
     /// Completions of receives that go to the completion queue together.
     arrived: Vec<Wc>,
+}
+
+/// What is to be done after a call into the machine, in most cases nothing. One value, so that one
+/// look finds whether anything is.
+#[derive(Clone, Copy, Debug, Default)]
+struct Attention(u8);
+
+impl Attention {
+    /// A completion was lost to a full completion queue.
+    const LOST_COMPLETION: u8 = 1;
+    /// There is a trace of the send requests.
+    const TRACED: u8 = 2;
+
+    #[inline]
+    fn set(&mut self, bit: u8, on: bool) {
+        self.0 = if on { self.0 | bit } else { self.0 & !bit };
+    }
 }
 
 /// The number of completions that go to a completion queue together at most: as many as programs
@@ -60,7 +80,8 @@ impl QpSide {
             ack: AckDelay::default(),
             timer: TimerEntries::default(),
             in_flight: InFlight::default(),
-            has_lost_completion: false,
+            attention: Attention::default(),
+            trace: None,
             arrived: Vec::new(),
         }
     }
@@ -134,17 +155,35 @@ impl QpSide {
     /// Notes whether a completion fits its completion queue. If not, it is lost.
     #[inline]
     pub(super) fn note_completion(&mut self, fits: bool) {
-        self.has_lost_completion |= !fits;
+        if !fits {
+            self.attention.set(Attention::LOST_COMPLETION, true);
+        }
+    }
+
+    /// Whether [`QpInner::attend`] has something to do after a call into the machine.
+    #[inline]
+    pub(crate) fn needs_attention(&self) -> bool {
+        self.attention.0 != 0
     }
 
     /// Whether a completion was lost to a full completion queue: the queue pair must go to error.
     #[inline]
     pub(super) fn has_lost_completion(&self) -> bool {
-        self.has_lost_completion
+        self.attention.0 & Attention::LOST_COMPLETION != 0
     }
 
     pub(super) fn forget_lost_completion(&mut self) {
-        self.has_lost_completion = false;
+        self.attention.set(Attention::LOST_COMPLETION, false);
+    }
+
+    /// Returns the trace of the send requests, if there is one.
+    pub(crate) fn trace(&mut self) -> Option<&mut RequestTrace> {
+        self.trace.as_deref_mut()
+    }
+
+    pub(crate) fn set_trace(&mut self, trace: Option<RequestTrace>) {
+        self.attention.set(Attention::TRACED, trace.is_some());
+        self.trace = trace.map(Box::new);
     }
 }
 
@@ -293,6 +332,11 @@ impl QpInner {
     #[inline]
     pub(crate) fn receives(&self) -> &Receives {
         &self.receives
+    }
+
+    /// Returns the completion queue of sends; `None` if the queue pair sends nothing.
+    pub(crate) fn send_cq(&self) -> Option<&Arc<CqRing>> {
+        self.send_cq.as_ref()
     }
 
     /// Returns the completion queues, that of sends first.

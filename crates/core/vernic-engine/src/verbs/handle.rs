@@ -477,6 +477,9 @@ impl Qp {
             index += 1;
         }
         if index != 0 {
+            if core.side.needs_attention() {
+                self.inner.attend(self.engine(), self.engine().now(), &mut core);
+            }
             if self.may_wait(&mut core, last_bytes) {
                 drop(core);
                 self.engine().leave_post(&self.inner);

@@ -11,9 +11,13 @@
 //! among the device's counters.
 
 mod read;
+mod requests;
 mod rows;
 
 use std::fmt::Write as _;
+
+use vernic_io::status::Question;
+use vernic_wire::Qpn;
 
 use crate::counters::DeviceCounters;
 use crate::device::alarms::Offender;
@@ -22,6 +26,7 @@ use crate::local::control::LocalControl;
 use crate::progress::engine::Engine;
 
 pub use read::{ProcessStatus, QpStatus, processes, processes_of_all};
+pub use requests::{RequestLife, TracedQp, trace_requests};
 
 /// The names of the port's counters in `ports/1/counters`, which are those of the kernel.
 pub const PORT_COUNTERS: [&str; 6] = [
@@ -79,6 +84,14 @@ impl Engine {
         total.async_events_dropped = self.events().dropped();
         total.refused_peers = self.refused_peers();
         total
+    }
+
+    /// Returns the text that answers a question of another process.
+    pub(crate) fn tell(&self, question: Question) -> String {
+        match question {
+            Question::Status => self.status(),
+            Question::Requests(qpn) => requests::of(self, qpn.map(Qpn::new)),
+        }
     }
 
     /// Returns the status text, in the format of [`vernic_io::status`].
@@ -178,7 +191,7 @@ mod tests {
             vernic_io::status::ask_all(&name, long, long)
         });
         while !asker.is_finished() {
-            socket.serve(|| context.engine().status());
+            socket.serve(|_| context.engine().status());
             std::thread::yield_now();
         }
         let texts = asker.join().unwrap().unwrap();

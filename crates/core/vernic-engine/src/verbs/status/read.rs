@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::io;
 use std::time::Duration;
 
+use vernic_io::status::{Question, ask_each};
 use vernic_proto::QpCounters;
 use vernic_wire::Qpn;
 
@@ -11,10 +12,10 @@ use super::PORT_COUNTERS;
 
 /// How long the processes of a device together are waited for: one that runs answers in a
 /// millisecond.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// How long one of many processes is waited for.
-const PATIENCE_FOR_ONE: Duration = Duration::from_millis(250);
+pub(super) const PATIENCE_FOR_ONE: Duration = Duration::from_millis(250);
 
 /// What a process of this host has on a device that it has open.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -180,7 +181,7 @@ pub fn processes(device: &str) -> io::Result<Vec<ProcessStatus>> {
 /// # Errors
 /// `/proc/net/unix` cannot be read.
 pub fn processes_of_all() -> io::Result<(Vec<ProcessStatus>, usize)> {
-    let (texts, silent) = vernic_io::status::ask_each(PATIENCE_FOR_ONE, PATIENCE)?;
+    let (texts, silent) = ask_each(Question::Status, None, PATIENCE_FOR_ONE, PATIENCE)?;
     Ok((texts.iter().map(|text| ProcessStatus::parse(text)).collect(), silent))
 }
 
