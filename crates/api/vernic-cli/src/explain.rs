@@ -1,7 +1,10 @@
-//! `vernic explain`: what happened in a capture, or in a program that is run for it.
+//! `vernic explain`: what happened in a capture, or in a program that is run for it; and what
+//! happens to the requests of a program that runs (`wr.rs`).
 //!
 //! Owns the files: which are read, where the picture goes, the folder of a program's captures. What
-//! is told comes from `vernic-explain`.
+//! is told of captures comes from `vernic-explain`.
+
+mod wr;
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
@@ -16,6 +19,7 @@ use vernic_explain::{Report, Source};
 
 use crate::failure::{Doing as _, Failure, Outcome, complain};
 use crate::table::{print, print_json};
+use wr::WrArguments;
 
 /// Flows that are told where it is not said how many: a screen or two.
 const DEFAULT_TOP: usize = 10;
@@ -26,16 +30,19 @@ const MAX_FILES: usize = 256;
 /// `vernic explain`.
 #[derive(Debug, clap::Args)]
 #[command(override_usage = "vernic explain [OPTIONS] FILE...\n       \
-                            vernic explain [OPTIONS] --live -- [RUN OPTIONS] PROGRAM [ARGS]...")]
+                            vernic explain [OPTIONS] --live -- [RUN OPTIONS] PROGRAM [ARGS]...\n       \
+                            vernic explain [OPTIONS] --wr")]
 pub(crate) struct Arguments {
     /// Captures, pcapng or pcap, of any program; `-` is standard input. Several are merged by time
-    #[arg(value_name = "FILE", required_unless_present = "live")]
+    #[arg(value_name = "FILE", required_unless_present_any = ["live", "wr"])]
     files: Vec<PathBuf>,
     /// Run PROGRAM as `vernic run` does, with a capture into temporary files, and explain it when
     /// it ends; the exit status is its own. Options of `vernic run` may stand before it
     #[arg(long, conflicts_with = "files", requires = "program")]
     live: bool,
-    /// Only flows of this queue pair, as 0x4dc000 or 5095424
+    #[command(flatten)]
+    wr: WrArguments,
+    /// Only flows, or requests, of this queue pair, as 0x4dc000 or 5095424
     #[arg(long, value_name = "NUMBER", value_parser = qpn)]
     qp: Option<Qpn>,
     /// Only so many flows, of those that need most attention [default: 10; all with --json]
@@ -69,6 +76,10 @@ fn qpn(text: &str) -> Result<Qpn, String> {
 
 /// `vernic explain`.
 pub(crate) fn run(arguments: &Arguments) -> Outcome<ExitCode> {
+    if arguments.wr.wr {
+        wr::run(&arguments.wr, arguments.qp, arguments.json)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if !arguments.live {
         tell(arguments, sources(&arguments.files)?)?;
         return Ok(ExitCode::SUCCESS);

@@ -7,7 +7,9 @@ use std::process::Command;
 use std::time::Duration;
 
 use installed::Installed;
-use vernic::{Access, Device, InitAttr, Mr, PORT_COUNTERS, Qp, Rc, RcOptions, Reset, Rts, WrId};
+use vernic::{
+    Access, Cq, Device, InitAttr, Mr, PORT_COUNTERS, Qp, Rc, RcOptions, Reset, Rts, WrId,
+};
 
 /// Far longer than anything here takes.
 const LONG: Duration = Duration::from_secs(60);
@@ -21,8 +23,9 @@ const BYTES: usize = 1000;
 /// other.
 struct Pair {
     device: Device,
+    cq: Cq,
     qps: [Qp<Rc, Rts>; 2],
-    _regions: [Mr; 2],
+    regions: [Mr; 2],
 }
 
 impl Pair {
@@ -39,13 +42,18 @@ impl Pair {
         let [a, b] = ends;
         let (a, b) = (up(a, at_b), up(b, at_a));
         let regions = [(); 2].map(|()| pd.alloc_mr(BYTES, Access::NONE.local_write()).unwrap());
-        for i in 0..MESSAGES {
-            b.post_recv(WrId(i), &regions[1]).unwrap();
-            a.post_send(WrId(i), &regions[0]).unwrap();
-            cq.wait_one(LONG).unwrap();
-            cq.wait_one(LONG).unwrap();
-        }
-        Self { device, qps: [a, b], _regions: regions }
+        let pair = Self { device, cq, qps: [a, b], regions };
+        (0..MESSAGES).for_each(|number| pair.exchange(number));
+        pair
+    }
+
+    /// Sends a message, and waits for both completions.
+    fn exchange(&self, number: u64) {
+        let Self { cq, qps: [a, b], regions: [from, to], .. } = self;
+        b.post_recv(WrId(number), to).unwrap();
+        a.post_send(WrId(number), from).unwrap();
+        cq.wait_one(LONG).unwrap();
+        cq.wait_one(LONG).unwrap();
     }
 
     fn value(&self, name: &str) -> u64 {
@@ -206,6 +214,51 @@ fn stat_again_and_again_has_rates_and_top_wants_a_terminal() {
     let said = String::from_utf8_lossy(&top.stderr).into_owned();
     assert_eq!(top.status.code(), Some(2), "{said}");
     assert!(said.contains("needs a terminal") && said.contains("vernic stat --watch"), "{said}");
+}
+
+#[test]
+fn explain_wr_tells_the_life_of_requests_while_they_are_posted() {
+    let installed = Installed::new();
+    let pair = Pair::new();
+    let (own, qpn) = (std::process::id().to_string(), pair.qps[0].qpn().value());
+    let done = std::sync::atomic::AtomicBool::new(false);
+    let arguments = ["explain", "--wr", "--pid", &own, "--qp", &qpn.to_string()];
+    let ask = |more: &[&str]| {
+        let output = installed.vernic(&[&arguments[..], more].concat());
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let (json, words) = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut number = 100;
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                pair.exchange(number);
+                number += 1;
+            }
+        });
+        let told = [&["--seconds", "0.3", "--json"][..], &["--seconds", "0.3"]].map(ask);
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        told.into()
+    });
+    let told: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let qp = &told["queue_pairs"][0];
+    assert_eq!((&qp["number"], &qp["type"]), (&qpn.into(), &"RC".into()), "{json}");
+    let requests = qp["requests"].as_array().unwrap();
+    let stages = ["posted_ns", "begun_ns", "sent_ns", "completed_ns", "polled_ns"];
+    let whole = |request: &serde_json::Value| {
+        let times = stages.map(|stage| request[stage].as_u64());
+        times.iter().all(Option::is_some) && times.is_sorted()
+    };
+    let found = requests.iter().filter(|request| whole(request)).count();
+    assert!(found > 0 && requests.iter().all(|request| request["operation"] == "SEND"), "{json}");
+    let bytes = format!("the longest: SEND of {:.2} kB, wr_id ", BYTES as f64 / 1000.0);
+    for part in [&*bytes, "its turn", "the program took the completion", "what it waits for"] {
+        assert!(words.contains(part), "no {part:?} in\n{words}");
+    }
+    // Nobody has it.
+    let output = installed.vernic(&["explain", "--wr", "--qp", "1", "--seconds", "0.1"]);
+    let why = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && why.contains("there is no queue pair 0x000001"), "{why}");
 }
 
 #[test]

@@ -37,7 +37,7 @@ mod svg;
 mod text;
 mod tracker;
 mod transit;
-mod units;
+pub mod units;
 
 use std::io::Read;
 

@@ -1,7 +1,7 @@
 //! Numbers as people read them.
 
 /// Nanoseconds with a unit and three digits: `640 us`, `1.24 s`.
-pub(crate) fn duration(nanos: u64) -> String {
+pub fn duration(nanos: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1_000_000_000, "s"), (1_000_000, "ms"), (1_000, "us")];
     match UNITS.into_iter().find(|(unit, _)| nanos >= *unit) {
         Some((unit, name)) => format!("{} {name}", digits(nanos as f64 / unit as f64)),
@@ -10,7 +10,7 @@ pub(crate) fn duration(nanos: u64) -> String {
 }
 
 /// Bytes in powers of 1000, with three digits: `512 B`, `6.40 kB`.
-pub(crate) fn bytes(count: u64) -> String {
+pub fn bytes(count: u64) -> String {
     scaled(count as f64, "B")
 }
 
@@ -37,12 +37,12 @@ fn digits(value: f64) -> String {
 }
 
 /// A count and its noun: `1 packet`, `2 packets`.
-pub(crate) fn counted(count: u64, noun: &str) -> String {
+pub fn counted(count: u64, noun: &str) -> String {
     if count == 1 { format!("1 {noun}") } else { format!("{count} {noun}s") }
 }
 
 /// How often: `never`, `once`, `twice`, `3 times`.
-pub(crate) fn times(count: u64) -> String {
+pub fn times(count: u64) -> String {
     match count {
         0 => "never".into(),
         1 => "once".into(),

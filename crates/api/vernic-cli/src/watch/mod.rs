@@ -25,6 +25,7 @@ use crate::table::{print, print_json};
 use sample::{Filter, Sample};
 
 pub(crate) use monitor::{MonitorArguments, run as monitor};
+pub(crate) use sample::command_of;
 
 /// `vernic stat`.
 #[derive(Debug, clap::Args)]

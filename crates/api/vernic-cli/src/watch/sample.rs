@@ -288,7 +288,7 @@ fn counters(all: impl Iterator<Item = (Cow<'static, str>, u64)>) -> Vec<Counter>
 }
 
 /// The command line of a process.
-fn command_of(pid: u32) -> String {
+pub(crate) fn command_of(pid: u32) -> String {
     let command = read_of(pid, "cmdline");
     let words = command.trim_end_matches('\0').replace('\0', " ");
     if words.is_empty() { program_of(pid) } else { without_controls(&words) }
