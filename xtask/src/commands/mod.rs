@@ -30,6 +30,7 @@ const PAGES: &[&str] = &[
     "docs/programs.md",
     "docs/watching.md",
     "docs/explain.md",
+    "docs/explain-wr.md",
     "docs/monitor.md",
     "docs/install.md",
     "docs/errors.md",
