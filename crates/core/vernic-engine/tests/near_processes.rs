@@ -83,6 +83,12 @@ fn the_other_process() {
                 say("connected");
                 qps.push(qp);
             }
+            "receive" => {
+                qps[0].post_recv(&[RecvWr { wr_id: 1, sges: &[end.sge(0, 8)] }]).unwrap();
+                say("ready");
+                assert_eq!(end.wait(1)[0].status, WcStatus::Success);
+                end_at_once();
+            }
             "why" => say(&qps[0].route().to_string()),
             "write" => {
                 let qp = &qps[0];
@@ -93,6 +99,13 @@ fn the_other_process() {
             _ => return,
         }
     }
+}
+
+/// Ends the process as some programs do: no destructor runs, and no function of `atexit`.
+#[allow(unsafe_code)]
+fn end_at_once() -> ! {
+    // SAFETY: takes no pointers, and does not return.
+    unsafe { libc::_exit(0) }
 }
 
 /// From now on a system call of this thread, and of those that it starts, fails.
@@ -187,6 +200,23 @@ fn a_killed_peer_fails_what_was_on_its_way_at_once() {
     assert_eq!(qp.state(), QpState::Error);
     assert_eq!(qp.explain().unwrap().failure.cause, Cause::PeerGone);
     assert_eq!(end.context.counters().neighbours.gone, 1);
+}
+
+/// The ACK is delayed, and the peer has ended before it left.
+#[test]
+fn a_message_that_was_received_succeeds_although_the_peer_ends_at_once() {
+    for _ in 0..8 {
+        let (mut other, end, qp, _) = to_other_process(PATIENT);
+        other.tell("receive");
+        assert_eq!(other.hear(), "ready");
+        qp.post_send(&[wr(7, SendOp::Send, &[end.sge(0, 8)])]).unwrap();
+        assert_eq!(end.wait(1)[0].status, WcStatus::Success, "{:?}", qp.explain());
+        until("the end", || qp.state() == QpState::Error);
+        assert_eq!(qp.explain().unwrap().failure.cause, Cause::PeerGone);
+        // What the peer did not receive fails.
+        qp.post_send(&[wr(8, SendOp::Send, &[end.sge(0, 8)])]).unwrap();
+        assert_eq!(end.wait(1)[0].status, WcStatus::Flushed);
+    }
 }
 
 #[test]

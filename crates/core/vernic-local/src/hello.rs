@@ -15,7 +15,7 @@
 
 use vernic_io::host::Slot;
 
-const MAGIC: [u8; 4] = *b"VN\x00\x05";
+const MAGIC: [u8; 4] = *b"VN\x00\x06";
 const HEAD: usize = 5;
 /// Bytes of a hello before its slots.
 const HELLO_HEAD: usize = 20;

@@ -10,7 +10,7 @@
 //! | `process.rs`, `process/access.rs` | a local peer's process: its connection, and access to its memory and ours |
 //! | `connect.rs`, `connect/` | discovery, credentials, and what is passed in a connect |
 //! | `hello.rs` | the messages of the connection as bytes |
-//! | `ring.rs`, `cursor.rs`, `page.rs` | the ring, its positions (model-checked), and who sleeps |
+//! | `ring.rs`, `cursor.rs`, `page.rs` | the ring, its positions (model-checked), what was received, and which process sleeps |
 //! | `ring_out.rs`, `staging.rs` | a ring while a turn is written to it |
 //! | `message_head.rs`, `rendezvous.rs` | parts of SENDs in a ring, and SENDs that the receiver copies |
 //! | `grants.rs`, `qp_grants.rs`, `grant_message.rs` | grants as the lane keeps them, as a queue pair keeps them, and as bytes |
@@ -49,7 +49,7 @@ pub use grant_message::{Denial, GrantMessage, GrantOffer};
 pub use grants::{GrantAnswer, Grants};
 pub use hello::MAX_PAYLOAD_BYTES;
 pub use message_head::{PartRecord, head_of, part_of, put_tail};
-pub use page::SleepFlag;
+pub use page::{Receipts, SleepFlag};
 pub use peer::{LocalPeer, RingSource};
 pub use peers::LocalPeers;
 pub use process::{LocalPeerId, MAX_LOCAL_PEERS, PeerProcess};

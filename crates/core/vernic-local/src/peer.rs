@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use vernic_io::host::Slot;
 use vernic_proto::Time;
-use vernic_wire::Qpn;
+use vernic_wire::{Psn, Qpn};
 
 use crate::grants::Grants;
 use crate::process::{LocalPeerId, PeerProcess};
@@ -146,6 +146,13 @@ impl LocalPeer {
     #[inline]
     pub fn slots(&self) -> &[Slot] {
         &self.slots
+    }
+
+    /// Returns the sequence number before which the peer's queue pair `qpn` has received everything
+    /// of our queue pair `by`, as the peer notes it; `None` if it has received nothing, or its ring
+    /// is broken. The value stays readable when the peer's process is gone.
+    pub fn received(&self, qpn: Qpn, by: Qpn) -> Option<Psn> {
+        self.ring.reader.as_ref()?.page().received(qpn, by)
     }
 
     /// Whether UC and UD go through the ring.

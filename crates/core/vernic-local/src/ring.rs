@@ -404,6 +404,11 @@ impl Origin {
 }
 
 impl RingReader {
+    /// Returns the page of the process that writes to the ring.
+    pub(crate) fn page(&self) -> &PeerPage {
+        &self.bell.page
+    }
+
     pub(crate) fn new(memory: Arc<RingMemory>, bell: Arc<Bell>) -> Self {
         let cursor = ReadCursor::new(memory.capacity());
         Self { memory, cursor, bell, last: Origin::new([0; _]) }

@@ -18,7 +18,7 @@
 //! control's pacing holds; the call that lifts the block makes `wants_transmit` true again. Every
 //! method's work is bounded by the size of the packet or of the queues.
 
-use vernic_wire::{Kind, Mtu, Packet, Pkey, Qpn, Service};
+use vernic_wire::{Kind, Mtu, Packet, Pkey, Psn, Qpn, Service};
 
 use crate::congestion::{Algorithm, Congestion, Controller, Tally};
 use crate::cx::{Cx, QpInit};
@@ -587,6 +587,13 @@ impl Qp {
     /// NAKs should not.
     pub fn owes_only_ack(&self) -> bool {
         !self.notification.is_due() && each!(&self.machine, m => m.owes_only_ack())
+    }
+
+    /// The sequence number before which every request was received and handled in order: what the
+    /// next ACK says, or would say. `None` for services that acknowledge nothing.
+    #[inline]
+    pub fn received_until(&self) -> Option<Psn> {
+        each!(&self.machine, m => m.received_until())
     }
 
     /// Whether either poll has something to do.

@@ -16,7 +16,7 @@
 
 use core::fmt;
 
-use vernic_wire::{Mtu, Packet};
+use vernic_wire::{Mtu, Packet, Psn};
 
 use crate::congestion::{Limit, Tally};
 use crate::cx::Cx;
@@ -254,6 +254,12 @@ pub(crate) trait Transport: fmt::Debug {
     /// Whether [`poll_response`](Self::poll_response) has something to send.
     fn wants_responses(&self) -> bool {
         false
+    }
+
+    /// The number before which every request was received and handled in order, where requests are
+    /// acknowledged.
+    fn received_until(&self) -> Option<Psn> {
+        None
     }
 
     /// Whether all that it has is a positive acknowledgement.

@@ -8,7 +8,7 @@ use vernic_wire::{Qpn, Service};
 
 use crate::device::opened::Device;
 use crate::lane::core::LaneState;
-use crate::lane::watch::fail_peerless_qp;
+use crate::lane::watch::{fail_peerless_qp, take_receipt};
 use crate::qp::state::QpSide;
 use crate::sched::Event as QpEvent;
 use crate::support::events::lock;
@@ -46,6 +46,7 @@ impl LaneState {
             if !leads_to(&core.side, core.machine.attr().dest_qpn, id, &peer) {
                 continue;
             }
+            take_receipt(engine, qp, &mut core, &peer, now);
             let used = core.side.peer.lose(id);
             if used && !in_order {
                 failed += usize::from(fail_peerless_qp(engine, qp, &mut core, srqs, now));

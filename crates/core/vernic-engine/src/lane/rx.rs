@@ -466,7 +466,21 @@ impl<'a, 'p> Demux<'a, 'p> {
         if heard {
             core.side.peer.note_heard(self.now);
         }
+        if requests {
+            note_receipt(self.engine, qp, &core);
+        }
         self.sched.after(self.engine, qp, &mut core, Event::Packets { requests }, self.now);
+    }
+}
+
+/// Notes what the queue pair has received of a peer of this host, for the case that this process
+/// ends before the ACK leaves.
+#[inline]
+fn note_receipt(engine: &Device, qp: &QpInner, core: &QpCore) {
+    if let (Some(local), Some(_), Some(next)) =
+        (engine.local(), core.side.peer.pid(), core.machine.received_until())
+    {
+        local.receipts().note(qp.qpn(), core.machine.attr().dest_qpn, next);
     }
 }
 

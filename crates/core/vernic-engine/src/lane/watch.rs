@@ -4,8 +4,9 @@
 use std::sync::Arc;
 
 use vernic_io::host::Slot;
-use vernic_proto::Time;
-use vernic_wire::Service;
+use vernic_local::LocalPeer;
+use vernic_proto::{PartAck, Time};
+use vernic_wire::{Aeth, CreditCode, Service, Syndrome};
 
 use crate::device::opened::Device;
 use crate::lane::core::LaneState;
@@ -74,6 +75,25 @@ impl Lane {
             sched.after(engine, qp, &mut core, Event::Changed, now);
         }
     }
+}
+
+/// Completes what the queue pair's peer, a process of this host that is gone, had received and not
+/// yet acknowledged: its receipt stands for the ACK.
+pub(crate) fn take_receipt(
+    engine: &Device,
+    qp: &Arc<QpInner>,
+    core: &mut QpCore,
+    peer: &LocalPeer,
+    now: Time,
+) {
+    let Some(next) = peer.received(core.machine.attr().dest_qpn, qp.qpn()) else { return };
+    let aeth = Aeth { syndrome: Syndrome::ack(CreditCode::INVALID), msn: 0 };
+    qp.with_host(engine, now, core, |machine, host| {
+        if let Some(machine) = machine.packets() {
+            // What the machine knows already changes nothing.
+            machine.handle_ack(now, PartAck { psn: next.sub(1), aeth }, host);
+        }
+    });
 }
 
 /// Batches that are received at most from sockets before the queue pairs connected to a process

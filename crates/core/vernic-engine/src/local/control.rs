@@ -7,7 +7,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 
 use vernic_io::host::{Slot, SlotTable};
-use vernic_local::{AccessRules, ConnectFailure, Connections, LocalPeerCounters, SleepFlag};
+use vernic_local::{
+    AccessRules, ConnectFailure, Connections, LocalPeerCounters, Receipts, SleepFlag,
+};
 
 use crate::config::Config;
 use crate::counters::DirectCounts;
@@ -26,6 +28,7 @@ pub(crate) struct LocalControl {
     pub(crate) past: Mutex<LocalPeerCounters>,
     raw_fd: RawFd,
     sleep_flag: SleepFlag,
+    receipts: Receipts,
     pub(crate) wanted: Mutex<Vec<(Slot, u32)>>,
     /// Whether `Engine::serve_local_peers` has something to do: `wanted` has an entry, or the lane
     /// has work for it.
@@ -48,9 +51,10 @@ impl LocalControl {
             .inspect_err(log_unshared)
             .ok()?;
         let (raw_fd, sleep_flag) = (connections.raw_fd(), connections.sleep_flag());
+        let receipts = connections.receipts();
         let (connections, past) = (Mutex::new(Some(connections)), Mutex::default());
         let (wanted, rung) = (Mutex::default(), AtomicBool::new(false));
-        Some(Self { connections, past, raw_fd, sleep_flag, wanted, rung })
+        Some(Self { connections, past, raw_fd, sleep_flag, receipts, wanted, rung })
     }
 
     /// Returns the descriptor that becomes readable when a local peer sends a message or a new peer
@@ -63,6 +67,13 @@ impl LocalControl {
     /// to be woken.
     pub(crate) fn sleep_flag(&self) -> &SleepFlag {
         &self.sleep_flag
+    }
+
+    /// Returns the receipts of the device's queue pairs, which local peers read when this process
+    /// has ended.
+    #[inline]
+    pub(crate) fn receipts(&self) -> &Receipts {
+        &self.receipts
     }
 
     pub(crate) fn counters(&self) -> LocalPeerCounters {

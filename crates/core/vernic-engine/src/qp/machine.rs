@@ -8,7 +8,7 @@ use vernic_proto::{
     AttrMask, Disposition, DropReason, Host, Keeping, ModifyError, PostError, QpAttr, QpCounters,
     QpState, RxMeta, SendProgress, SendWqe, Time, iwarp,
 };
-use vernic_wire::{Mtu, Packet, Pkey};
+use vernic_wire::{Mtu, Packet, Pkey, Psn};
 
 /// The protocol machine of a queue pair.
 #[derive(Debug)]
@@ -139,6 +139,14 @@ impl Machine {
     pub(crate) fn set_keeping(&mut self, keeping: Option<Keeping>) {
         if let Self::Packets(qp) = self {
             qp.set_keeping(keeping);
+        }
+    }
+    /// Returns the value of [`vernic_proto::Qp::received_until`]. TCP has that of streams.
+    #[inline]
+    pub(crate) fn received_until(&self) -> Option<Psn> {
+        match self {
+            Self::Packets(qp) => qp.received_until(),
+            Self::Stream(_) => None,
         }
     }
     #[inline]

@@ -29,6 +29,9 @@ impl QpInner {
     fn change_state(&self, engine: &Device, core: &mut QpCore, state: u8) {
         self.state.store(state, Ordering::SeqCst);
         engine.slots().set_answering(self.qpn(), takes_requests(core.machine.state()));
+        if let (QpState::Rtr, Some(local)) = (core.machine.state(), engine.local()) {
+            local.receipts().forget(self.qpn());
+        }
         if !takes_requests(core.machine.state()) {
             engine.watch().note_change();
         }

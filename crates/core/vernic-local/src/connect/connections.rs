@@ -15,7 +15,7 @@ use super::failure::{ConnectFailure, ConnectFailures, Shortages};
 use super::warning::{ConnectWarnings, WarningSubject};
 use super::{Event, LocalPeerCounters, MAX_PENDING_PEERS, PATIENCE};
 use crate::hello::{Hello, MAX_MESSAGE_BYTES, PeerMessage};
-use crate::page::{OwnPage, SleepFlag};
+use crate::page::{OwnPage, Receipts, SleepFlag};
 use crate::process::{LocalPeerId, MAX_LOCAL_PEERS, PeerProcess};
 use crate::ring::{MIN_RING_BYTES, RingMemory, RingWriter};
 use crate::rules::AccessRules;
@@ -107,6 +107,11 @@ impl Connections {
     /// Returns the flag for the thread that sleeps.
     pub fn sleep_flag(&self) -> SleepFlag {
         SleepFlag(self.page.clone())
+    }
+
+    /// Returns the receipts of this process's queue pairs.
+    pub fn receipts(&self) -> Receipts {
+        Receipts(self.page.clone())
     }
 
     /// Returns the totals so far.

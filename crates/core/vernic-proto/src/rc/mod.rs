@@ -15,7 +15,7 @@ mod window;
 #[cfg(test)]
 mod send_tests;
 
-use vernic_wire::{Mtu, Packet};
+use vernic_wire::{Mtu, Packet, Psn};
 
 use crate::congestion::{Controller, Limit, Tally};
 use crate::cx::{Cx, QpInit};
@@ -466,6 +466,11 @@ impl Transport for Rc {
     #[inline]
     fn owes_only_ack(&self) -> bool {
         self.responder.owes_only_ack()
+    }
+
+    #[inline]
+    fn received_until(&self) -> Option<Psn> {
+        Some(self.responder.received_until())
     }
 
     fn next_deadline(&self) -> Option<Time> {

@@ -153,6 +153,12 @@ impl Responder {
         !self.answers.is_due() && matches!(self.notice, Notice::Ack(_))
     }
 
+    /// The number before which every request was received and handled in order.
+    #[inline]
+    pub(crate) fn received_until(&self) -> Psn {
+        self.sequence.expected
+    }
+
     /// Takes the positive acknowledgement, if it is all there is to send.
     #[inline]
     pub(crate) fn take_ack(&mut self, cx: &mut Cx<'_>, host: &mut impl Host) -> Option<PartAck> {
