@@ -242,8 +242,16 @@ fn other_psn(way: Way<'_>, expected: Option<Psn>) -> Option<Finding> {
     let responses = back.map(|back| &back.responses);
     // A NAK names the PSN that is expected. An ACK of something else answers what looks old.
     let asked_for = responses.and_then(|r| r.first_sequence_nak).map(|nak| nak.psn);
-    let answered = asked_for.or(responses.and_then(|r| r.highest()));
-    let answered = answered.filter(|psn| !there.requests.is_near(*psn, BEGAN_BEFORE));
+    let acknowledged = responses.and_then(|r| r.highest());
+    // What is far away was never sent. What is near may have been sent before the capture began, or
+    // be missing in it; then the requester would not send the same again and again.
+    let first_answer = responses.and_then(|r| r.first);
+    let mut answers = [first_answer, asked_for, acknowledged].into_iter().flatten();
+    let is_strange = !there.requests.was_met && answers.all(|psn| !there.requests.covers(psn));
+    let margin = if is_strange && there.requests.again.packets != 0 { 0 } else { BEGAN_BEFORE };
+    let is_other = |psn: &Psn| !there.requests.is_near(*psn, margin);
+    let answered = asked_for.filter(is_other);
+    let answered = answered.or(acknowledged.filter(is_other).map(Psn::next));
     let agreed = expected.filter(|psn| {
         psn.distance_from(first) >= BEGAN_BEFORE && first.distance_from(*psn) >= BEGAN_BEFORE
     });

@@ -98,6 +98,8 @@ pub(crate) struct Requests {
     pub(crate) mtu: Option<u32>,
     /// First PSN that is not acknowledged; none before an answer.
     acked: Option<Psn>,
+    /// Whether an answer was about something that was sent.
+    pub(crate) was_met: bool,
     /// What was asked for again and not sent yet.
     pub(crate) pending: Option<Cause>,
     burst: u64,
@@ -147,6 +149,7 @@ impl Requests {
 
     /// The responder has all before `psn`.
     pub(crate) fn acknowledge(&mut self, psn: Psn) {
+        self.was_met |= self.covers(psn) || self.covers(psn.sub(1));
         if self.acked.is_none_or(|acked| acked.is_before(psn)) {
             self.acked = Some(psn);
         }

@@ -42,6 +42,8 @@ pub(crate) struct Responses {
     /// Payload of a first or middle packet: the path MTU.
     pub(crate) mtu: Option<u32>,
     highest: Option<Psn>,
+    /// The PSN of the first response.
+    pub(crate) first: Option<Psn>,
 }
 
 /// What a response says to the requester.
@@ -81,6 +83,7 @@ impl Responses {
         let info = packet.info();
         let psn = packet.bth.psn;
         self.packets += 1;
+        self.first.get_or_insert(psn);
         self.ends_in_rnr = false;
         if matches!(info.position, Position::First | Position::Middle) {
             self.mtu = Some(packet.payload_len);

@@ -168,6 +168,49 @@ fn a_psn_that_the_responder_does_not_expect_is_told() {
 }
 
 #[test]
+fn a_later_psn_that_the_responder_expects_is_told_near_and_far() {
+    for (first, expected) in [(100, 120), (100, 5000), (0xFF_FFF0, 4), (1, 5_000_000)] {
+        let mut scene = Scene::default();
+        for _ in 0..3 {
+            // To B these are duplicates.
+            scene.packet(A, Opcode::RC_SEND_ONLY, first, 100);
+            scene.ack(B, expected - 1);
+            scene.wait_us(5000);
+        }
+        let flow = scene.flow();
+        let found = finding(&flow, "psn_mismatch");
+        assert_eq!(found.what, format!("A begins with PSN {first}, but B expects {expected}"));
+    }
+}
+
+#[test]
+fn an_earlier_psn_that_the_responder_expects_is_told_though_it_is_near() {
+    let mut scene = Scene::default();
+    for _ in 0..3 {
+        scene.packet(A, Opcode::RC_SEND_ONLY, 100, 100);
+        scene.answer(B, Syndrome::nak(NakCode::PSN_SEQUENCE), 77);
+        scene.wait_us(5000);
+    }
+    let found = finding(&scene.flow(), "psn_mismatch").what.clone();
+    assert_eq!(found, "A begins with PSN 100, but B expects 77");
+}
+
+#[test]
+fn a_capture_that_lacks_the_beginning_or_the_end_tells_of_no_other_psn() {
+    // What B acknowledges first went before the capture, and the last ACK is of a packet that the
+    // capture lacks.
+    let mut scene = Scene::default();
+    scene.ack(B, 99);
+    for psn in 100..104 {
+        scene.packet(A, Opcode::RC_SEND_ONLY, psn, 100);
+        scene.ack(B, psn);
+    }
+    scene.packet(A, Opcode::RC_SEND_ONLY, 103, 100);
+    scene.ack(B, 110);
+    assert!(!kinds(&scene.flow()).contains(&"psn_mismatch"));
+}
+
+#[test]
 fn refusals_name_the_message_and_what_to_check() {
     let refused = |scene: &mut Scene, code, psn| {
         scene.answer(B, Syndrome::nak(code), psn);
