@@ -23,7 +23,7 @@ use vernic_wire::{Kind, Mtu, Packet, Pkey, Psn, Qpn, Service};
 use crate::congestion::{Algorithm, Congestion, Controller, Tally};
 use crate::cx::{Cx, QpInit};
 use crate::disposition::{Disposition, DropReason};
-use crate::error::PostError;
+use crate::error::{Cause, PostError};
 use crate::event::QpEvent;
 use crate::host::{CONGESTION_EXPERIENCED, Host, QpCounters, RxMeta, Transmit};
 use crate::migration::Migration;
@@ -626,11 +626,21 @@ impl Qp {
     /// oldest request completes with RETRY_EXC, and the queue pair enters Error; if there is none,
     /// the application is told by an event. Services that acknowledge nothing do not care.
     pub fn handle_peer_gone(&mut self, now: Time, host: &mut impl Host) {
+        self.handle_gone(now, Cause::PeerGone, host);
+    }
+
+    /// This end's link is gone for good. Does what [`handle_peer_gone`](Self::handle_peer_gone)
+    /// does.
+    pub fn handle_link_gone(&mut self, now: Time, host: &mut impl Host) {
+        self.handle_gone(now, Cause::LinkGone, host);
+    }
+
+    fn handle_gone(&mut self, now: Time, cause: Cause, host: &mut impl Host) {
         if !matches!(self.attr.state, QpState::Rtr | QpState::Rts | QpState::Sqd) {
             return;
         }
         let cx = cx!(self, now);
-        if let Err(broken) = each!(&mut self.machine, m => m.handle_peer_gone(cx, host)) {
+        if let Err(broken) = each!(&mut self.machine, m => m.handle_gone(cx, cause, host)) {
             self.stop_for(broken, now, host);
         }
     }

@@ -22,7 +22,7 @@ use crate::congestion::{Limit, Tally};
 use crate::cx::Cx;
 use crate::direct::Direct;
 use crate::disposition::{Disposition, DropReason};
-use crate::error::PostError;
+use crate::error::{Cause, PostError};
 use crate::host::{Host, RxMeta, Transmit};
 use crate::kept::{Keeping, KeptPacket};
 use crate::message::{MessagePart, PartAck, RendezvousLimits};
@@ -338,8 +338,13 @@ pub(crate) trait Transport: fmt::Debug {
     /// again.
     fn path_changed(&mut self, _cx: &mut Cx<'_>) {}
 
-    /// The process of the connected peer has ended.
-    fn handle_peer_gone(&mut self, _cx: &mut Cx<'_>, _host: &mut impl Host) -> Result<(), Broken> {
+    /// Nothing comes from the connected peer any more, for this cause.
+    fn handle_gone(
+        &mut self,
+        _cx: &mut Cx<'_>,
+        _cause: Cause,
+        _host: &mut impl Host,
+    ) -> Result<(), Broken> {
         Ok(())
     }
 }

@@ -66,12 +66,16 @@ impl Lane {
 }
 
 impl Lane {
-    /// Fails every queue pair whose service acknowledges: nothing will be received any more.
+    /// Fails every queue pair whose service acknowledges: the link is gone for good.
     pub(crate) fn fail_all_qps(&mut self, engine: &Device, now: Time) {
         let LaneState { table, srqs, sched, .. } = &mut self.state;
         for qp in table.iter().filter(|qp| qp.service() != Service::Ud) {
             let mut core = lock(&qp.core);
-            fail_peerless_qp(engine, qp, &mut core, srqs, now);
+            qp.with_lane_host(engine, Some(srqs), now, &mut core, |machine, host| {
+                if let Some(machine) = machine.packets() {
+                    machine.handle_link_gone(now, host);
+                }
+            });
             sched.after(engine, qp, &mut core, Event::Changed, now);
         }
     }

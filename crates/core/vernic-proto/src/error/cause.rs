@@ -80,6 +80,8 @@ pub enum Cause {
     ConnectionLost(StreamEnd),
     /// The peer's process, one of this host, has ended.
     PeerGone,
+    /// This end's link has ended for good: no packet passes any more.
+    LinkGone,
 }
 
 impl Cause {
@@ -111,6 +113,7 @@ impl Cause {
             }
             Self::ConnectionLost(end) => (0x0C, *end as u32),
             Self::PeerGone => (0x0D, 0),
+            Self::LinkGone => (0x0E, 0),
         };
         family << 16 | detail
     }
@@ -211,6 +214,10 @@ impl fmt::Display for Cause {
                 write!(f, "the TCP connection ended while it was in use: {end}")
             }
             Self::PeerGone => write!(f, "the peer's process, one of this host, has ended"),
+            Self::LinkGone => write!(
+                f,
+                "the link of this end's device is gone for good, which says nothing of the peer"
+            ),
         }
     }
 }
@@ -294,6 +301,7 @@ mod tests {
             ),
             (0xC_0001, Cause::ConnectionLost(StreamEnd::Reset), "the TCP connection ended"),
             (0xD_0000, Cause::PeerGone, "the peer's process has ended"),
+            (0xE_0000, Cause::LinkGone, "this end's link is gone"),
         ] {
             assert_eq!(cause.vendor_err(), code, "{cause:?}");
             let family = format!("| `{:#06x}` | ", code >> 16);

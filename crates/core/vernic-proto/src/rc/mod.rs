@@ -551,12 +551,16 @@ impl Transport for Rc {
     }
 
     /// As if all retries had failed at once; if nothing is outstanding, an event says so.
-    fn handle_peer_gone(&mut self, cx: &mut Cx<'_>, host: &mut impl Host) -> Result<(), Broken> {
+    fn handle_gone(
+        &mut self,
+        cx: &mut Cx<'_>,
+        cause: Cause,
+        host: &mut impl Host,
+    ) -> Result<(), Broken> {
         if self.sq.is_empty() {
             host.event(QpEvent::Fatal);
         }
-        let (status, cause) = (WcStatus::RetryExceeded, Cause::PeerGone);
-        Err(self.fail(cx, Fatal { status, cause }, host))
+        Err(self.fail(cx, Fatal { status: WcStatus::RetryExceeded, cause }, host))
     }
 }
 

@@ -25,6 +25,19 @@ fn the_oldest_request_fails_as_after_all_retries_and_the_rest_is_flushed() {
 }
 
 #[test]
+fn a_link_that_is_gone_is_no_fault_of_the_peer() {
+    let mut s = Sender::new();
+    s.post(SendOp::Send, 1);
+    s.drain();
+    s.log();
+    s.qp.handle_link_gone(s.now, &mut s.host);
+    let expected = expect![
+        "failed: the link of this end's device is gone for good, which says nothing of the peer; wc 1 RetryExceeded;"
+    ];
+    check(&s.log(), expected);
+}
+
+#[test]
 fn without_a_request_an_event_tells_it_once() {
     let mut s = Sender::new();
     end_peer(&mut s);
