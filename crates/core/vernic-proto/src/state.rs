@@ -65,6 +65,12 @@ pub enum QpState {
     Error = 6,
 }
 
+impl QpState {
+    /// All states, by their numbers.
+    pub const ALL: [Self; 7] =
+        [Self::Reset, Self::Init, Self::Rtr, Self::Rts, Self::Sqd, Self::Sqe, Self::Error];
+}
+
 bitflags! {
     /// Which attributes a modify names. Values are those of `ibv_qp_attr_mask`.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, Hash)]

@@ -100,7 +100,7 @@ impl PeerFinding {
         })?;
         let mut words = row.split(' ').skip(1).map(|word| word.parse::<u32>().ok());
         let [state, dest, rq_psn] = [(); 3].map(|()| words.next().flatten());
-        let state = STATES.iter().find(|known| Some(**known as u32) == state)?;
+        let state = QpState::ALL.iter().find(|known| Some(**known as u32) == state)?;
         Some(match state {
             QpState::Reset | QpState::Init => Self::NotReady(*state),
             QpState::Error => Self::Failed(failure(text, &number)),
@@ -113,17 +113,6 @@ impl PeerFinding {
         })
     }
 }
-
-/// All states.
-const STATES: [QpState; 7] = [
-    QpState::Reset,
-    QpState::Init,
-    QpState::Rtr,
-    QpState::Rts,
-    QpState::Sqd,
-    QpState::Sqe,
-    QpState::Error,
-];
 
 /// The failure of a queue pair in a status text.
 fn failure(text: &str, number: &str) -> Option<String> {
@@ -170,6 +159,22 @@ fn tells_all(text: &str) -> bool {
 /// Whether a process is being asked.
 static IS_ASKING: AtomicBool = AtomicBool::new(false);
 
+/// The turn to ask a process. It ends when the value is dropped, also by a panic.
+struct Turn(&'static AtomicBool);
+
+impl Turn {
+    /// Returns the turn; `None` while another thread has it.
+    fn take(taken: &'static AtomicBool) -> Option<Self> {
+        (!taken.swap(true, Ordering::Acquire)).then_some(Self(taken))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Release);
+    }
+}
+
 /// What the peer's process was asked last, and its answer once it has come.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
@@ -198,22 +203,21 @@ pub(crate) fn ask(
     let is_news =
         before.is_none_or(|asked| timeouts > asked.timeouts && now.since(asked.at) >= PAUSE_NANOS);
     // A process of another PID namespace cannot be found.
-    if pid == 0 || !is_news || IS_ASKING.swap(true, Ordering::Acquire) {
+    if pid == 0 || !is_news {
         return None;
     }
+    let turn = Turn::take(&IS_ASKING)?;
     let (peer, first_psn) = (attr.dest_qpn, attr.sq_psn);
     let question = Question { pid, peer, own, first_psn, heard };
     let answer = Arc::new(OnceLock::new());
     let place = answer.clone();
-    let thread = threads::spawn("vernic-asks", move || {
+    // Where there is no thread, the turn ends with what the thread would have run.
+    let _ = threads::spawn("vernic-asks", move || {
+        let _turn = turn;
         if let Some(told) = question.ask() {
             let _ = place.set(told);
         }
-        IS_ASKING.store(false, Ordering::Release);
     });
-    if thread.is_err() {
-        IS_ASKING.store(false, Ordering::Release);
-    }
     Some(Asked { at: now, timeouts, answer })
 }
 
@@ -249,6 +253,19 @@ mod tests {
         let ready = PeerFinding::read("qp 5 2 3 6 91 0\n", &heard);
         assert_eq!(ready, Some(PeerFinding::Ready(QpState::Rts)));
         assert!(tells_all("resource qp 1\nqp 5 2 3\n") && !tells_all("resource qp 2\nqp 5 2 3\n"));
+    }
+
+    #[test]
+    fn a_thread_that_panics_while_it_asks_keeps_no_other_from_asking() {
+        static TAKEN: AtomicBool = AtomicBool::new(false);
+        let turn = Turn::take(&TAKEN).unwrap();
+        assert!(Turn::take(&TAKEN).is_none());
+        let asker = std::thread::spawn(move || {
+            let _turn = turn;
+            std::panic::resume_unwind(Box::new("a panic without words"));
+        });
+        assert!(asker.join().is_err());
+        assert!(Turn::take(&TAKEN).is_some());
     }
 
     #[test]

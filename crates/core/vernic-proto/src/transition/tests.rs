@@ -4,16 +4,6 @@ use vernic_wire::PortNum;
 
 use super::*;
 
-const STATES: [QpState; 7] = [
-    QpState::Reset,
-    QpState::Init,
-    QpState::Rtr,
-    QpState::Rts,
-    QpState::Sqd,
-    QpState::Sqe,
-    QpState::Error,
-];
-
 const ALL: [QpType; 5] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcIni, QpType::XrcTgt];
 
 fn valid() -> QpAttr {
@@ -212,8 +202,8 @@ fn no_other_transition_exists() {
         (Sqd, Rts),
     ];
     for qp_type in ALL {
-        for from in STATES {
-            for to in STATES {
+        for from in QpState::ALL {
+            for to in QpState::ALL {
                 let exists = everywhere.contains(&(from, to))
                     || matches!(to, Reset | Error)
                     || ((from, to) == (Sqe, Rts) && matches!(qp_type, QpType::Uc | QpType::Ud));
@@ -227,7 +217,7 @@ fn no_other_transition_exists() {
 
 #[test]
 fn reset_and_error_are_reached_from_everywhere_and_take_no_attribute() {
-    for from in STATES {
+    for from in QpState::ALL {
         for to in [QpState::Reset, QpState::Error] {
             needs(QpType::Rc, from, to, AttrMask::empty(), AttrMask::empty());
         }
