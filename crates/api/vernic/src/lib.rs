@@ -117,11 +117,11 @@ pub use vernic_engine::{
     AckTimeout, AddressVector, AsyncEvent, Cause, Circumstances, Clocks, Config, CqId, DeviceAttr,
     DeviceCounters, DeviceInfo, DeviceMemory, DirectAccess, DmRangeError, DropReason, Element,
     EventKind, Explanation, Failure, Gid, GidEntry, GidType, Lid, LinkCounters, LinkPort, LivePeer,
-    Lkey, LocalAddr, Mtu, PORT_COUNTERS, PathMigState, PeerFinding, PeerQp, Pkey, PortAttr,
-    PortInfo, PortNum, PortState, ProcessStatus, Psn, Qkey, QpAttr, QpCap, QpCounters, QpState,
-    QpStatus, Qpn, RateLimit, RemoteRange, RequestLife, Rkey, RnrTimer, RoceVersion, Route, SrqId,
-    Srqn, StaticRate, TOPICS, Topic, TracedQp, Transport as DeviceTransport, TransportChoice,
-    TxPath, WcOpcode, WcStatus, WhyWire, YamaForbids, limits,
+    Lkey, LocalAddr, Mtu, PORT_COUNTERS, PathMigState, PeerEnd, PeerFinding, PeerQp, Pkey,
+    PortAttr, PortInfo, PortNum, PortState, ProcessStatus, Psn, Qkey, QpAttr, QpCap, QpCounters,
+    QpState, QpStatus, Qpn, RateLimit, RemoteRange, RequestLife, Rkey, RnrTimer, RoceVersion,
+    Route, SrqId, Srqn, StaticRate, TOPICS, Topic, TracedQp, Transport as DeviceTransport,
+    TransportChoice, TxPath, WcOpcode, WcStatus, WhyWire, YamaForbids, limits,
 };
 
 /// The example of the repository's README, tested.

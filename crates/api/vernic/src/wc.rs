@@ -177,8 +177,7 @@ impl fmt::Display for WcError {
                 write!(f, " at work request {first}")?;
             }
         }
-        write!(f, ", PSN {}: {}", failure.psn, failure.cause)?;
-        write!(f, "{}", explanation.circumstances)
+        write!(f, ", PSN {}: {}", failure.psn, explanation.circumstances.with_cause(&failure.cause))
     }
 }
 

@@ -15,6 +15,7 @@ pub(crate) mod listing;
 pub(crate) mod middleware;
 pub(crate) mod opened;
 pub(crate) mod path;
+pub(crate) mod peer_end;
 pub(crate) mod peer_qp;
 pub(crate) mod peers;
 pub(crate) mod port;

@@ -69,6 +69,7 @@ pub use device::listing::{
     looks_for_transport, no_device,
 };
 pub use device::opened::Clocks;
+pub use device::peer_end::PeerEnd;
 pub use device::peer_qp::{PeerFinding, PeerQp};
 pub use device::transport::Transport;
 pub use error::{

@@ -287,6 +287,9 @@ fn a_peer_that_closes_in_order_is_no_failure_until_something_is_sent_to_it() {
     assert_eq!(end.context.try_async_event().map(|event| event.kind), None);
     qp.post_send(&[wr(5, SendOp::Write(remote), &[end.sge(0, 8)])]).unwrap();
     assert_eq!(end.wait(1)[0].status, WcStatus::RetryExceeded);
+    let (pid, why) = (other.child.id(), qp.explain().unwrap().to_string());
+    let known = format!("and its process {pid} of this host closed its device, as a program does");
+    assert!(why.contains(&known) && !why.contains("may have died"), "{why}");
 }
 
 #[test]

@@ -20,6 +20,7 @@ impl Device {
             floor_us: None,
             live_peer: None,
             peer_qp: None,
+            peer_end: None,
             down: (!is_up).then(|| rules.down_text(port.number(), port.netdev(), self.config())),
             silence: matches!(cause, Cause::AckTimeout { heard: false, .. })
                 .then(|| rules.silence_text(self.config()))

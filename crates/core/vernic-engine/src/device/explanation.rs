@@ -9,9 +9,10 @@ use std::fmt;
 use std::net::SocketAddr;
 
 use vernic_io::TxPath;
-use vernic_proto::Failure;
+use vernic_proto::{Cause, Failure};
 use vernic_wire::{Qpn, Service};
 
+use crate::device::peer_end::PeerEnd;
 use crate::device::peer_qp::PeerQp;
 
 /// An explanation why a queue pair failed, with its peer: "RETRY_EXC" in words.
@@ -34,7 +35,8 @@ pub struct Explanation {
 }
 
 /// Facts about this process and host that may have caused a failure. Each is written as "; ...",
-/// and as nothing if it is absent.
+/// and as nothing if it is absent. The end of the peer is a part of the cause
+/// ([`with_cause`](Self::with_cause)).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Circumstances {
     /// The netdev, or the port of a fabric's host, if it is down: no packet passes. What it is, and
@@ -56,6 +58,8 @@ pub struct Circumstances {
     pub live_peer: Option<LivePeer>,
     /// The peer's queue pair, if it is of a process of this host that has told of it.
     pub peer_qp: Option<PeerQp>,
+    /// What is known of the end of a peer of this host that answers no more.
+    pub peer_end: Option<PeerEnd>,
     /// What else may keep packets from a peer, by the device's transport, if the peer has never
     /// answered.
     pub silence: Option<String>,
@@ -95,10 +99,32 @@ impl fmt::Display for LivePeer {
     }
 }
 
+impl Circumstances {
+    /// Returns the cause in words, with what is known of the peer's end, and the circumstances.
+    pub fn with_cause<'a>(&'a self, cause: &'a Cause) -> impl fmt::Display + 'a {
+        WithCause { cause, circumstances: self }
+    }
+}
+
+/// A cause with its circumstances.
+struct WithCause<'a> {
+    cause: &'a Cause,
+    circumstances: &'a Circumstances,
+}
+
+impl fmt::Display for WithCause<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { cause, circumstances } = self;
+        let end = circumstances.peer_end.as_ref().map(|end| end as &dyn fmt::Display);
+        write!(f, "{}{circumstances}", cause.with_end(end))
+    }
+}
+
 impl fmt::Display for Circumstances {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { down, refused, faults, patience_s, floor_us, live_peer, peer_qp, silence } =
-            self;
+        let Self {
+            down, refused, faults, patience_s, floor_us, live_peer, peer_qp, silence, ..
+        } = self;
         if let Some(peer_qp) = peer_qp {
             write!(f, "; {peer_qp}")?;
         }
@@ -176,15 +202,14 @@ impl fmt::Display for Explanation {
         if let Some(wr_id) = wr_id {
             write!(f, " at work request {wr_id}")?;
         }
-        write!(f, ", PSN {psn}: {cause}")?;
-        write!(f, "{}", self.circumstances)
+        write!(f, ", PSN {psn}: {}", self.circumstances.with_cause(cause))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use vernic_proto::{Cause, WcStatus};
+    use vernic_proto::WcStatus;
     use vernic_wire::Psn;
 
     fn explanation(qpn: u32, cause: Cause) -> Explanation {
@@ -213,6 +238,7 @@ mod tests {
             floor_us: Some(8000),
             live_peer: Some(LivePeer { pid: 42, is_stopped: true, patience_s: 30 }),
             peer_qp: None,
+            peer_end: None,
         };
         let text = failed.to_string();
         let told = text.strip_prefix(&alone).unwrap();
@@ -225,6 +251,16 @@ mod tests {
         for part in parts {
             assert!(told.contains(part), "{part}: {told}");
         }
+    }
+
+    #[test]
+    fn what_is_known_of_the_peers_end_replaces_what_may_have_become_of_it() {
+        let mut failed = explanation(1, Cause::AckTimeout { tries: 8, waited: 1, heard: true });
+        assert!(failed.to_string().contains("may have died"));
+        failed.circumstances.peer_end = Some(PeerEnd::Left { pid: 42, before_ms: Some(7) });
+        let text = failed.to_string();
+        assert!(text.contains("; it answered earlier, and its process 42"), "{text}");
+        assert!(!text.contains("may have died"), "{text}");
     }
 
     #[test]

@@ -48,6 +48,9 @@ impl LaneState {
             }
             take_receipt(engine, qp, &mut core, &peer, now);
             let used = core.side.peer.lose(id);
+            if in_order {
+                core.side.peer.note_left(now);
+            }
             if used && !in_order {
                 failed += usize::from(fail_peerless_qp(engine, qp, &mut core, srqs, now));
             }

@@ -50,6 +50,7 @@ impl Lane {
                 continue;
             }
             if core.side.peer.has_left() {
+                core.side.peer.note_left(now);
                 left += 1;
                 continue;
             }

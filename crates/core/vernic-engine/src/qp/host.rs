@@ -383,13 +383,16 @@ impl Host for QpHost<'_> {
     }
 
     fn failure(&mut self, failure: Failure) {
-        self.side.note_failure(failure);
+        let has_ceased = matches!(failure.cause, Cause::AckTimeout { heard: true, .. });
+        let peer_end = self.side.peer.end(self.now).filter(|_| has_ceased);
+        self.side.note_failure(failure, peer_end);
         self.engine.counts().note(Counted::QpFailure);
         let mut circumstances =
             self.engine.circumstances(self.side.peer.path().copied(), &failure.cause);
         if let Cause::AckTimeout { .. } = failure.cause {
             circumstances.peer_qp = self.side.peer.told().cloned();
         }
+        circumstances.peer_end = peer_end;
         tracing::warn!(
             qpn = %self.qp.qpn(),
             path = self.side.peer.path().map(tracing::field::display),
@@ -397,7 +400,7 @@ impl Host for QpHost<'_> {
             wr_id = failure.wr_id,
             psn = %failure.psn,
             more = more_of(failure.status).map(tracing::field::display),
-            "queue pair failed: {}{circumstances}", failure.cause
+            "queue pair failed: {}", circumstances.with_cause(&failure.cause)
         );
     }
 }

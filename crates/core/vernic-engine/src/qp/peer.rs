@@ -15,6 +15,7 @@ use crate::config::Config;
 use crate::device::explanation::LivePeer;
 use crate::device::opened::Device;
 use crate::device::path::Resolved;
+use crate::device::peer_end::PeerEnd;
 use crate::device::peer_qp::{self, Asked, PeerQp};
 use crate::local::watch::{HostProcess, PeerLocation};
 use crate::qp::source::{Sender, Source};
@@ -33,6 +34,10 @@ pub(crate) struct QpPeer {
     /// The process of this host that the queue pair is connected to. This process had the peer's
     /// slot when the path was found.
     process: Option<HostProcess>,
+    /// The peer's queue pair.
+    dest: Option<Qpn>,
+    /// When the process was noticed to have closed its device in order.
+    left_at: Option<Time>,
     /// The routes of packets: by the wire or through memory.
     route: QpRoute,
     /// The grants of a peer on this host.
@@ -46,14 +51,14 @@ pub(crate) struct QpPeer {
 impl QpPeer {
     /// Sets the path to a peer that was not heard yet. Grants of the local peer on the last path
     /// are of no use any more. The caller ends the grants that were given to that peer here.
-    pub(super) fn connect(&mut self, resolved: &Resolved) {
+    pub(super) fn connect(&mut self, resolved: &Resolved, dest: Option<Qpn>) {
         self.grants.connect(None);
         self.path = Some(resolved.path);
         self.route = QpRoute::default();
         self.process = resolved.location.process().cloned();
         self.ends = Some((resolved.peer, resolved.local));
         self.source = Source::default();
-        self.asked = None;
+        (self.dest, self.left_at, self.asked) = (dest, None, None);
     }
 
     /// Changes the path to the same peer, as in SQD. What goes through memory still does, whatever
@@ -62,7 +67,7 @@ impl QpPeer {
     pub(super) fn change_path(&mut self, resolved: &Resolved) {
         let ends = (resolved.peer, resolved.local);
         let (Some(old), true) = (self.path, self.ends == Some(ends)) else {
-            return self.connect(resolved);
+            return self.connect(resolved, self.dest);
         };
         match (&resolved.location, self.pid()) {
             (PeerLocation::Here(process), before)
@@ -71,7 +76,7 @@ impl QpPeer {
                 self.path = Some(resolved.path);
                 self.name_process(process);
             }
-            (PeerLocation::Here(_), _) => return self.connect(resolved),
+            (PeerLocation::Here(_), _) => return self.connect(resolved, self.dest),
             // The peer did not say in time that it is of this host, but that is known.
             (_, Some(_)) => {
                 self.path = Some(match old.peer() {
@@ -140,6 +145,23 @@ impl QpPeer {
     /// Whether the peer's process has left in order.
     pub(crate) fn has_left(&self) -> bool {
         self.process.as_ref().is_some_and(HostProcess::has_left)
+    }
+
+    /// Notes that the peer's process has closed its device in order.
+    pub(crate) fn note_left(&mut self, now: Time) {
+        self.left_at.get_or_insert(now);
+    }
+
+    /// Returns what is known of the end of a peer of this host; `None` if the peer is there, or of
+    /// another host.
+    pub(super) fn end(&self, now: Time) -> Option<PeerEnd> {
+        let (process, dest) = (self.process.as_ref()?, self.dest?);
+        let pid = process.pid();
+        if process.has_left() {
+            let before_ms = self.left_at.map(|at| now.since(at) / 1_000_000);
+            return Some(PeerEnd::Left { pid, before_ms });
+        }
+        (!process.has(dest)).then_some(PeerEnd::QpAway { pid })
     }
 
     /// Returns how long a silent peer is waited for, in nanoseconds: as long as its process and its

@@ -180,10 +180,11 @@ impl QpInner {
     /// Returns why the queue pair failed; `None` if it has not failed since its last reset.
     pub(crate) fn explanation(&self, engine: &Device, core: &QpCore) -> Option<Explanation> {
         let side = &core.side;
-        let failure = side.failure()?;
+        let (failure, peer_end) = side.failure()?;
         let peer_qpn = side.peer.path().map(|_| core.machine.attr().dest_qpn);
         let (qpn, service, path) = (self.qpn(), self.service(), side.peer.path().copied());
         let mut circumstances = engine.circumstances(path, &failure.cause);
+        circumstances.peer_end = peer_end;
         if let Cause::AckTimeout { .. } = failure.cause {
             let (config, attr) = (&engine.config(), core.machine.attr());
             let floor_us = config.ack_timeout_floor_us;

@@ -11,6 +11,7 @@ use vernic_proto::{Failure, QpState, QpType, Time};
 use vernic_wire::{Qpn, Service};
 
 use crate::device::path::Resolved;
+use crate::device::peer_end::PeerEnd;
 use crate::qp::ack_delay::AckDelay;
 use crate::qp::completions::{CqRing, Wc};
 use crate::qp::in_flight::InFlight;
@@ -36,7 +37,7 @@ pub(crate) struct QpSide {
     pub(crate) peer: QpPeer,
     /// The addresses of an iWARP connection, present or past: our own and the peer's.
     stream: Option<(SocketAddr, SocketAddr)>,
-    failure: Option<Failure>,
+    failure: Option<(Failure, Option<PeerEnd>)>,
     pub(crate) ack: AckDelay,
     pub(crate) timer: TimerEntries,
     pub(crate) in_flight: InFlight,
@@ -88,8 +89,8 @@ impl QpSide {
 
     /// Connects the queue pair to a peer that was not heard yet. The caller ends the grants that
     /// were given to the peer before it.
-    pub(crate) fn connect(&mut self, resolved: &Resolved) {
-        self.peer.connect(resolved);
+    pub(crate) fn connect(&mut self, resolved: &Resolved, dest: Qpn) {
+        self.peer.connect(resolved, Some(dest));
         self.in_flight.path_changed();
     }
 
@@ -116,12 +117,14 @@ impl QpSide {
         self.stream
     }
 
-    pub(super) fn note_failure(&mut self, failure: Failure) {
-        self.failure = Some(failure);
+    /// Notes the failure of the queue pair, and what is known by then of the end of its peer.
+    pub(super) fn note_failure(&mut self, failure: Failure, peer_end: Option<PeerEnd>) {
+        self.failure = Some((failure, peer_end));
     }
 
-    /// Returns the failure of the queue pair, if it has failed since the last reset.
-    pub(super) fn failure(&self) -> Option<Failure> {
+    /// Returns the failure of the queue pair, if it has failed since the last reset, and what was
+    /// known then of the end of its peer.
+    pub(super) fn failure(&self) -> Option<(Failure, Option<PeerEnd>)> {
         self.failure
     }
 

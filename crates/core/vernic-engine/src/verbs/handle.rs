@@ -352,18 +352,18 @@ impl Qp {
         if let Some(pkey) = pkey {
             core.machine.set_pkey(pkey);
         }
+        let dest = core.machine.attr().dest_qpn;
         if core.machine.state() == QpState::Reset {
             self.forget(&mut core, past);
         } else if let Some(resolved) = &resolved {
             match core.machine.state() {
-                QpState::Rtr => core.side.connect(resolved),
+                QpState::Rtr => core.side.connect(resolved, dest),
                 _ => core.side.change_path(resolved),
             }
         }
         if let Some(alternate) = alternate {
             self.load_alternate(&mut core, alternate);
         }
-        let dest = core.machine.attr().dest_qpn;
         let is_lonely = mask.contains(AttrMask::STATE) && self.lacks_connection(&core);
         self.inner.publish_state(engine, &mut core);
         if resolved.is_some() || mask.contains(AttrMask::ACCESS_FLAGS) {

@@ -140,17 +140,46 @@ const INVALID_ONE_SIDED: &str = "the queue pair there does not grant the operati
      takes fewer READs and atomics at a time (max_dest_rd_atomic), or the address of an atomic is no \
      multiple of 8, or the path MTUs of the ends differ";
 
+/// What may have become of a peer that answered earlier.
+const ANSWERED: &str =
+    ": the process may have died, stalled or reset its queue pair, or a link went down";
+
+/// What may be wrong where a peer never answered.
+const NEVER_ANSWERED: &str =
+    ": wrong address, GID index, QPN or PSN, peer not in RTR, or a link that is down";
+
+impl Cause {
+    /// Returns the cause in words. If the peer answered earlier, and its `end` is known, the end
+    /// stands in place of what may have become of it.
+    pub fn with_end<'a>(&'a self, end: Option<&'a dyn fmt::Display>) -> impl fmt::Display + 'a {
+        WithEnd { cause: self, end }
+    }
+}
+
+/// A cause, and what is known of the end of the peer.
+struct WithEnd<'a> {
+    cause: &'a Cause,
+    end: Option<&'a dyn fmt::Display>,
+}
+
+impl fmt::Display for WithEnd<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Cause::AckTimeout { tries, waited, heard } = self.cause else {
+            return self.cause.fmt(f);
+        };
+        write!(f, "no answer after {tries} transmissions in {}; ", Waited(*waited))?;
+        f.write_str(if *heard { "it answered earlier" } else { "it never answered" })?;
+        match self.end.filter(|_| *heard) {
+            Some(end) => write!(f, ", and {end}"),
+            None => f.write_str(if *heard { ANSWERED } else { NEVER_ANSWERED }),
+        }
+    }
+}
+
 impl fmt::Display for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::AckTimeout { tries, waited, heard } => {
-                let hint = if *heard {
-                    "it answered earlier: the process may have died, stalled or reset its queue pair, or a link went down"
-                } else {
-                    "it never answered: wrong address, GID index, QPN or PSN, peer not in RTR, or a link that is down"
-                };
-                write!(f, "no answer after {tries} transmissions in {}; {hint}", Waited(*waited))
-            }
+            Self::AckTimeout { .. } => self.with_end(None).fmt(f),
             Self::SequenceNak { tries } => write!(
                 f,
                 "the peer reported lost packets {tries} times in a row; the path loses packets or PSNs disagree"
