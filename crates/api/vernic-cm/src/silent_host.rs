@@ -7,7 +7,8 @@
 //! port, the request is answered, or [`LONGEST`] is over. One probe is not enough, because hosts
 //! limit their ICMP messages: Linux sends each peer one a second, and the repeats of the request
 //! use some of these. After [`TELL_AFTER`] without any answer the log says so, for the programs
-//! that do not: a firewall would keep them waiting for a minute.
+//! that do not: a firewall would keep them waiting for a minute. A peer at this end's own address
+//! is not probed, since this process has the port open itself.
 //!
 //! Limits: one entry and one socket per request.
 
@@ -59,6 +60,10 @@ impl fmt::Debug for Watch {
     }
 }
 
+fn is_own_host(local: SocketAddr, peer: SocketAddr) -> bool {
+    peer.ip() == local.ip()
+}
+
 /// The result of a poll.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Finding {
@@ -71,6 +76,27 @@ enum Finding {
 }
 
 impl Watch {
+    fn new(
+        agent: &Arc<dyn Agent>,
+        conn: ConnId,
+        (local, peer): (SocketAddr, SocketAddr),
+        now: Instant,
+    ) -> Self {
+        let first = if is_own_host(local, peer) { TELL_AFTER } else { FIRST_LOOK };
+        Self {
+            agent: agent.clone(),
+            conn,
+            local,
+            peer,
+            probe: None,
+            patience: PATIENCE,
+            probes: 0,
+            tell_at: Some(now + TELL_AFTER),
+            until: now + LONGEST,
+            next: now + first,
+        }
+    }
+
     fn look(&mut self, now: Instant) -> Finding {
         self.next = now + PAUSE;
         if self.tell_at.is_some_and(|at| at <= now) {
@@ -81,6 +107,7 @@ impl Watch {
             Some((probe, _)) if probe.is_refused() => Finding::Closed,
             Some((_, until)) if now < *until => Finding::Open,
             _ if now >= self.until => Finding::Nothing,
+            _ if self.is_own_host() => Finding::Nothing,
             _ => {
                 let peer = route::with_port(self.peer, ROCE_PORT);
                 let probe = PortProbe::send(route::local(self.local), peer);
@@ -95,9 +122,24 @@ impl Watch {
         }
     }
 
+    /// Whether the peer is at the address that the request comes from.
+    fn is_own_host(&self) -> bool {
+        is_own_host(self.local, self.peer)
+    }
+
     /// Says that nothing has answered the request yet, unless something has meanwhile.
     fn tell(&self) {
         let Ok(Some(times)) = self.agent.sent_unanswered(self.conn) else { return };
+        if self.is_own_host() {
+            let (peer, seconds) = (self.peer, TELL_AFTER.as_secs());
+            tracing::warn!(
+                %peer,
+                "no answer to the connection request for {seconds} s, sent {times} times to a process of this \
+                 host: is it stopped, or short of cores, or are packets lost on purpose (VERNIC_FAULT, --loss)? \
+                 The request is repeated, for a minute unless the program says otherwise"
+            );
+            return;
+        }
         let (peer, seconds, host) = (self.peer, TELL_AFTER.as_secs(), self.peer.ip());
         tracing::warn!(
             %peer,
@@ -134,20 +176,7 @@ impl SilentHosts {
         local: SocketAddr,
         peer: SocketAddr,
     ) {
-        let (agent, now) = (agent.clone(), Instant::now());
-        let watch = Watch {
-            agent,
-            conn,
-            local,
-            peer,
-            probe: None,
-            patience: PATIENCE,
-            probes: 0,
-            tell_at: Some(now + TELL_AFTER),
-            until: now + LONGEST,
-            next: now + FIRST_LOOK,
-        };
-        lock(&self.0).push(watch);
+        lock(&self.0).push(Watch::new(agent, conn, (local, peer), Instant::now()));
     }
 
     /// Ends the watch of a request that was answered, or whose id is gone.
@@ -169,5 +198,26 @@ impl SilentHosts {
         }
         let next = lock(&self.0).iter().map(|watch| watch.next).min()?;
         Some(next.saturating_duration_since(Instant::now()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use vernic_wire::cm::CommId;
+
+    use super::*;
+    use crate::testing::FakeAgent;
+
+    #[test]
+    fn a_request_to_this_host_is_told_of_when_nothing_answers_and_nothing_is_probed() {
+        let fake = Arc::new(FakeAgent::default());
+        let agent: Arc<dyn Agent> = fake.clone();
+        let ends = ("127.0.0.1:0".parse().unwrap(), "127.0.0.1:7174".parse().unwrap());
+        let now = Instant::now();
+        let mut watch = Watch::new(&agent, ConnId(CommId(7), 0), ends, now);
+        assert_eq!(watch.next, now + TELL_AFTER);
+        assert_eq!(watch.look(now + TELL_AFTER), Finding::Nothing);
+        assert_eq!(fake.asked(), ["sent unanswered 7"]);
+        assert_eq!(watch.probes, 0);
     }
 }

@@ -129,7 +129,7 @@ impl Id {
         Ok(())
     }
 
-    /// Has the worker watch the peer's host, if that is another host, in case it stays silent.
+    /// Has the worker watch the request, in case the peer stays silent.
     fn watch_silence(
         &self,
         agent: &Arc<dyn Agent>,
@@ -137,7 +137,7 @@ impl Id {
         peer: SocketAddr,
         conn: ConnId,
     ) {
-        if peer.ip() == local.ip() || peer.ip().is_multicast() {
+        if peer.ip().is_multicast() {
             return;
         }
         // Without the thread, the request is repeated until its own time is up.
