@@ -15,6 +15,17 @@ fn near_packets(end: &End) -> u64 {
 }
 
 #[test]
+fn a_queue_pair_that_only_answers_goes_the_way_of_its_peer() {
+    let (pair, start) = (near_pair(Service::Rc), Instant::now());
+    while !SHARED(&pair.a_qp) {
+        send(&pair, 8);
+        assert!(start.elapsed() < PATIENCE, "{}", pair.a_qp.route());
+    }
+    send(&pair, 8);
+    assert!(SHARED(&pair.b_qp), "{}", pair.b_qp.route());
+}
+
+#[test]
 fn after_two_have_met_nothing_goes_by_the_wire_any_more() {
     let pair = near_pair(Service::Rc);
     warm_up(&pair);

@@ -243,13 +243,22 @@ impl Engine {
 }
 
 fn local_route(local_peers: &LocalPeers, qp: &QpInner) -> Route {
-    let core = lock(&qp.core);
+    let mut core = lock(&qp.core);
+    let is_idle = core.machine.packets().is_some_and(|machine| !machine.has_unacknowledged());
     let Some(path) = core.side.peer.path() else { return Route::Wire(WhyWire::NotConnected) };
     let shared = |id| local_peers.peer(id).map(LocalPeer::pid);
     let yama = core.side.peer.grants().peer().and_then(|peer| YamaForbids::of(peer));
     let dest = core.machine.attr().dest_qpn;
     let known = local_peers.peer_of(path, dest);
-    match core.side.peer.route().requests() {
+    let route = core.side.peer.route();
+    if route.requests() == RequestRoute::Wire
+        && is_idle
+        && let Some(pid) = route.answer_ring().and_then(shared)
+    {
+        // What the peer sends comes through memory. So will requests go, since none is on the wire.
+        return Route::SharedMemory { pid, yama };
+    }
+    match route.requests() {
         RequestRoute::Ring(id) => {
             shared(id).map_or(Route::Wire(WhyWire::Gone), |pid| Route::SharedMemory { pid, yama })
         }
