@@ -154,6 +154,7 @@ fn every_command_refuses_a_wrong_setting_with_the_same_words() {
     for (variable, value, said) in [
         ("VERNIC_MTU", "77", "VERNIC_MTU: mtu = \"77\": "),
         ("VERNIC_TYPO", "1", "environment: there is no setting \"VERNIC_TYPO\""),
+        ("VERNIC_LOSS", "1", "environment: there is no setting \"VERNIC_LOSS\" (`--loss` is an op"),
         ("VERNIC_CONFIG", "/nonexist", "cannot read the configuration file /nonexist: "),
     ] {
         for arguments in commands {

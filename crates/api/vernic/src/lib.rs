@@ -108,9 +108,7 @@ pub use srq::{Basic, Srq, SrqKind, Xrc};
 pub use wc::{Wc, WcError, WrId};
 pub use xrc::Xrcd;
 
-pub use vernic_engine::config::{
-    EcnChoice, KEYS, Key, Origin, Settings, nearest as nearest_setting,
-};
+pub use vernic_engine::config::{EcnChoice, KEYS, Key, Origin, Settings, meant as meant_setting};
 #[doc(inline)]
 pub use vernic_engine::congestion;
 pub use vernic_engine::{

@@ -460,7 +460,7 @@ fn show_mtu(value: &Option<Mtu>) -> String {
 }
 
 /// Returns the setting whose name, or whose environment variable, a mistyped one is most like.
-pub fn nearest(name: &str) -> Option<&'static str> {
+fn nearest(name: &str) -> Option<&'static str> {
     let all = KEYS.iter().flat_map(|key| [key.name, key.variable]).chain(settings::OTHER_VARIABLES);
     let far = |known: &&str| strsim::damerau_levenshtein(name, known);
     let near = all.min_by_key(far)?;
@@ -468,11 +468,43 @@ pub fn nearest(name: &str) -> Option<&'static str> {
     (far(&near) <= 2.min(name.len() / 3)).then_some(near)
 }
 
-/// ", did you mean ...?", or nothing.
+/// Options of `vernic run` that have no setting of their name, and what says the same as a setting.
+const RUN_OPTIONS: [(&str, &str); 9] = [
+    ("loss", "VERNIC_FAULT=loss=0.01"),
+    ("duplicate", "VERNIC_FAULT=dup=0.01"),
+    ("reorder", "VERNIC_FAULT=reorder=0.01"),
+    ("corrupt", "VERNIC_FAULT=corrupt=0.01"),
+    ("delay", "VERNIC_FAULT=delay_us=50"),
+    ("seed", "VERNIC_FAULT=loss=0.01,seed=7"),
+    ("iwarp", "VERNIC_TRANSPORT=iwarp"),
+    ("ib-dev", "VERNIC_DEVICE=vernic0"),
+    ("rsockets", "VERNIC_RSOCKETS=auto"),
+];
+
+/// Returns the option of `vernic run` that has the name of a supposed setting, or of its variable,
+/// and what says the same as a setting.
+fn run_option(name: &str) -> Option<(&'static str, &'static str)> {
+    let bare = name.to_ascii_lowercase().replace('_', "-");
+    let bare = bare.strip_prefix("vernic-").unwrap_or(&bare);
+    RUN_OPTIONS.into_iter().find(|(option, _)| *option == bare)
+}
+
+/// Returns what was meant by a setting that there is not, behind a space and in parentheses;
+/// nothing if nothing is like it.
+pub fn meant(name: &str) -> impl fmt::Display + '_ {
+    Meant(name)
+}
+
 struct Meant<'a>(&'a str);
 
 impl fmt::Display for Meant<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some((option, setting)) = run_option(self.0) {
+            return write!(
+                f,
+                " (`--{option}` is an option of `vernic run`; as a setting: {setting})"
+            );
+        }
         nearest(self.0).map_or(Ok(()), |near| write!(f, " (did you mean `{near}`?)"))
     }
 }
@@ -663,6 +695,26 @@ mod tests {
         };
         let delays = ["0", "2097", "2098", "8388", "8389", "10000000"].map(delay_of);
         assert_eq!(delays, [9, 9, 10, 11, 12, 22]);
+    }
+
+    #[test]
+    fn an_option_of_vernic_run_that_is_no_setting_is_told_as_one() {
+        for name in ["VERNIC_LOSS", "loss"] {
+            let error = Config::default().set(name, "1%").unwrap_err().to_string();
+            let told =
+                "`--loss` is an option of `vernic run`; as a setting: VERNIC_FAULT=loss=0.01";
+            assert!(error.contains(told), "{error}");
+        }
+        // What stands for an option is a setting, and a value that it takes.
+        for (_, setting) in RUN_OPTIONS {
+            let (variable, value) = setting.split_once('=').unwrap();
+            let key = KEYS.iter().find(|key| key.variable == variable);
+            match key {
+                Some(key) => Config::default().set(key.name, value).unwrap(),
+                None => assert!(settings::OTHER_VARIABLES.contains(&variable), "{setting}"),
+            }
+            assert!(!KEYS.iter().any(|key| run_option(key.name).is_some()), "a setting precedes");
+        }
     }
 
     #[test]

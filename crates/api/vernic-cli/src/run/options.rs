@@ -102,8 +102,7 @@ fn refused(words: &str, error: ConfigError) -> Failure {
         }
         ConfigError::BadValue { reason, .. } => format!("{words}: {reason}"),
         ConfigError::UnknownKey { name, .. } => {
-            let meant = vernic::nearest_setting(&name);
-            let meant = meant.map_or(String::new(), |near| format!(" (did you mean `{near}`?)"));
+            let meant = vernic::meant_setting(&name);
             format!("{words}: there is no setting {name:?}{meant}; `vernic config` lists all")
         }
         other => format!("{words}: {other}"),
