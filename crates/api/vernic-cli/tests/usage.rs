@@ -39,6 +39,11 @@ fn wrong_usage_exits_with_2_and_says_what_is_wrong() {
         (&["bench", "-n", "0"], "0"),
         (&["bench", "client"], "HOST"),
         (&["devizes"], "devices"),
+        (&["fabric", "up", "/nonexistent/lab.topo"], "/nonexistent/lab.topo"),
+        (
+            &["run", "--fabric", "lab", "--host", "h1", "--capture", "/tmp/x.erf", "true"],
+            "`vernic fabric capture lab FILE`",
+        ),
     ] {
         let output = vernic(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

@@ -25,13 +25,13 @@ pub(super) fn plan(arguments: &PlanArguments, name: &str) -> Outcome<Topology> {
         PlanArguments { single: Some(hosts), .. } => Topology::single(name, hosts),
         PlanArguments { file: Some(ref file), .. } => {
             let doing = || format!("read the topology {file:?}");
-            let len = std::fs::metadata(file).doing(doing)?.len();
+            let len = std::fs::metadata(file).doing(doing).map_err(Failure::into_usage)?.len();
             if len > MAX_FILE {
-                return Err(Failure::new(format!("{file:?} has {len} bytes: no topology has")));
+                return Err(Failure::usage(format!("{file:?} has {len} bytes: no topology has")));
             }
-            let text = std::fs::read_to_string(file).doing(doing)?;
+            let text = std::fs::read_to_string(file).doing(doing).map_err(Failure::into_usage)?;
             return Topology::parse(&text, name)
-                .map_err(|error| Failure::new(format!("{}: {error}", file.display())));
+                .map_err(|error| Failure::usage(format!("{}: {error}", file.display())));
         }
         PlanArguments { .. } => {
             return Err(Failure::usage("a fabric needs a plan: a file, --tree, --ring, ..."));

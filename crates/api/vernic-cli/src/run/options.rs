@@ -16,7 +16,7 @@ pub(crate) struct Options {
     device: Option<String>,
     /// Run the program on a host of this fabric, with the host's InfiniBand adapter (vernic_ib0)
     /// and no other device; `vernic fabric up` starts fabrics
-    #[arg(long, value_name = "NAME", requires = "host", conflicts_with_all = ["device", "iwarp", "capture"])]
+    #[arg(long, value_name = "NAME", requires = "host", conflicts_with_all = ["device", "iwarp"])]
     fabric: Option<String>,
     /// The host of the fabric, as h1
     #[arg(long, value_name = "HOST", requires = "fabric")]
@@ -230,6 +230,12 @@ impl Options {
     /// The capture's file from the root: programs may change their directory.
     fn capture(&self) -> Outcome<Option<String>> {
         let Some(file) = &self.capture else { return Ok(None) };
+        if let Some(fabric) = &self.fabric {
+            let what = format!("--capture {} cannot be used with --fabric", file.display());
+            let hint =
+                format!("the fabric captures its packets: `vernic fabric capture {fabric} FILE`");
+            return Err(Failure::usage(what).hint(hint));
+        }
         let path = std::path::absolute(file).doing(|| format!("find {}", file.display()))?;
         check_writable(&path).map_err(|why| {
             Failure::new(format!("--capture {}: {why}", file.display()))
