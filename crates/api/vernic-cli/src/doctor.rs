@@ -5,7 +5,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
 use serde::Serialize;
@@ -242,7 +242,25 @@ fn of_answer(host: &str, address: SocketAddr, answer: Result<(), CmError>) -> Fi
              the way or at either end drop UDP port 4791? Is there NAT between? `ping` says whether the \
              host is there at all",
         ),
+        Err(CmError::Refused(error)) => {
+            fault(format!("{host} ({ip}): {error}"), way_to(ip, &error))
+        }
         Err(error) => fault(format!("{host} ({ip}): {error}"), "see docs/programs.md"),
+    }
+}
+
+/// What to do where this machine has no way to a peer.
+fn way_to(ip: IpAddr, error: &vernic::cm::Error) -> String {
+    match error {
+        vernic::cm::Error::NoRoute { .. } => format!(
+            "`ip route get {ip}` says the same. Is the interface towards it up, with an address of \
+             its network (`ip addr`)? If a router leads there: `ip route add {ip} via ROUTER`"
+        ),
+        vernic::cm::Error::Device(_) => format!(
+            "`ip route get {ip}` names the interface and the address that lead there: that interface \
+             has to be a device of `vernic devices`"
+        ),
+        _ => "see docs/programs.md".to_owned(),
     }
 }
 
@@ -267,5 +285,19 @@ mod tests {
         let silent = of(Err(CmError::Timeout { peer, timeout: PATIENCE }));
         assert_eq!(silent.kind, Kind::Fault);
         assert!(silent.advice.unwrap().contains("firewall"));
+    }
+
+    #[test]
+    fn where_there_is_no_route_it_says_what_to_do() {
+        let peer = "192.0.2.1:9".parse().unwrap();
+        let source = std::io::Error::from_raw_os_error(libc::ENETUNREACH);
+        let error = vernic::cm::Error::NoRoute { src: None, dst: peer, source };
+        let found = of_answer("h", peer, Err(error.into()));
+        assert_eq!(found.kind, Kind::Fault);
+        let advice = found.advice.unwrap();
+        assert!(
+            advice.contains("ip route get 192.0.2.1") && advice.contains("ip addr"),
+            "{advice}"
+        );
     }
 }

@@ -60,7 +60,7 @@ pub use datagrams::{DatagramListener, DatagramPeer, DatagramRequest};
 pub use manager::{Listener, Manager};
 pub use request::{Incoming, Request};
 pub use route::{Outgoing, Route};
-pub use vernic_cm::UDP_QKEY;
+pub use vernic_cm::{Error, UDP_QKEY};
 
 use std::net::IpAddr;
 use std::time::Duration;
