@@ -9,10 +9,7 @@ use vernic_wire::Pkey;
 #[derive(Debug, thiserror::Error)]
 pub enum IpoibError {
     /// The TUN device was not made.
-    #[error(
-        "the TUN device {name:?} was not made: {source}. It takes CAP_NET_ADMIN: run as root, or in \
-         a network namespace of your own (unshare -rn)"
-    )]
+    #[error("the TUN device {name:?} was not made: {source}{}", advice(source))]
     Tun {
         /// Name asked for.
         name: String,
@@ -79,5 +76,39 @@ impl IpoibError {
     }
     pub(crate) fn system(what: &'static str) -> impl FnOnce(io::Error) -> Self {
         move |source| Self::System { what, source }
+    }
+}
+
+/// What helps where a TUN device was not made.
+fn advice(source: &io::Error) -> &'static str {
+    match source.raw_os_error() {
+        Some(libc::EBUSY) => {
+            ". Another process has a device of that name, or an interface has it: `ip link` lists them, \
+             and `--device` chooses another"
+        }
+        Some(libc::EPERM | libc::EACCES) => {
+            ". It takes CAP_NET_ADMIN: run as root, or in a network namespace of your own (unshare -rn)"
+        }
+        Some(libc::ENOENT | libc::ENODEV | libc::ENXIO) => {
+            ". There is no /dev/net/tun here: `modprobe tun`, or `--no-device` for rdma_cm alone"
+        }
+        _ => "",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tun_device_that_was_not_made_has_its_own_advice_by_cause() {
+        let told = |errno| {
+            let source = io::Error::from_raw_os_error(errno);
+            IpoibError::Tun { name: "ib0".into(), source }.to_string()
+        };
+        let busy = told(libc::EBUSY);
+        assert!(busy.contains("Another process") && !busy.contains("CAP_NET_ADMIN"), "{busy}");
+        assert!(told(libc::EPERM).contains("CAP_NET_ADMIN"));
+        assert!(told(libc::ENOENT).contains("/dev/net/tun"));
     }
 }
