@@ -143,3 +143,48 @@ fn path_of(packet: &[u8], port: PortNum) -> Option<CmPath> {
         ..path
     }))
 }
+
+#[cfg(test)]
+mod tests {
+    use vernic_wire::cm::{Drep, RejReason};
+
+    use super::*;
+
+    const OWN: CommId = CommId(7);
+    const PEER: CommId = CommId(8);
+
+    /// A connection, whose peer has this id, after the program got a message.
+    fn after(peer: Option<CommId>, message: impl Into<CmMessage>) -> Connections {
+        let path = CmPath::new(Gid::ZERO, Gid::ZERO);
+        let peer = peer.map(|id| (id, Qpn::new(9)));
+        let orphan = Orphan { id: OWN, qpn: Qpn::new(5), guid: 1, peer, path };
+        let mut connections = Connections(BTreeMap::from([(OWN, Known { is_xrc: false, orphan })]));
+        let mut mad = [0; MAD_LEN];
+        message.into().emit(1, &mut mad);
+        connections.note_received(&mad);
+        connections
+    }
+
+    #[test]
+    fn only_the_peer_of_a_connection_ends_it() {
+        let drep = |from| Drep { local_comm_id: from, remote_comm_id: OWN, ..Drep::default() };
+        let rej = |from| Rej {
+            local_comm_id: from,
+            remote_comm_id: OWN,
+            reason: RejReason::CONSUMER,
+            ..Rej::default()
+        };
+        let stranger = CommId(99);
+        for (peer, from, ends) in [
+            (Some(PEER), PEER, true),
+            (Some(PEER), stranger, false),
+            // Before the REP, nobody knows the peer's id.
+            (None, stranger, true),
+        ] {
+            assert_eq!(after(peer, drep(from)).orphans().count() == 0, ends, "{peer:?}, {from:?}");
+            assert_eq!(after(peer, rej(from)).orphans().count() == 0, ends, "{peer:?}, {from:?}");
+        }
+        let of_other = Drep { local_comm_id: PEER, remote_comm_id: PEER, ..Drep::default() };
+        assert_eq!(after(Some(PEER), of_other).orphans().count(), 1);
+    }
+}
