@@ -118,7 +118,7 @@ impl End {
     fn next(&self, timeout: Duration) -> Result<Option<Wc>, Error> {
         match self.cq.wait_one(timeout) {
             Ok(wc) => Ok(Some(wc)),
-            Err(Error::Wait(WaitError::Timeout(_))) => Ok(None),
+            Err(Error::Wait(WaitError::Timeout(..))) => Ok(None),
             Err(error) => Err(error),
         }
     }

@@ -15,6 +15,10 @@ const YIELD: Duration = Duration::from_micros(200);
 /// Then it sleeps this long between polls.
 const NAP: Duration = Duration::from_micros(100);
 
+/// Shorter waits in vain are usual, as of a program that looks after something else in between, and
+/// do not say what was waited for: that takes the lane from other threads.
+const TELL_FROM: Duration = Duration::from_secs(1);
+
 /// A completion queue. A clone is another handle to it; the last one, queue pairs included,
 /// destroys it.
 ///
@@ -100,7 +104,7 @@ impl Cq {
             }
             let waited = start.elapsed();
             if waited >= timeout {
-                return Err(WaitError::Timeout(timeout));
+                return Err(self.timed_out(timeout));
             }
             if waited < SPIN {
                 std::hint::spin_loop();
@@ -120,8 +124,15 @@ impl Cq {
         let mut wc = [Wc::default()];
         match self.wait(&mut wc, timeout)? {
             [wc] => Ok(self.check(wc)?),
-            _ => Err(WaitError::Timeout(timeout).into()),
+            _ => Err(self.timed_out(timeout).into()),
         }
+    }
+
+    /// The error of a wait that was in vain.
+    #[cold]
+    fn timed_out(&self, timeout: Duration) -> WaitError {
+        let awaited = if timeout < TELL_FROM { Vec::new() } else { self.inner.awaited() };
+        WaitError::Timeout(timeout, awaited.join("; ").into())
     }
 
     /// The completion itself if it succeeded, else an error with the whole story: which peer, which

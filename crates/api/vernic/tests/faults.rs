@@ -86,6 +86,28 @@ fn a_failure_is_explained_also_after_its_queue_pair_was_reset_or_destroyed() {
 }
 
 #[test]
+fn a_wait_in_vain_says_what_the_queue_pairs_wait_for() {
+    let pair = Pair::new();
+    let long = Duration::from_secs(1);
+    let error = pair.cq_b.wait(&mut [Wc::default()], long).unwrap_err().to_string();
+    let (a, b) = (pair.a.qpn(), pair.b.qpn());
+    assert!(error.contains(&format!("queue pair {b} has no request and no receive")), "{error}");
+    pair.a.post_send(WrId(7), Inline(b"too early")).unwrap();
+    let mut wcs = [Wc::default()];
+    // Its retries may be over by then.
+    match pair.cq_a.wait(&mut wcs, long) {
+        Err(error) => {
+            let error = error.to_string();
+            assert!(error.contains(&format!("queue pair {a} waits ")), "{error}");
+        }
+        Ok(failed) => assert_eq!(failed[0].status(), WcStatus::RnrRetryExceeded),
+    }
+    // A short wait is no reason to look.
+    let short = pair.cq_b.wait(&mut [Wc::default()], Duration::from_millis(1)).unwrap_err();
+    assert!(short.to_string().contains("is a receive posted"), "{short}");
+}
+
+#[test]
 fn every_status_of_a_failure_has_its_place_on_the_page_of_errors() {
     let page = include_str!("../../../../docs/errors.md");
     for status in [

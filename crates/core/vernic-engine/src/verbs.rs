@@ -2,6 +2,7 @@
 
 pub(crate) mod addresses;
 pub(crate) mod ah;
+pub(crate) mod awaited;
 pub(crate) mod channel;
 pub(crate) mod close;
 pub(crate) mod context;

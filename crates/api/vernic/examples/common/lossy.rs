@@ -72,7 +72,7 @@ fn receive(end: &impl End, limit: Duration) -> Result<Option<(u64, Qpn)>, Error>
             Ok(wc) if wc.is_recv() => return Ok(Some((end.take(&wc)?, wc.src_qpn()))),
             // One of our own sends is complete.
             Ok(_) => {}
-            Err(Error::Wait(WaitError::Timeout(_))) => return Ok(None),
+            Err(Error::Wait(WaitError::Timeout(..))) => return Ok(None),
             Err(error) => return Err(error),
         }
     }

@@ -124,15 +124,22 @@ pub struct ConnectError {
     pub source: ModifyError,
 }
 
+/// What was waited for, or what the usual reasons are.
+fn awaited(known: &str) -> &str {
+    match known {
+        "" => "is a receive posted, does the peer send, was the request signaled?",
+        known => known,
+    }
+}
+
 /// Why waiting ended without a completion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitError {
-    /// None came in time.
-    #[error(
-        "no completion within {0:?}: is a receive posted, does the peer send, was the request signaled?"
-    )]
-    Timeout(Duration),
+    /// None came in time. After a wait of a second and more, with what the queue pairs of the queue
+    /// wait for.
+    #[error("no completion within {0:?}: {words}", words = awaited(.1))]
+    Timeout(Duration, Box<str>),
     /// Completions were lost because the queue was full; it can only be destroyed now.
     #[error(transparent)]
     Overflow(#[from] CqOverrun),

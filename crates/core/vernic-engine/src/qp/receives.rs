@@ -56,7 +56,7 @@ impl Receives {
 
     /// Returns how many receives the peer may count on; `None` where the queue is shared.
     #[inline]
-    pub(super) fn credits(&self) -> Option<u32> {
+    pub(crate) fn credits(&self) -> Option<u32> {
         if self.is_shared() { None } else { Some(self.queue.len()) }
     }
 
