@@ -19,34 +19,36 @@
 //!
 //! Responses leave in the order of sequence numbers: answers to READs and atomics first, then one
 //! [`Notice`] for everything else, however many packets it covers.
+//!
+//! Here is the way of a request. Duplicates are in `duplicates.rs`, what comes ahead of a gap in
+//! `gaps.rs`, the packets that answer in `responses.rs`, what they are made from in `answers.rs`,
+//! and parts of messages in `messages.rs`.
 
 mod answers;
 mod checks;
+mod duplicates;
+mod gaps;
 mod messages;
+mod responses;
 #[cfg(test)]
 mod tests;
 
-use vernic_wire::opcode::{self, HeaderSet, Kind};
-use vernic_wire::packet::pad_of;
-use vernic_wire::{
-    Aeth, AethCode, AtomicAckEth, Bth, CreditCode, Headers, NakCode, Opcode, Packet, Position, Psn,
-    Srqn, Syndrome,
-};
+use vernic_wire::opcode::Kind;
+use vernic_wire::{Packet, Psn, Srqn};
 
 use crate::completion::{Completion, Tag};
 use crate::cx::Cx;
 use crate::disposition::{Disposition, DropReason};
-use crate::error::{AccessCheck, AccessFault, Cause, ErrorClass, Failure};
+use crate::error::{AccessFault, Cause, ErrorClass, Failure};
 use crate::event::QpEvent;
 use crate::host::Host;
 use crate::inbound::{Message, Target, fills_receive, recv_completion, tag_of};
-use crate::kept::{Keeping, Kept, KeptPacket, Put};
-use crate::message::PartAck;
+use crate::kept::{Keeping, Kept};
 use crate::segment::packet_count;
 use crate::state::{QpAttr, QpState};
 use crate::wqe::RecvWqe;
 
-use answers::{Answers, Body, Piece};
+use answers::{Answers, Body};
 use checks::{
     Notice, Sequence, Step, acknowledge, atomic_op, check_length, check_op_seq, check_op_valid,
     check_psn, check_resource, check_rkey, check_srq, flush, place,
@@ -143,32 +145,10 @@ impl Responder {
         }
     }
 
-    /// Whether [`poll_response`](Self::poll_response) has something to send.
-    pub(crate) fn wants_transmit(&self) -> bool {
-        self.answers.is_due() || self.notice != Notice::None
-    }
-
-    /// Whether all there is to send is a positive acknowledgement.
-    pub(crate) fn owes_only_ack(&self) -> bool {
-        !self.answers.is_due() && matches!(self.notice, Notice::Ack(_))
-    }
-
     /// The number before which every request was received and handled in order.
     #[inline]
     pub(crate) fn received_until(&self) -> Psn {
         self.sequence.expected
-    }
-
-    /// Takes the positive acknowledgement, if it is all there is to send.
-    #[inline]
-    pub(crate) fn take_ack(&mut self, cx: &mut Cx<'_>, host: &mut impl Host) -> Option<PartAck> {
-        let Notice::Ack(psn) = self.notice else { return None };
-        if self.answers.is_due() {
-            return None;
-        }
-        self.notice = Notice::None;
-        cx.counters.acks_sent += 1;
-        Some(PartAck { psn, aeth: Aeth { syndrome: self.ack_syndrome(host), msn: self.msn } })
     }
 
     /// Handles a request packet of this service.
@@ -230,89 +210,6 @@ impl Responder {
                 Step::Ahead { .. } => Step::Done(Disposition::Drop(DropReason::AheadOfNak)),
                 Step::Done(disposition) => return disposition,
             }
-        }
-    }
-
-    /// A request ahead of a gap: reports the gap unless that was done, and keeps the request. Not
-    /// while the peer waits until there is a receive: it sends all of it again.
-    #[cold]
-    fn handle_ahead(
-        &mut self,
-        cx: &mut Cx<'_>,
-        packet: &Packet<'_>,
-        reported: bool,
-        is_peer: bool,
-    ) -> Disposition {
-        let expected = self.sequence.expected;
-        let put = if is_peer && !self.sequence.not_ready {
-            self.kept.put(expected, packet.psn(), packet.as_bytes())
-        } else {
-            Put::Off
-        };
-        cx.counters.packets_kept += u64::from(put == Put::Kept);
-        if matches!(put, Put::Kept | Put::Known) {
-            self.tells |= packet.bth().asks_kept();
-            if self.tells && (packet.ack_req() || self.kept.opens_gap(packet.psn())) {
-                self.tell_gap();
-            }
-        }
-        if !reported {
-            return self.report_gap();
-        }
-        match put {
-            Put::Kept => Disposition::Kept,
-            Put::NoRoom => Disposition::Drop(DropReason::NoKeepRoom),
-            Put::Known | Put::Off => Disposition::Drop(DropReason::AheadOfNak),
-        }
-    }
-
-    /// Whether anything is kept.
-    #[inline]
-    pub(crate) fn has_kept(&self) -> bool {
-        !self.kept.is_empty()
-    }
-
-    /// Takes the request that is expected next, if it was kept.
-    pub(crate) fn take_kept(&mut self) -> Option<KeptPacket> {
-        self.kept.take(self.sequence.expected)
-    }
-
-    /// Handles a request that was kept. The peer hears of it, whether or not it asked: what it
-    /// would send again need not be sent.
-    pub(crate) fn handle_kept(
-        &mut self,
-        cx: &mut Cx<'_>,
-        packet: &Packet<'_>,
-        host: &mut impl Host,
-    ) -> Disposition {
-        cx.counters.kept_packets_handled += 1;
-        let disposition = self.handle_request(cx, packet, true, host);
-        if disposition == Disposition::Accepted
-            && self.notice == Notice::None
-            && !self.answers.is_due()
-        {
-            self.notice = Notice::Ack(self.sequence.expected.sub(1));
-        }
-        if self.tells && disposition == Disposition::Accepted {
-            self.tell_next_gap();
-        }
-        disposition
-    }
-
-    /// The gap has closed, and there may be another one behind it, of which the peer has asked to
-    /// be told.
-    fn tell_next_gap(&mut self) {
-        let expected = self.sequence.expected;
-        if !self.kept.is_empty() && !self.kept.has(expected) {
-            self.sequence.waiting = true;
-            self.tell_gap();
-        }
-    }
-
-    /// Tells of the gap once more: the peer has asked what is kept.
-    fn tell_gap(&mut self) {
-        if matches!(self.notice, Notice::None | Notice::Ack(_)) {
-            self.notice = Notice::SequenceNak;
         }
     }
 
@@ -384,46 +281,6 @@ impl Responder {
         Step::Acknowledge
     }
 
-    /// A duplicate: acknowledges again, or answers again without carrying out (IBTA 9.7.5.1.5).
-    fn answer_again(&mut self, mtu: u32, packet: &Packet<'_>) -> Step {
-        let psn = packet.psn();
-        let answered = match packet.info().kind {
-            Kind::Send | Kind::Write => {
-                self.acknowledge_again(psn);
-                true
-            }
-            Kind::ReadRequest => {
-                self.answers.replay_read(psn, packet.reth().unwrap_or_default(), mtu)
-            }
-            kind => {
-                let atomic = matches!(kind, Kind::CmpSwap | Kind::FetchAdd);
-                self.answers.replay_stored(psn, atomic)
-            }
-        };
-        Step::Done(if answered {
-            Disposition::Duplicate
-        } else {
-            Disposition::Drop(DropReason::LostReplay)
-        })
-    }
-
-    /// Acknowledges all there is, but not past a READ or atomic whose answer may be what was lost:
-    /// the peer would count that as one more loss.
-    fn acknowledge_again(&mut self, psn: Psn) {
-        if !matches!(self.notice, Notice::None | Notice::Ack(_)) {
-            return;
-        }
-        let upto = match self.answers.known_and_due_after(psn) {
-            (_, true) => return,
-            (true, false) => psn,
-            (false, false) => self.sequence.expected.sub(1),
-        };
-        match self.notice {
-            Notice::Ack(queued) if !queued.is_before(upto) => {}
-            _ => self.notice = Notice::Ack(upto),
-        }
-    }
-
     /// Carries out what the table of errors says about `class` (IBTA 9.9.2.4).
     ///
     /// `completion` is that of the receive in progress, as if the request had been carried out.
@@ -450,13 +307,6 @@ impl Responder {
         Disposition::Nak(class)
     }
 
-    /// The expected packet is missing, and others came: the peer is told (IBTA 9.7.5.2.8).
-    fn report_gap(&mut self) -> Disposition {
-        self.sequence.waiting = true;
-        self.notice = Notice::SequenceNak;
-        Disposition::Nak(ErrorClass::PsnSequence)
-    }
-
     /// No receive: the peer is asked to come back (IBTA 9.7.5.2.8). It then sends everything from
     /// the expected packet on, so nothing stays kept meanwhile.
     fn not_ready(&mut self) -> Disposition {
@@ -464,133 +314,6 @@ impl Responder {
         (self.sequence.waiting, self.sequence.not_ready) = (true, true);
         self.notice = Notice::RnrNak;
         Disposition::Rnr
-    }
-
-    /// Writes the next response into `buf`, which holds the path MTU and all headers.
-    pub(crate) fn poll_response(
-        &mut self,
-        cx: &mut Cx<'_>,
-        host: &mut impl Host,
-        buf: &mut [u8],
-    ) -> Option<usize> {
-        if let Some(piece) = self.answers.next_piece(cx.attr.path_mtu.bytes()) {
-            match self.write_piece(cx, &piece, host, buf) {
-                Ok(len) => {
-                    self.answers.sent();
-                    return Some(len);
-                }
-                Err(fault) => return Some(self.read_failed(cx, &piece, fault, host, buf)),
-            }
-        }
-        let (psn, syndrome) = match core::mem::replace(&mut self.notice, Notice::None) {
-            Notice::None => return None,
-            Notice::Ack(psn) => (psn, self.ack_syndrome(host)),
-            Notice::SequenceNak => self.gap_syndrome(host),
-            Notice::RnrNak => (self.sequence.expected, Syndrome::rnr(cx.attr.min_rnr_timer)),
-            Notice::Nak(psn, code) => (psn, Syndrome::nak(code)),
-        };
-        Some(self.write_notice(cx, psn, syndrome, buf))
-    }
-
-    /// The gap, if one is left: packets may have come in another order meanwhile.
-    fn gap_syndrome(&mut self, host: &mut impl Host) -> (Psn, Syndrome) {
-        let Sequence { expected, ahead, .. } = self.sequence;
-        if ahead.is_before(expected) && self.kept.is_empty() {
-            // The next one is to be reported.
-            self.sequence.waiting = false;
-            (expected.sub(1), self.ack_syndrome(host))
-        } else {
-            (expected, Syndrome::nak(NakCode::PSN_SEQUENCE))
-        }
-    }
-
-    fn ack_syndrome(&self, host: &mut impl Host) -> Syndrome {
-        let credits = if self.shared_rq { None } else { host.recv_credits() };
-        Syndrome::ack(credits.map_or(CreditCode::INVALID, CreditCode::at_most))
-    }
-
-    fn write_notice(&self, cx: &mut Cx<'_>, psn: Psn, syndrome: Syndrome, buf: &mut [u8]) -> usize {
-        let counters = &mut *cx.counters;
-        match syndrome.decode() {
-            AethCode::RnrNak(_) => counters.rnr_naks_sent += 1,
-            AethCode::Nak(NakCode::PSN_SEQUENCE) => counters.sequence_naks_sent += 1,
-            AethCode::Nak(_) => {}
-            _ => counters.acks_sent += 1,
-        }
-        let mut headers = response_headers(cx, response_opcode(cx, Kind::Ack, Position::Only), psn);
-        headers.aeth = Some(Aeth { syndrome, msn: self.msn });
-        let end = headers.emit(buf);
-        let is_gap = syndrome == Syndrome::nak(NakCode::PSN_SEQUENCE);
-        if is_gap && self.tells {
-            let map = self.kept.map(psn, cx.attr.path_mtu.bytes());
-            return end + map.emit(&mut buf[end..]);
-        }
-        end
-    }
-
-    fn write_piece(
-        &self,
-        cx: &Cx<'_>,
-        piece: &Piece,
-        host: &mut impl Host,
-        buf: &mut [u8],
-    ) -> Result<usize, AccessFault> {
-        let (kind, payload) = match piece.body {
-            Body::Read { length, .. } => (Kind::ReadResponse, length as usize),
-            Body::Empty => (Kind::ReadResponse, 0),
-            Body::Atomic { .. } => (Kind::AtomicAck, 0),
-        };
-        let opcode = response_opcode(cx, kind, piece.position);
-        let mut headers = response_headers(cx, opcode, piece.psn);
-        headers.bth.pad = pad_of(payload);
-        if opcode.info().has(HeaderSet::AETH) {
-            headers.aeth = Some(Aeth { syndrome: self.ack_syndrome(host), msn: piece.msn });
-        }
-        if let Body::Atomic { original } = piece.body {
-            headers.atomic_ack = Some(AtomicAckEth { original });
-        }
-        let start = headers.emit(buf);
-        let end = start + payload;
-        if let Body::Read { rkey, addr, srqn, .. } = piece.body
-            && payload > 0
-        {
-            let (check, key, len) = (AccessCheck::Srq, rkey.value(), payload as u64);
-            let gone = |_| AccessFault { check, key, addr, len };
-            srqn.map_or(Ok(()), |srqn| host.select_srq(srqn).map_err(gone))?;
-            host.read_remote(rkey, addr, &mut buf[start..end])?;
-        }
-        let padded = end + usize::from(headers.bth.pad);
-        buf[end..padded].fill(0);
-        Ok(padded)
-    }
-
-    /// The memory of a READ has become inaccessible. The first time this ends the connection; for a
-    /// replay only the peer can tell whether it still waits, so it is told and this end goes on.
-    fn read_failed(
-        &mut self,
-        cx: &mut Cx<'_>,
-        piece: &Piece,
-        fault: AccessFault,
-        host: &mut impl Host,
-        buf: &mut [u8],
-    ) -> usize {
-        let class = ErrorClass::RemoteAccess;
-        let row = class.row();
-        if piece.replay {
-            self.answers.abandon();
-        } else {
-            self.answers.clear();
-            self.notice = Notice::None;
-            self.failed = true;
-        }
-        if self.failed && cx.attr.state != QpState::Error {
-            let cause = Cause::Responder { class, fault: Some(fault) };
-            host.failure(Failure { status: row.recv_status, wr_id: None, psn: piece.psn, cause });
-            if let Some(event) = row.event {
-                host.event(event);
-            }
-        }
-        self.write_notice(cx, piece.psn, Syndrome::nak(row.nak), buf)
     }
 }
 
@@ -607,19 +330,6 @@ fn srqn_of(packet: &Packet<'_>) -> Option<Srqn> {
     packet.xrceth().map(|header| header.srqn)
 }
 
-/// The service's opcode. Every kind and position that is asked for has its row; the fallback keeps
-/// this free of panics.
-fn response_opcode(cx: &Cx<'_>, kind: Kind, position: Position) -> Opcode {
-    opcode::response(cx.service, kind, position).unwrap_or(Opcode::RC_ACK)
-}
-
 fn next_msn(msn: u32) -> u32 {
     (msn + 1) & 0xFF_FFFF
-}
-
-fn response_headers(cx: &Cx<'_>, opcode: Opcode, psn: Psn) -> Headers {
-    let mut bth = Bth::new(opcode, cx.attr.dest_qpn, psn);
-    bth.pkey = cx.pkey;
-    bth.migreq = cx.attr.migreq();
-    Headers::new(bth)
 }

@@ -11,8 +11,8 @@ mod states;
 mod xrc;
 
 use vernic_wire::{
-    AtomicEth, Feth, Ieth, ImmDt, Mtu, Pkey, Placement, Qpn, Reth, Rkey, RnrTimer, Selectivity,
-    Service,
+    Aeth, AethCode, AtomicEth, Bth, Feth, Headers, Ieth, ImmDt, Mtu, NakCode, Opcode, Pkey,
+    Placement, Qpn, Reth, Rkey, RnrTimer, Selectivity, Service, Syndrome,
 };
 
 use std::sync::Arc;
