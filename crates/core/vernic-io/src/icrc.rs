@@ -15,10 +15,10 @@
 //! Limits: [`FLOWS`] flows remembered, by source port; a flow that is replaced costs one solve when
 //! it returns.
 
-use vernic_wire::icrc::{IcrcFlow, IdentSolver, Verdict};
+use vernic_wire::icrc::{IcrcFlow, IdentSolver, SizedFlow, Verdict};
 
 use crate::address::Address;
-use crate::batch::{Icrc, RxMeta, RxPacket};
+use crate::batch::{ICRC_BYTES, Icrc, RxMeta, RxPacket};
 use crate::endpoint::port_of;
 use crate::path::TxPath;
 
@@ -35,8 +35,12 @@ pub(crate) fn flow_of(path: &TxPath, src_port: u16) -> IcrcFlow {
 /// they leave one by one, with Identification 0.
 pub(crate) fn stamp_run(flow: &IcrcFlow, first: Option<u16>, bytes: &mut [u8], stride: usize) {
     let mut ident = first.unwrap_or(0);
+    let mut sized = flow.sized(stride.min(bytes.len()).saturating_sub(ICRC_BYTES));
     for packet in bytes.chunks_mut(stride) {
-        flow.stamp(ident, packet);
+        if packet.len() != sized.packet_len() {
+            sized = flow.sized(packet.len().saturating_sub(ICRC_BYTES));
+        }
+        sized.stamp(ident, packet);
         ident = ident.wrapping_add(u16::from(first.is_some()));
     }
 }
@@ -84,6 +88,8 @@ struct FlowEntry {
     /// The sender's port and our port.
     ports: (u16, u16),
     flow: IcrcFlow,
+    /// The flow's packets that are as long as the last one.
+    sized: SizedFlow,
     /// The Identification to expect if it is not the segment index.
     next: u16,
     /// Whether the last Identification of the flow was its segment index: the usual guess.
@@ -109,17 +115,17 @@ impl IcrcChecker {
         let slot = &mut self.flows[usize::from(*flow) % FLOWS];
         let entry = match slot {
             Some(entry) if entry.ports == ports && entry.src == *src && entry.dst == *dst => entry,
-            _ => slot.insert(FlowEntry {
-                src: *src,
-                dst: *dst,
-                ports,
-                flow: IcrcFlow::new(src.ip(), dst.ip(), ports.0, ports.1),
-                next: 0,
-                by_index: true,
-            }),
+            _ => {
+                let flow = IcrcFlow::new(src.ip(), dst.ip(), ports.0, ports.1);
+                let (src, dst, sized) = (*src, *dst, flow.sized(0));
+                slot.insert(FlowEntry { src, dst, ports, flow, sized, next: 0, by_index: true })
+            }
         };
+        if entry.sized.packet_len() != packet.bytes.len() {
+            entry.sized = entry.flow.sized(packet.bytes.len().saturating_sub(ICRC_BYTES));
+        }
         let guess = if entry.by_index { packet.segment } else { entry.next };
-        let found = match entry.flow.check(guess, packet.bytes) {
+        let found = match entry.sized.check(guess, packet.bytes) {
             Verdict::Good => Found::Guessed(guess),
             Verdict::Truncated => Found::Bad,
             Verdict::Differs { .. } if !entry.flow.is_ipv4() => Found::Bad,

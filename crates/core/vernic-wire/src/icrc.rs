@@ -132,13 +132,20 @@ impl IcrcFlow {
     /// less than a BTH; the result is then a number without meaning.
     #[inline]
     pub fn compute(&self, ident: u16, transport: &[u8]) -> u32 {
-        let udp_len = (Udp::LEN + transport.len() + LEN) as u16;
-        let varying = if self.ipv4 {
-            IPV4_LENGTH.of(udp_len.wrapping_add(Ipv4::LEN as u16)) ^ IPV4_IDENT.of(ident)
+        self.sized(transport.len()).compute(ident, transport)
+    }
+
+    /// The flow's packets of one length: of `transport_len` bytes from BTH to pad.
+    #[inline]
+    pub fn sized(&self, transport_len: usize) -> SizedFlow {
+        let udp_len = (Udp::LEN + transport_len + LEN) as u16;
+        let share = if self.ipv4 {
+            IPV4_LENGTH.of(udp_len.wrapping_add(Ipv4::LEN as u16))
         } else {
             IPV6_LENGTH.of(udp_len)
         };
-        self.base.add(varying ^ UDP_LENGTH.of(udp_len)).finish(transport)
+        let base = self.base.add(share ^ UDP_LENGTH.of(udp_len));
+        SizedFlow { base, ipv4: self.ipv4, transport_len }
     }
 
     /// Writes the ICRC into the last 4 bytes of `packet`, which is BTH to pad and 4 bytes of room.
@@ -147,12 +154,44 @@ impl IcrcFlow {
     /// If `packet` is shorter than 4 bytes: the caller's mistake.
     #[inline]
     pub fn stamp(&self, ident: u16, packet: &mut [u8]) {
-        let (transport, icrc) = packet.split_at_mut(packet.len() - LEN);
-        icrc.copy_from_slice(&self.compute(ident, transport).to_le_bytes());
+        self.sized(packet.len() - LEN).stamp(ident, packet);
     }
 
     /// Compares the last 4 bytes of `packet` with the ICRC of the rest, as if its Identification
     /// were `ident_guess` (without meaning over IPv6).
+    #[inline]
+    pub fn check(&self, ident_guess: u16, packet: &[u8]) -> Verdict {
+        self.sized(packet.len().saturating_sub(LEN)).check(ident_guess, packet)
+    }
+}
+
+/// The packets of one length of a flow: [`IcrcFlow::sized`]. Consecutive packets mostly have one
+/// length, whose share is then looked up once.
+#[derive(Clone, Copy, Debug)]
+pub struct SizedFlow {
+    /// State behind the UDP header, the Identification taken as 0.
+    base: State,
+    ipv4: bool,
+    transport_len: usize,
+}
+
+impl SizedFlow {
+    /// Bytes of its packets, with the ICRC.
+    #[inline]
+    pub const fn packet_len(&self) -> usize {
+        self.transport_len + LEN
+    }
+
+    /// As [`IcrcFlow::compute`]. Of a packet of another length the result is a number without
+    /// meaning.
+    #[inline]
+    pub fn compute(&self, ident: u16, transport: &[u8]) -> u32 {
+        debug_assert_eq!(transport.len(), self.transport_len);
+        let share = if self.ipv4 { IPV4_IDENT.of(ident) } else { 0 };
+        self.base.add(share).finish(transport)
+    }
+
+    /// As [`IcrcFlow::check`], of a packet of this length.
     #[inline]
     pub fn check(&self, ident_guess: u16, packet: &[u8]) -> Verdict {
         match packet.split_last_chunk::<LEN>() {
@@ -164,6 +203,16 @@ impl IcrcFlow {
             }
             _ => Verdict::Truncated,
         }
+    }
+
+    /// As [`IcrcFlow::stamp`], of a packet of this length.
+    ///
+    /// # Panics
+    /// If `packet` is shorter than 4 bytes: the caller's mistake.
+    #[inline]
+    pub fn stamp(&self, ident: u16, packet: &mut [u8]) {
+        let (transport, icrc) = packet.split_at_mut(packet.len() - LEN);
+        icrc.copy_from_slice(&self.compute(ident, transport).to_le_bytes());
     }
 }
 

@@ -310,7 +310,12 @@ impl Headers {
         let info = self.bth.opcode.info();
         debug_assert!(self.present().contains(info.headers), "{self} lacks {:?}", info.headers);
         self.bth.emit(buf);
-        if info.header_len as usize > Bth::LEN {
+        // Nearly all packets have one extension header, which is one of these, or none.
+        if info.headers == HeaderSet::RETH {
+            self.reth.unwrap_or_default().emit(&mut buf[info.at.reth as usize..]);
+        } else if info.headers == HeaderSet::AETH {
+            self.aeth.unwrap_or_default().emit(&mut buf[info.at.aeth as usize..]);
+        } else if info.header_len as usize > Bth::LEN {
             macro_rules! emit_if_prescribed {
                 ($field:ident) => {
                     if info.at.$field != 0 {
