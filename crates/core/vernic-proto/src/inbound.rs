@@ -186,7 +186,11 @@ impl Target {
             return Ok(());
         }
         let Self { rkey, addr, len, needs } = *self;
-        needs.iter().try_for_each(|need| host.check_remote(rkey, addr, len, *need))
+        match needs {
+            // All but a FLUSH need one.
+            [need] => host.check_remote(rkey, addr, len, *need),
+            _ => needs.iter().try_for_each(|need| host.check_remote(rkey, addr, len, *need)),
+        }
     }
 }
 

@@ -15,7 +15,7 @@ use crate::sq::{Entry, SendQueue};
 pub(crate) fn retire(sq: &mut SendQueue, cx: &Cx<'_>, host: &mut impl Host) {
     while let Some(entry) = sq.retire() {
         if entry.is_signaled() {
-            host.complete_send(completion(&entry, cx, WcStatus::Success, 0));
+            host.complete_send(completion(entry, cx, WcStatus::Success, 0));
         }
     }
 }

@@ -410,16 +410,14 @@ impl SendQueue {
     }
 
     /// Takes the oldest request off if it is finished.
-    pub(crate) fn retire(&mut self) -> Option<Entry> {
-        if self.head >= self.started || self.head >= self.cursor {
-            return None;
-        }
-        let entry = *self.entry(self.head);
-        if entry.end() > self.una {
+    #[inline]
+    pub(crate) fn retire(&mut self) -> Option<&Entry> {
+        let index = self.head;
+        if index >= self.started || index >= self.cursor || self.entry(index).end() > self.una {
             return None;
         }
         self.head += 1;
-        Some(entry)
+        Some(&self.ring[self.slot(index) as usize])
     }
 
     /// Takes the oldest request off whatever its state: flush.

@@ -47,13 +47,25 @@ impl Reads {
     }
 
     /// The piece in flight that holds `seq`, as the numbers of its responses.
+    #[inline]
     pub(crate) fn piece_of(&self, seq: u64) -> Option<Range<u64>> {
         let newest = self.pieces.back()?;
         if newest.end <= seq {
             return None;
         }
-        let at = self.pieces.partition_point(|piece| piece.end <= seq);
-        self.pieces.get(at).map(|p| p.first..p.end).filter(|piece| piece.contains(&seq))
+        // Responses are of the oldest, unless something is missing.
+        let piece = match self.pieces.front() {
+            Some(oldest) if seq < oldest.end => oldest,
+            _ => self.search(seq)?,
+        };
+        Some(piece.first..piece.end).filter(|piece| piece.contains(&seq))
+    }
+
+    /// The first piece that does not end before `seq`. Not inlined, so that the usual case stays
+    /// small.
+    #[inline(never)]
+    fn search(&self, seq: u64) -> Option<&Piece> {
+        self.pieces.get(self.pieces.partition_point(|piece| piece.end <= seq))
     }
 
     /// End of the piece in flight that holds `seq`.
@@ -71,6 +83,7 @@ impl Reads {
     }
 
     /// Everything before `una` has been answered.
+    #[inline]
     pub(crate) fn answered(&mut self, una: u64) {
         while self.pieces.front().is_some_and(|p| p.end <= una) {
             self.pieces.pop_front();

@@ -270,12 +270,8 @@ impl Requester {
         }
         let (mtu, size) = (cx.attr.path_mtu.bytes(), window.size_with(self.gone));
         // Bounded: each round sends and returns, or passes one local request of the queue.
-        while let Some((index, &entry)) = sq.at_cursor() {
-            let turn = self.turn(sq, size, &entry, mtu);
-            if matches!(turn, Turn::Packet { .. }) && !sq.cursor_is_started() {
-                Self::start(sq, mtu);
-            }
-            let part = match turn {
+        while let Some((index, entry)) = sq.at_cursor() {
+            let part = match self.turn(sq, size, entry, mtu) {
                 Turn::Wait | Turn::Message => return Ok(None),
                 Turn::Local => match host.local_op(&entry.wqe) {
                     // Started only now: one that failed is met again in its turn.
@@ -284,10 +280,13 @@ impl Requester {
                         sq.advance(0);
                         continue;
                     }
-                    Err(fault) => return self.local_error(sq, &entry, fault),
+                    Err(fault) => return self.local_error(sq, entry, fault),
                 },
                 Turn::Packet { length, packets } => (length, packets),
             };
+            if !sq.cursor_is_started() {
+                Self::start(sq, mtu);
+            }
             let entry = *sq.entry(index);
             return match self.send(sq, window, cx, host, buf, (index, &entry), part) {
                 Ok(sent) => Ok(Some(sent)),

@@ -180,10 +180,10 @@ impl Completer {
         if parts.sq.una() != seq {
             return Ok(Disposition::Drop(DropReason::ResponseAhead));
         }
-        let Some((index, &entry)) = parts.sq.holding(seq) else {
+        let Some((index, entry)) = parts.sq.holding(seq) else {
             return Ok(Disposition::Drop(DropReason::StaleResponse));
         };
-        let (offset, data) = expected_data(parts, cx, seq, &entry, packet)?;
+        let (offset, data) = expected_data(parts, cx, seq, entry, packet)?;
         if let Some(aeth) = packet.aeth() {
             take_credits(parts.req, aeth);
         }

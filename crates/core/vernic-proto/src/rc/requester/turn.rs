@@ -91,6 +91,8 @@ impl Requester {
         };
         let packets = match self.reads.end_of(next) {
             Some(end) => end - next,
+            // The window has room for one packet.
+            None if left == 1 => 1,
             None => {
                 let share = u64::from(window / self.reads.depth().clamp(1, 4)).max(1);
                 let packets = left.min(share);

@@ -125,8 +125,10 @@ impl Answers {
         };
         while self.ring.len() >= self.depth.max(1) {
             self.ring.pop_front();
-            self.cursor = self.cursor.saturating_sub(1);
-            self.skip_done();
+            match self.cursor.checked_sub(1) {
+                Some(same) => self.cursor = same,
+                None => self.skip_done(),
+            }
         }
         self.ring.push_back(Answer {
             first,
