@@ -35,9 +35,10 @@ pub(crate) struct QpSide {
     pub(crate) filling: Filling,
     /// The peer of a connected service.
     pub(crate) peer: QpPeer,
-    /// The addresses of an iWARP connection, present or past: our own and the peer's.
-    stream: Option<(SocketAddr, SocketAddr)>,
-    failure: Option<(Failure, Option<PeerEnd>)>,
+    /// The addresses of an iWARP connection, present or past: our own and the peer's. In memory of
+    /// their own, as the failure is, which most queue pairs do without.
+    stream: Option<Box<(SocketAddr, SocketAddr)>>,
+    failure: Option<Box<(Failure, Option<PeerEnd>)>>,
     pub(crate) ack: AckDelay,
     pub(crate) timer: TimerEntries,
     pub(crate) in_flight: InFlight,
@@ -109,23 +110,23 @@ impl QpSide {
 
     /// Sets the addresses of an iWARP connection: our own and the peer's.
     pub(crate) fn set_stream(&mut self, ends: Option<(SocketAddr, SocketAddr)>) {
-        self.stream = ends;
+        self.stream = ends.map(Box::new);
     }
 
     /// Returns the addresses of an iWARP connection, present or past: our own and the peer's.
     pub(crate) fn stream(&self) -> Option<(SocketAddr, SocketAddr)> {
-        self.stream
+        self.stream.as_deref().copied()
     }
 
     /// Notes the failure of the queue pair, and what is known by then of the end of its peer.
     pub(super) fn note_failure(&mut self, failure: Failure, peer_end: Option<PeerEnd>) {
-        self.failure = Some((failure, peer_end));
+        self.failure = Some(Box::new((failure, peer_end)));
     }
 
     /// Returns the failure of the queue pair, if it has failed since the last reset, and what was
     /// known then of the end of its peer.
     pub(super) fn failure(&self) -> Option<(Failure, Option<PeerEnd>)> {
-        self.failure
+        self.failure.as_deref().copied()
     }
 
     /// Keeps the completion of a receive until [`push_arrived`](Self::push_arrived). One lock of
@@ -364,6 +365,15 @@ impl QpInner {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::qp::cap::QpCap;
+
+    #[test]
+    fn what_few_queue_pairs_need_takes_no_room_in_the_others() {
+        /// Bytes of the two that are in each queue pair: pointers.
+        const HERE: usize = 16;
+        let without = QpSide::new(SendSlots::new(1, &QpCap::default(), Service::Rc), 1);
+        assert_eq!(size_of_val(&without.stream) + size_of_val(&without.failure), HERE);
+    }
 
     #[test]
     fn deadlines_that_go_back_and_forth_do_not_pile_up_entries() {
