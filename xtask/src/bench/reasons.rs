@@ -26,7 +26,7 @@ const REASONS: &[Reason] = &[
      "A packet of 1024 bytes takes the sender 208 ns: 90 in the kernel, 58 for copy and CRC. The other 60 are the \
       protocol's, which bare UDP does without."),
     (&[("RC READ 8 B, message rate", ""), ("RC ATOMIC 8 B, message rate", "")],
-     "Each is a packet there and a packet back: 6,550 instructions in a list of 16, where a WRITE is 4,160."),
+     "Each is a packet there and a packet back: 5,800 instructions in a list of 16, where a WRITE is 4,100."),
     (&[("ib_write_bw 8 B, lists of 16, 8 QPs", ""), ("Rust API, WRITE 8 B, lists of 64, 8 QPs", "")],
      "At its bar within what runs differ."),
     (&[("ib_write_bw 8 B, lists of 16", "")],

@@ -4,6 +4,7 @@
 //!
 //! A [`Qp`] has no clock, socket, thread or memory. Its owner
 //! 1. calls [`handle_packet`](Qp::handle_packet) for each packet addressed to it,
+//!    or [`handle_packet_of_run`](Qp::handle_packet_of_run) for each of several,
 //!    and then [`handle_kept`](Qp::handle_kept) for each of [`take_kept`](Qp::take_kept),
 //! 2. calls [`poll_request`](Qp::poll_request) and [`poll_response`](Qp::poll_response) while they
 //!    return packets and there is room to send,
@@ -162,6 +163,7 @@ impl Qp {
         now: Time,
         host: &mut impl Host,
     ) -> Result<(), ModifyError> {
+        self.end_run(now, host);
         let from = self.attr.state;
         let to = check_modify(self.init.qp_type, from, attr, mask)?;
         if mask.contains(AttrMask::MAX_RD_ATOMIC) && attr.max_rd_atomic == 0 {
@@ -287,6 +289,37 @@ impl Qp {
     /// owner its source where the service is connected. A congestion notification packet reaches
     /// congestion control and is a [`DropReason::Cnp`]: nothing else is done with it.
     pub fn handle_packet(
+        &mut self,
+        now: Time,
+        packet: &Packet<'_>,
+        meta: &RxMeta,
+        host: &mut impl Host,
+    ) -> Disposition {
+        let disposition = self.handle_packet_of_run(now, packet, meta, host);
+        self.end_run(now, host);
+        disposition
+    }
+
+    /// Whether [`end_run`](Self::end_run) has anything to do.
+    #[inline]
+    pub fn has_run(&self) -> bool {
+        each!(&self.machine, m => m.has_run())
+    }
+
+    /// Ends a run of packets: what was left for its end is done. Completions of READs and atomics
+    /// are among that.
+    #[inline]
+    pub fn end_run(&mut self, now: Time, host: &mut impl Host) {
+        if self.has_run() {
+            let cx = cx!(self, now);
+            each!(&mut self.machine, m => m.end_run(cx, host));
+        }
+    }
+
+    /// As [`handle_packet`](Self::handle_packet), of a packet that others may follow at once. The
+    /// caller calls [`end_run`](Self::end_run) behind the last one, before it asks or tells this
+    /// queue pair anything else.
+    pub fn handle_packet_of_run(
         &mut self,
         now: Time,
         packet: &Packet<'_>,

@@ -373,6 +373,13 @@ impl SendQueue {
         reached
     }
 
+    /// The started request behind so many others, counted from the oldest outstanding one.
+    #[inline]
+    pub(crate) fn started(&self, others: u32) -> Option<(u64, &Entry)> {
+        let index = self.head + u64::from(others);
+        (index < self.started).then(|| (index, self.entry(index)))
+    }
+
     /// The started request that `seq` belongs to.
     pub(crate) fn holding(&self, seq: u64) -> Option<(u64, &Entry)> {
         (self.head..self.started)

@@ -164,8 +164,9 @@ pub(crate) trait Transport: fmt::Debug {
 
     // Packets of the peer.
 
-    /// Handles a packet of this service. [`Disposition::Nak`] of a fatal class ends the queue pair
-    /// as well as [`Broken`] does.
+    /// Handles a packet of this service, as one of a run: [`end_run`](Self::end_run) is called
+    /// before anything but a further packet. [`Disposition::Nak`] of a fatal class ends the queue
+    /// pair as well as [`Broken`] does.
     fn handle_packet(
         &mut self,
         cx: &mut Cx<'_>,
@@ -173,6 +174,14 @@ pub(crate) trait Transport: fmt::Debug {
         meta: &RxMeta,
         host: &mut impl Host,
     ) -> Result<Disposition, Broken>;
+
+    /// Whether packets of a run were handled of which something is left for its end.
+    fn has_run(&self) -> bool {
+        false
+    }
+
+    /// Does what is left where a run of packets ends.
+    fn end_run(&mut self, _cx: &mut Cx<'_>, _host: &mut impl Host) {}
 
     /// Keeps what comes ahead of a gap from now on, within these bounds.
     fn set_keeping(&mut self, _keeping: Option<Keeping>) {}

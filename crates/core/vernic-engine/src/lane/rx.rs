@@ -339,6 +339,10 @@ impl<'a, 'p> Demux<'a, 'p> {
                 if !core.side.peer.has_port(is_request, packet.meta.flow)
                     && parsed.info().service != Service::Cnp
                 {
+                    // What is credible depends on what has been answered.
+                    qp.with_host(self.engine, self.now, core, |machine, host| {
+                        machine.end_run(self.now, host);
+                    });
                     sender = identify(self.engine, qp, core, packet, parsed, self.now)?;
                     meta.is_peer = sender == Sender::Peer && self.engine.config().pin_source_ports;
                 }
@@ -347,7 +351,7 @@ impl<'a, 'p> Demux<'a, 'p> {
         let (engine, srqs, now) = (self.engine, Some(self.srqs), self.now);
         let hosted = (srqs, None, is_datagram);
         let disposition = qp.with_parts(engine, hosted, now, core, |machine, host| {
-            machine.handle_packet(now, parsed, &meta, host)
+            machine.handle_packet_of_run(now, parsed, &meta, host)
         });
         if sender != Sender::Peer && disposition == Disposition::Accepted {
             core.side.peer.learn_port(sender, is_request, packet.meta.flow, qp.qpn());
@@ -359,8 +363,11 @@ impl<'a, 'p> Demux<'a, 'p> {
                 choose_response_route(engine, core, self.via.as_mut());
             }
         }
-        self.accepted += u64::from(disposition == Disposition::Accepted);
-        count_disposition(engine, disposition, packet.meta.src)?;
+        if disposition == Disposition::Accepted {
+            self.accepted += 1;
+        } else {
+            count_disposition(engine, disposition, packet.meta.src)?;
+        }
         *heard = true;
         if core.machine.has_kept() {
             self.handle_kept(packet.meta.src);
@@ -462,6 +469,12 @@ impl<'a, 'p> Demux<'a, 'p> {
     /// the queue pair wants to send, and to its timer.
     fn unlock(&mut self) {
         let Some(LockedQp { qp, mut core, requests, heard }) = self.locked.take() else { return };
+        if core.machine.has_run() {
+            let (srqs, now) = (Some(self.srqs), self.now);
+            qp.with_lane_host(self.engine, srqs, now, &mut core, |machine, host| {
+                machine.end_run(now, host);
+            });
+        }
         qp.settle(self.engine, self.now, &mut core, self.arrivals);
         if heard {
             core.side.peer.note_heard(self.now);

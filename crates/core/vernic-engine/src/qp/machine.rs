@@ -113,8 +113,9 @@ impl Machine {
         }
     }
 
+    /// Handles a packet as [`vernic_proto::Qp::handle_packet_of_run`] does. Streams have none.
     #[inline]
-    pub(crate) fn handle_packet(
+    pub(crate) fn handle_packet_of_run(
         &mut self,
         now: Time,
         packet: &Packet<'_>,
@@ -122,8 +123,20 @@ impl Machine {
         host: &mut impl Host,
     ) -> Disposition {
         match self {
-            Self::Packets(qp) => qp.handle_packet(now, packet, meta, host),
+            Self::Packets(qp) => qp.handle_packet_of_run(now, packet, meta, host),
             Self::Stream(_) => Disposition::Drop(DropReason::WrongService),
+        }
+    }
+    /// Whether [`end_run`](Self::end_run) has anything to do.
+    #[inline]
+    pub(crate) fn has_run(&self) -> bool {
+        matches!(self, Self::Packets(qp) if qp.has_run())
+    }
+    /// Ends a run of packets as [`vernic_proto::Qp::end_run`] does.
+    #[inline]
+    pub(crate) fn end_run(&mut self, now: Time, host: &mut impl Host) {
+        if let Self::Packets(qp) = self {
+            qp.end_run(now, host);
         }
     }
     /// Whether [`vernic_proto::Qp::is_credible`] holds for a packet. Streams have no packets.

@@ -105,6 +105,7 @@ impl Qp {
     }
 
     fn migrate(&mut self, now: Time, host: &mut impl Host) {
+        self.end_run(now, host);
         self.attr.take_alternate();
         self.pkey = self.migration.pkey;
         self.apply_limit(now);

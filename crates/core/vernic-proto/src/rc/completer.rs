@@ -6,15 +6,18 @@
 //! [`retire`](crate::send_completion::retire).
 //!
 //! Here is what every answer has in common. What the peer misses is in `gaps.rs`, what is missing
-//! of its responses in `responses.rs`, and silence in `patience.rs`.
+//! of its responses in `responses.rs`, responses of which none is missing in `run.rs`, and silence
+//! in `patience.rs`.
 
 mod gaps;
 mod patience;
 mod responses;
+mod run;
 
 use vernic_wire::opcode::Kind;
 use vernic_wire::{Aeth, AethCode, NakCode, Packet, RnrTimer};
 
+use self::run::Run;
 use super::probe::Probe;
 use super::repair::Repair;
 use super::requester::{Fatal, Requester};
@@ -67,6 +70,8 @@ pub(crate) struct Completer {
     echo_at: Option<Time>,
     /// How often that moved the ACK timeout since the last progress.
     echoes: u32,
+    /// Responses that count as answered when their run ends.
+    run: Run,
     /// Responses ahead of a missing one.
     kept: Kept,
     /// The peer has told that it has everything before this number. It may be past a response that

@@ -92,10 +92,16 @@ impl Rc {
         cx: &mut Cx<'_>,
         host: &mut impl Host,
     ) -> Result<Disposition, Broken> {
+        self.after_progress(cx, host);
+        outcome.map_err(|fatal| self.give_up(cx, fatal, host))
+    }
+
+    /// Does what follows where requests may have been answered.
+    #[inline]
+    fn after_progress(&mut self, cx: &Cx<'_>, host: &mut impl Host) {
         self.requester.pace(&self.window, cx.now);
         retire(&mut self.sq, cx, host);
         self.check_drained(host);
-        outcome.map_err(|fatal| self.give_up(cx, fatal, host))
     }
 
     /// Writes a packet that the peer misses.
@@ -207,15 +213,32 @@ impl Transport for Rc {
         host: &mut impl Host,
     ) -> Result<Disposition, Broken> {
         if meta.ecn == CONGESTION_EXPERIENCED {
+            self.end_run(cx, host);
             self.window.on_mark(cx.now, packet.info().kind);
             self.requester.pace(&self.window, cx.now);
         }
         if packet.info().is_request() {
             return Ok(self.responder.handle_request(cx, packet, meta.is_peer, host));
         }
+        if self.completer.place_next(&mut parts!(self), cx, packet, host).is_some() {
+            return Ok(Disposition::Accepted);
+        }
+        self.end_run(cx, host);
         let packet = (packet, meta.is_peer);
         let outcome = self.completer.handle_response(&mut parts!(self), cx, packet, host);
         self.after_answer(outcome, cx, host)
+    }
+
+    #[inline]
+    fn has_run(&self) -> bool {
+        self.completer.has_run()
+    }
+
+    #[inline]
+    fn end_run(&mut self, cx: &mut Cx<'_>, host: &mut impl Host) {
+        if self.completer.end_run(&mut parts!(self), cx) {
+            self.after_progress(cx, host);
+        }
     }
 
     fn set_keeping(&mut self, keeping: Option<Keeping>) {
@@ -412,6 +435,7 @@ impl Transport for Rc {
         ack: PartAck,
         host: &mut impl Host,
     ) -> Result<Disposition, Broken> {
+        self.end_run(cx, host);
         let outcome = self.completer.handle_part_ack(&mut parts!(self), cx, ack, host);
         self.after_answer(outcome, cx, host)
     }
@@ -527,6 +551,10 @@ impl Transport for Rc {
     }
 
     fn flush_send(&mut self, cx: &Cx<'_>, host: &mut impl Host) {
+        if let Some(end) = self.completer.take_run() {
+            self.sq.acknowledge(end);
+            retire(&mut self.sq, cx, host);
+        }
         while let Some(entry) = self.sq.pop() {
             let code = Cause::Flushed.vendor_err();
             host.complete_send(completion(&entry, cx, WcStatus::Flushed, code));

@@ -19,6 +19,7 @@ mod messages;
 mod migration;
 mod overtaken;
 mod patience;
+mod runs;
 
 /// A device whose memory yields a counter and swallows responses.
 #[derive(Default)]

@@ -200,25 +200,26 @@ impl Completer {
 }
 
 /// Response bytes: a slice of the packet, or the 8 bytes of an atomic.
-enum Data<'a> {
+pub(super) enum Data<'a> {
     Slice(&'a [u8]),
     Word([u8; 8]),
 }
 
 impl Data<'_> {
-    fn as_slice(&self) -> &[u8] {
+    pub(super) fn as_slice(&self) -> &[u8] {
         match self {
             Self::Slice(s) => s,
             Self::Word(w) => w,
         }
     }
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.as_slice().is_empty()
     }
 }
 
 /// Checks the response against the request that waits for it (IBTA 9.7.5.1.7, 9.9.2.3).
-fn expected_data<'p>(
+#[inline]
+pub(super) fn expected_data<'p>(
     parts: &Parts<'_>,
     cx: &Cx<'_>,
     seq: u64,
