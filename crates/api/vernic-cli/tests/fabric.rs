@@ -130,7 +130,7 @@ fn a_fabric_is_started_shown_changed_and_ended() {
         (&["up", "--tree", "2,2"], 2, "3 numbers"),
         (&["up", "--single", "2", "--lanes", "3"], 2, "1, 2, 4, 8 or 15"),
         (&["up", "--single", "999", "--name", "x"], 2, "254"),
-        (&["up", "/nowhere/x.topo", "--name", "x"], 1, "/nowhere/x.topo"),
+        (&["up", "/nowhere/x.topo", "--name", "x"], 2, "/nowhere/x.topo"),
     ] {
         let said = place.refused(arguments, status);
         assert!(said.contains(words), "{arguments:?}: {said}");
@@ -156,7 +156,7 @@ fn a_fabric_has_the_plan_of_a_file_and_ends_in_order_on_a_signal() {
     assert_eq!(std::fs::read_dir(&sockets).unwrap().count(), 0);
 
     std::fs::write(&file, "Switch 4 \"sw\"\n[2] \"one\"[1]\n").unwrap();
-    let said = place.refused(&["up", file.to_str().unwrap()], 1);
+    let said = place.refused(&["up", file.to_str().unwrap()], 2);
     assert!(said.contains("plan.topo: line 2"), "{said}");
 }
 

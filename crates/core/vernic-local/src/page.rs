@@ -39,7 +39,7 @@ const ASLEEP: usize = 0;
 /// The first word of the receipts: they share no page of memory with the word that changes often.
 const RECEIPTS: usize = 512;
 /// Bytes of the file. It takes memory only where queue pairs receive: 8 bytes for each of them.
-const BYTES: usize = (RECEIPTS + Slot::QPNS as usize) * 8;
+pub(crate) const PAGE_BYTES: usize = (RECEIPTS + Slot::QPNS as usize) * 8;
 
 /// Returns the word of a queue pair's receipt.
 #[inline]
@@ -63,8 +63,8 @@ pub(crate) struct OwnPage {
 
 impl OwnPage {
     pub(crate) fn new() -> io::Result<Self> {
-        let file = sys::memory_file(BYTES)?;
-        let memory = SharedMemory::map(file.as_fd(), BYTES)?;
+        let file = sys::memory_file(PAGE_BYTES)?;
+        let memory = SharedMemory::map(file.as_fd(), PAGE_BYTES)?;
         sys::seal_against_writers(file.as_fd());
         Ok(Self { file: ClosableFd::new(file), memory, sleeps: AtomicU64::new(0) })
     }
@@ -102,7 +102,7 @@ impl PeerPage {
     /// # Errors
     /// `InvalidData` if the file is no such page.
     pub(crate) fn map(file: BorrowedFd<'_>) -> io::Result<Self> {
-        ReadMemory::map(file, BYTES).map(Self)
+        ReadMemory::map(file, PAGE_BYTES).map(Self)
     }
 
     #[inline]

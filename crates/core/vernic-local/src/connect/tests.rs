@@ -18,6 +18,7 @@ use vernic_sys as sys;
 
 use super::*;
 use crate::hello::MAX_PAYLOAD_BYTES;
+use crate::page::PAGE_BYTES;
 use crate::process::MAX_LOCAL_PEERS;
 use crate::ring::{MAX_RING_BYTES, MIN_RING_BYTES, Record, RingMemory, rx_packet};
 use crate::rules::AccessRules;
@@ -374,7 +375,7 @@ fn lies_in_a_hello_are_refused() {
     let len = RingMemory::file_bytes(RING);
     let ring = sys::memory_file(len).unwrap();
     let small = sys::memory_file(4096).unwrap();
-    let page = sys::memory_file(4096).unwrap();
+    let page = sys::memory_file(PAGE_BYTES).unwrap();
     let unsealed = std::fs::File::open("/proc/self/exe").unwrap();
     let cases: [(&str, PeerMessage, Vec<BorrowedFd<'_>>); 12] = [
         ("no files", hello(RING), vec![]),
@@ -418,7 +419,7 @@ fn a_local_peer_that_says_what_nobody_says_is_expelled() {
     for message in [&b""[..], b"VN\x00\x03\x02", &[0xFF; 4096], &PeerMessage::Ready.emit()] {
         let mut a = Engine::new(&scope("nonsense"));
         let ring = sys::memory_file(RingMemory::file_bytes(RING)).unwrap();
-        let page = sys::memory_file(4096).unwrap();
+        let page = sys::memory_file(PAGE_BYTES).unwrap();
         let socket = knock(&a);
         let files = [ring.as_fd(), page.as_fd()];
         sys::send_packet(socket.as_fd(), &hello(RING).emit(), &files).unwrap();
@@ -469,7 +470,7 @@ fn one_more_than_there_can_be_is_refused_before_it_is_welcome_and_met_once_there
     let scope = scope("crowd");
     let (mut a, mut b) = (Engine::new(&scope), Engine::new(&scope));
     let ring = sys::memory_file(RingMemory::file_bytes(RING)).unwrap();
-    let page = sys::memory_file(4096).unwrap();
+    let page = sys::memory_file(PAGE_BYTES).unwrap();
     let files = [ring.as_fd(), page.as_fd()];
     let mut crowd: Vec<_> = (0..MAX_LOCAL_PEERS as u64)
         .map(|n| {
