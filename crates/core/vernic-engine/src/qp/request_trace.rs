@@ -5,6 +5,7 @@
 //! [`TRACE_NANOS`] after its last question. A queue pair is looked at whenever its protocol machine
 //! was called ([`QpInner::attend`](crate::qp::state::QpInner::attend)), and what has changed since
 //! the last look has happened now. So the times are those of the calls, not of single packets.
+//! The next call after the end of its time frees a trace; an idle queue pair may have it longer.
 //!
 //! Limits: [`MOST_REQUESTS`] requests of a queue pair, and the latest [`MOST_TAKEN`] completions
 //! that were taken from a completion queue. A new request takes the place of the oldest one that is
@@ -52,10 +53,10 @@ impl Troubles {
 
     fn since(self, before: Self) -> Self {
         Self {
-            resent: self.resent - before.resent,
-            rnr_naks: self.rnr_naks - before.rnr_naks,
-            sequence_naks: self.sequence_naks - before.sequence_naks,
-            timeouts: self.timeouts - before.timeouts,
+            resent: self.resent.saturating_sub(before.resent),
+            rnr_naks: self.rnr_naks.saturating_sub(before.rnr_naks),
+            sequence_naks: self.sequence_naks.saturating_sub(before.sequence_naks),
+            timeouts: self.timeouts.saturating_sub(before.timeouts),
         }
     }
 }
